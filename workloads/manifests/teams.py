@@ -23,7 +23,7 @@ from workloads.manifests.tenancy import namespace, pod_security
 READS = ("get", "list", "watch")
 # Kinds that `holdfast submit` sends, by server-side apply.
 SUBMITTED = {
-    "": ("services",),
+    "": ("services", "configmaps"),
     "apps": ("deployments",),
     api_group(JOB_API): ("jobs",),
     api_group(JOBSET_API): ("jobsets",),

@@ -49,6 +49,8 @@ class Receipt:
     """Price of making up those hours, at the price paid."""
     team: str = DEFAULT_TEAM
     """Team of the job's namespace."""
+    source: str = ""
+    """Digest of the job's code; empty if its image has the code."""
 
     def line(self) -> str:
         rate = "no useful hour"
@@ -71,6 +73,8 @@ class Receipt:
                 f"{self.missing_node_hours:.1f} node-hours missing, ${self.missing_usd:.2f} to"
                 " make up"
             )
+        if self.source:
+            parts.append(f"source {self.source}")
         return "; ".join(parts)
 
     def as_json(self) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """The commands of jobs. Imports are in the bodies, so that --help is quick."""
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -64,6 +65,8 @@ def submit(
         raise typer.Exit(EXIT_STOPPED)
     if write:
         prepared_job.write_manifest(plan, write / manifest.name)
+        for upload in plan.uploads:
+            output.note(f"not in the manifest: {upload.url}, which `submit` uploads as it starts")
     if dry_run:
         return
     _start(
@@ -77,7 +80,7 @@ def submit(
 def _start(api: "Api", plan: "PurchasePlan", *, yes: bool, replace: bool) -> None:
     """Send what does not run already."""
     from holdfast.jobs import output
-    from holdfast.jobs.submit import existing_jobs, submission
+    from holdfast.jobs.submit import existing_jobs, source_upload, submission
 
     sent, replaced = existing_jobs.compare(api, plan.documents, replace=replace)
     for document in plan.documents:
@@ -94,6 +97,7 @@ def _start(api: "Api", plan: "PurchasePlan", *, yes: bool, replace: bool) -> Non
             " checkpoint is lost"
         )
     output.ask_to_start(yes)
+    source_upload.upload(plan.uploads, output.note)
     for path in replaced:
         existing_jobs.end(api, path)
     for name in submission.apply(api, sent):
@@ -138,8 +142,9 @@ def _plan(
     from holdfast.jobs.submit import prepared_job, submission
 
     documents = file_text.read_documents(file)
-    if documents and file_text.is_job(documents[0]):
-        prepared = prepared_job.read_job(documents[0], file, platform)
+    document = file_text.find_job(documents, file)
+    if document is not None:
+        prepared = prepared_job.read_job(document, file, platform)
         return prepared_job.plan(prepared, cap)
     objects = submission.only(submission.checked(file, documents), job)
     submission.require_of(file, platform)
@@ -325,14 +330,18 @@ def new_job(
     deadline_hours: Annotated[
         float | None, typer.Option(help="Deadline in hours after submission.")
     ] = None,
-    data: Annotated[
-        str | None, typer.Option(help="gs://BUCKET/FOLDER, read-only at /data.")
+    source: Annotated[
+        Path | None,
+        typer.Option(help="Folder with your code, packed as it is: the image need not have it."),
     ] = None,
     assignments: Annotated[
         list[str] | None,
         typer.Option(
             "--set",
-            help="FIELD=VALUE of the job file: restarts=5, env.NAME=VALUE, secrets.NAME=SECRET.",
+            help=(
+                "FIELD=VALUE of the job file: data=gs://BUCKET/FOLDER, env.NAME=VALUE,"
+                " secrets.NAME=SECRET, sweep.NAME=1,2,3."
+            ),
         ),
     ] = None,
     platform: PlatformFile = None,
@@ -347,13 +356,14 @@ def new_job(
     from holdfast.platform.cluster import choose, find_nearest
 
     document = find_nearest(platform) or choose(Api(), None)
+    file = out or Path(f"{name}.yaml")
     optional = {
         "gpus": gpus,
         "nodes": nodes,
         "capacity": capacity,
         "hours": hours,
         "deadline_hours": deadline_hours,
-        "data": data,
+        "source": os.path.relpath(source, file.parent) if source else None,
     }
     values = {
         "name": name,
@@ -363,7 +373,7 @@ def new_job(
     }
     values |= {key: value for key, value in optional.items() if value is not None}
     job = file_text.assign(assignments or (), values)
-    prepared_job.new_job(job, document, out or Path(f"{name}.yaml"))
+    prepared_job.new_job(job, document, file)
 
 
 def try_(

@@ -23,7 +23,8 @@ from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
 from holdfast.support.errors import HoldfastError
 
-MAX_FILE_BYTES = 1 << 20
+# A ConfigMap of 1 MiB in base64, with the objects next to it.
+MAX_FILE_BYTES = 3 << 19
 # Nodes of one document, keys included: far more than a manifest has.
 MAX_NODES = 101_000
 # The scanner looks at every open level for each token; no Kubernetes object is nested so deep.

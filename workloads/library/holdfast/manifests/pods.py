@@ -127,6 +127,11 @@ class PodSettings:
         default_factory=list[tuple[client.V1Volume, str]]
     )
     """Volumes and their mount paths, read-only."""
+    other_volumes: list[client.V1Volume] = field(default_factory=list[client.V1Volume])
+    """Volumes that `mounts` and sidecars mount as they need."""
+    mounts: list[client.V1VolumeMount] = field(default_factory=list[client.V1VolumeMount])
+    working_dir: str = ""
+    """Folder in which the command starts; empty: that of the image."""
     annotations: dict[str, str] = field(default_factory=dict[str, str])
     pre_stop: client.V1LifecycleHandler | None = None
     """Hook that runs before SIGTERM, within the same window."""
@@ -164,7 +169,7 @@ def template(context: RenderContext, work: PodSettings) -> client.V1PodTemplateS
             seccomp_profile=client.V1SeccompProfile(type="RuntimeDefault"),
         ),
         topology_spread_constraints=_spread(work),
-        volumes=[volume for volume, _ in volumes],
+        volumes=[volume for volume, _ in volumes] + work.other_volumes,
         init_containers=work.sidecars or None,
         containers=[container(context, work)],
     )
@@ -248,7 +253,8 @@ def container(context: RenderContext, work: PodSettings, name: str = MAIN) -> cl
         readiness_probe=probes and probes.readiness,
         startup_probe=probes and probes.startup,
         security_context=security_context(),
-        volume_mounts=[_mount(volume, path) for volume, path in volumes],
+        volume_mounts=[_mount(volume, path) for volume, path in volumes] + work.mounts,
+        working_dir=work.working_dir or None,
     )
 
 

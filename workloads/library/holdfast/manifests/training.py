@@ -189,6 +189,11 @@ class Task:
 
     work: PodSettings
     pods: int
+    """Pods that run at the same time."""
+    points: int = 0
+    """Indices of an Indexed Job that fail each for itself; 0: one for each pod, and a bug in one
+    fails the job.
+    """
     least: int = 0
     """Smallest number of pods with which an elastic gang continues."""
     sharded: bool = False
@@ -235,7 +240,11 @@ def add_requeues(task: Task, within_s: int = 0) -> Task:
     annotations = {ANNOTATION_PROVISIONED_RUN: str(FLEX_MAX_RUN_S)}
     if within_s:
         annotations[ANNOTATION_REQUEUES_FOR] = str(within_s)
-    return replace(task, labels={LABEL_REQUEUES: str(task.restarts)}, annotations=annotations)
+    return replace(
+        task,
+        labels={LABEL_REQUEUES: str(task.restarts)},
+        annotations=task.annotations | annotations,
+    )
 
 
 def gang(context: RenderContext, task: Task) -> Body:
@@ -278,14 +287,15 @@ def gang(context: RenderContext, task: Task) -> Body:
     return add_version(manifest(JOBSET_API, "JobSet", task.meta(), spec=jobset_spec))
 
 
-def failure_policy(*ignored_codes: int) -> client.V1PodFailurePolicy:
+def failure_policy(*ignored_codes: int, on_bug: str = "FailJob") -> client.V1PodFailurePolicy:
     """Builds a policy that does not count evictions and the exit codes `ignored_codes`.
 
-    Order matters: an evicted pod has an exit code too.
+    Order matters: an evicted pod has an exit code too. `on_bug` is FailIndex where an index fails
+    for itself.
     """
     evicted = client.V1PodFailurePolicyRule(action="Ignore", on_pod_conditions=[DISRUPTED])
     fatal = client.V1PodFailurePolicyRule(
-        action="FailJob", on_exit_codes=_exit_codes(FATAL_EXIT_CODES)
+        action=on_bug, on_exit_codes=_exit_codes(FATAL_EXIT_CODES)
     )
     # A process that stopped before its node's planned end continues on the next node.
     stopped = client.V1PodFailurePolicyRule(
@@ -315,13 +325,15 @@ def indexed_job(context: RenderContext, task: Task, *ignored_codes: int) -> clie
     spec = client.V1JobSpec(
         suspend=True if task.queue else None,
         completion_mode="Indexed",
-        completions=task.pods,
+        completions=task.points or task.pods,
         parallelism=task.pods,
         # One back-off for all indices would double with every round of evictions, ignored or not.
         backoff_limit_per_index=task.restarts,
         active_deadline_seconds=task.deadline_s,
         ttl_seconds_after_finished=DAY_S,
-        pod_failure_policy=failure_policy(*ignored_codes),
+        pod_failure_policy=failure_policy(
+            *ignored_codes, on_bug="FailIndex" if task.points else "FailJob"
+        ),
         template=template(context, work),
     )
     return client.V1Job(

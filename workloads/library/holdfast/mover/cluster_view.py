@@ -14,7 +14,8 @@ from holdfast.mover.movable_jobs import Movable
 from holdfast.mover.mover import Observation, Pods
 from holdfast.mover.node_usage import NodeUsage, NodeUsages
 from holdfast.support.values import unix_s
-from holdfast.vocabulary.kubernetes import JOB_API, JOBSET_API, api_path
+from holdfast.vocabulary.job_identity import read_source
+from holdfast.vocabulary.kubernetes import ANNOTATION_SOURCE, JOB_API, JOBSET_API, api_path
 from holdfast.vocabulary.roles import JOB_NAMESPACES
 
 # The last lines of a job may arrive this long after its end.
@@ -31,6 +32,8 @@ class EndedJob:
     end_s: float
     node_usage: NodeUsage | None = None
     """The machines that it ran on; None if its pods were not watched."""
+    source: str = ""
+    """Digest of its code; empty if its image has the code."""
 
 
 @dataclass
@@ -68,7 +71,8 @@ class View(Cluster):
         parents[uid] = find_controller(body)
         end_s = find_end_s(body)
         # The annotation records the receipt, so that no job gets a second one.
-        has_receipt = ANNOTATION in (meta.get("annotations") or {})
+        annotations = meta.get("annotations") or {}
+        has_receipt = ANNOTATION in annotations
         # A JobSet or CronJob gets the receipt for the Jobs that it made.
         has_owner = bool(meta.get("ownerReferences"))
         if end_s and not has_receipt and not has_owner:
@@ -77,6 +81,7 @@ class View(Cluster):
                 name=meta["name"],
                 start_s=unix_s(meta.get("creationTimestamp")),
                 end_s=end_s,
+                source=read_source(annotations.get(ANNOTATION_SOURCE)),
             )
 
     def root(self, uid: str) -> str:

@@ -80,7 +80,7 @@ class Receipts(threading.Thread):
         try:
             reading = self._read(job.name, job.start_s, job.namespace)
             team = self._teams.get(job.namespace, DEFAULT_TEAM)
-            bill = replace(make(job, reading), team=team)
+            bill = replace(make(job, reading), team=team, source=job.source)
             path = self._leave(bill, job.namespace)
         except Unjudged as error:
             LOG.warning("no receipt of %s yet: %s", job.name, error)

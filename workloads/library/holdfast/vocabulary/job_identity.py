@@ -14,6 +14,8 @@ from typing import Self
 
 from holdfast.vocabulary.environment import ENV_ATTEMPT, ENV_COMPLETION_INDEX, ENV_JOB
 
+SOURCE_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
+"""Matches the digest of the code of a job."""
 LABEL_HOLDFAST_JOB = "holdfast.dev/job"
 """Label of pods: the job whose lines they may write."""
 LABEL_RUN_PER_INDEX = "holdfast.dev/run-per-index"
@@ -70,6 +72,11 @@ def read_attempt(environ: Mapping[str, str] = os.environ) -> int:
     """
     counts = environ.get(ENV_ATTEMPT, "").split("+")
     return sum(int(count) for count in counts if is_count(count))
+
+
+def read_source(value: object) -> str:
+    """Returns the digest of a job's code from a variable or annotation; empty for another text."""
+    return value if isinstance(value, str) and SOURCE_DIGEST.fullmatch(value) else ""
 
 
 def is_count(text: str) -> bool:

@@ -90,6 +90,8 @@ ANNOTATION_EXPENDABLE = "kueue.x-k8s.io/safe-to-forcefully-terminate"
 EXPENDABLE = {ANNOTATION_EXPENDABLE: "true"}
 # On a pod of a sharded gang: size of the state that all its nodes save together, as 60Gi.
 ANNOTATION_STATE = "holdfast.dev/state"
+# On a job and its pods: digest of the code that `source` of its file names.
+ANNOTATION_SOURCE = "holdfast.dev/source"
 
 LABEL_MACHINE_TYPE = "node.kubernetes.io/instance-type"
 LABEL_NAMESPACE = "kubernetes.io/metadata.name"  # set by the API server on every namespace

@@ -1,5 +1,6 @@
 """The user's view: a loop with a Checkpointer, stopped and started again."""
 
+import json
 import os
 import time
 from collections.abc import Callable
@@ -46,6 +47,19 @@ def test_a_resumed_run_ends_with_the_bits_that_a_whole_run_has(tmp_path: Path) -
     assert resumed.restored is not None and resumed.restored.step == 5
     assert bits(second) == bits(whole)
     assert second["progress"] == whole["progress"] == {"at": 11}
+
+
+def test_a_commit_names_the_code_that_ran(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    digest_of_code = f"sha256:{'5e' * 32}"
+    sources: list[str | None] = []
+    for number, value in enumerate((None, digest_of_code, "no digest")):
+        if value is not None:
+            monkeypatch.setenv("HOLDFAST_SOURCE", value)
+        train(tmp_path / str(number), build(), 3)
+        (file,) = (tmp_path / str(number)).rglob("COMMIT.json")
+        sources.append(json.loads(file.read_text())["body"].get("source"))
+        train(tmp_path / str(number), build(), 4)  # such a commit is restored
+    assert sources == [None, digest_of_code, None]
 
 
 @pytest.mark.parametrize(

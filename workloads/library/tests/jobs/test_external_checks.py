@@ -58,11 +58,11 @@ CASES: dict[str, tuple[dict[str, str], str, str]] = {
         'Run(name="my-run")',
     ),
     "bucket in another region": (
-        {"--data": "gs://far/x"},
+        {"--set": "data=gs://far/x"},
         "another region",
         "--location=us-central1",
     ),
-    "bucket that is not there": ({"--data": "gs://gone/x"}, "no such bucket", "create it"),
+    "bucket that is not there": ({"--set": "data=gs://gone/x"}, "no such bucket", "create it"),
     "secret that is not there": (
         {"--set": "secrets.HF_TOKEN=hf"},
         "no such secret",

@@ -138,6 +138,8 @@ def test_sharded_gang_pays_for_each_pod(tmp_path: Path) -> None:
                 "tolerations": POOL.tolerations(),
             }
         )
+        job.body["metadata"]["annotations"] = {"holdfast.dev/source": f"sha256:{'5e' * 32}"}
         receipt = make_bill(job, platforms.load("example"), tmp_path, [], POOL.name)
+        assert "source sha256:5e5e" in receipt
         paid.append(float(receipt.partition("paid $")[2].split()[0]))
     assert paid[0] > 0 and paid[1] == pytest.approx(4 * paid[0], rel=0.05)

@@ -178,7 +178,7 @@ NODES = {
         ({"secrets": {"A": "projects/x/secrets/y"}}, "secrets[A]", "gcloud secrets list"),
         ({"scratch": "10"}, "scratch", "unit"),
         ({"max_hours": 200}, "max_hours", "range"),
-        ({"predictor": "a:b"}, "a batch needs items", "--data"),
+        ({"predictor": "a:b"}, "a batch needs items", "--set data="),
         ({"predict_seconds": 60.0}, "predict_seconds", "leave it out"),
     ],
 )

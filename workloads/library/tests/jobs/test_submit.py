@@ -10,6 +10,7 @@ from holdfast.cost import prices
 from holdfast.jobs.file.file_text import read_documents
 from holdfast.jobs.submit import submission
 from holdfast.jobs.submit.submission import checked, only
+from holdfast.lint.document import MAX_FILE_BYTES
 from holdfast.support.errors import InputError
 from holdfast.vocabulary.capacity import Capacity
 from holdfast.vocabulary.pools import LABEL_ACCELERATOR, LABEL_FLEX_START, Pool
@@ -116,7 +117,7 @@ SPECS = {
         ("\0", "cannot be read"),
         ("- 3\n", "not a Kubernetes object"),
         (ALIASES, "values after aliases are expanded"),
-        ("a: 1\n# " + (1 << 20) * "x", "more than 1,048,576 bytes"),
+        ("a: 1\n# " + MAX_FILE_BYTES * "x", "more than 1,572,864 bytes"),
         ("kind: Job\n", "not a Kubernetes object"),
         (JOB, "KeyError 'spec'"),
         (JOB + "spec: {}\nspec: {}\n", "a second time"),

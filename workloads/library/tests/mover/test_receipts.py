@@ -203,6 +203,9 @@ def test_a_reserved_machine_costs_what_its_label_says() -> None:
     ).on_demand
 
 
+SOURCE = f"sha256:{'5e' * 32}"
+
+
 def make_events(kind: str) -> list[Event]:
     rows = sample.training("run-7") if kind == "training" else sample.batch("run-7")
     return parse(sample.encoded(rows)).events
@@ -237,7 +240,7 @@ def test_a_job_that_ends_gets_line_json_and_annotation(
     for step in (0, 15, 15, 3600):
         clock.now += step
         if step == 3600:
-            take(view, "MODIFIED", job())
+            take(view, "MODIFIED", job(annotations={"holdfast.dev/source": SOURCE}))
         process.one_pass()
     receipts.finish()
     receipts.join(30)
@@ -249,7 +252,8 @@ def test_a_job_that_ends_gets_line_json_and_annotation(
     lines = map(json.loads, capsys.readouterr().out.splitlines())
     assert [line for line in lines if "schema" in line] == [bill]
     assert "no receipt of run-7 yet" in caplog.text
-    assert "run-7: paid $" in caplog.text
+    assert "run-7: paid $" in caplog.text and f"source {SOURCE}" in caplog.text
+    assert bill["source"] == SOURCE
     assert view.node_usages.by_job == {}
 
 

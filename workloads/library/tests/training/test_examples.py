@@ -23,6 +23,7 @@ from holdfast.vocabulary.environment import (
     ENV_KILL_AT,
     ENV_RUN,
 )
+from holdfast.vocabulary.job_identity import run_name
 from workloads.library.tests.fork_server import ForkServer
 from workloads.library.tests.processes import kill_family
 from workloads.library.tests.training.elastic.gangs import LOOPBACK, Launched, free_run, ranks
@@ -36,6 +37,7 @@ SHORTER |= {
     "elastic_hsdp": ("12",),  # saved at 10 and at the end
     "elastic_loop": ("40",),
     "plain_loop": ("40",),
+    "hyperparameter_search": ("--steps", "120"),
     "accelerate_loop": ("1",),
     "sharded_fsdp2": ("60",),
 }
@@ -45,6 +47,11 @@ pytestmark = [pytest.mark.process, pytest.mark.timeout(900)]  # several starts o
 
 def read_job(file: Path) -> OwnJob:
     return file_text.parse(YAML(typ="safe").load(file.read_text()), str(file))
+
+
+def name_run(job: OwnJob) -> str:
+    """Return the run of a job, or of the first point of its sweep."""
+    return run_name(job.name, 0 if job.sweep else None)
 
 
 def run_job(
@@ -62,7 +69,11 @@ def run_job(
     started = Launched(folder, server, {})
     started.remove_logs()
     url = str(started.checkpoints)
-    words = [url if word == CHECKPOINTS else word for word in job.command]
+    values = {CHECKPOINTS: url}
+    point = job.points[0] if job.sweep else {}
+    for name, value in point.items():
+        values[f"$({name})"] = value
+    words = [values.get(word, word) for word in job.command]
     program, _, module, *options = words
     command = [
         sys.executable,
@@ -73,11 +84,12 @@ def run_job(
     ]
     processes = job.processes or job.gpu_count
     common = {
-        ENV_RUN: job.name,
+        ENV_RUN: name_run(job),
         ENV_CHECKPOINTS: url,
         ENV_KILL_AT: kill_at,
         "OMP_NUM_THREADS": "1",
     }
+    common |= point
     common |= LOOPBACK | {ENV_GANG_PORT: str(free_run(2 * max(processes, job.pods)))}
     environments: list[dict[str, str]] = [{}]
     if job.sharded:
@@ -133,8 +145,8 @@ def test_killed_example_keeps_its_bits(
         )
         log = play(tmp_path / "killed", job)
     assert log and not FROM_ZERO.search(log)
-    step, whole = load_tensors(tmp_path / "whole" / "checkpoints", job.name)
-    end, tensors = load_tensors(tmp_path / "killed" / "checkpoints", job.name)
+    step, whole = load_tensors(tmp_path / "whole" / "checkpoints", name_run(job))
+    end, tensors = load_tensors(tmp_path / "killed" / "checkpoints", name_run(job))
     assert (end, sorted(tensors)) == (step, sorted(whole))
     # Python's and NumPy's streams begin again with each start, and no example draws from them.
     ignored = ("__rng__/python/", "__rng__/numpy/")

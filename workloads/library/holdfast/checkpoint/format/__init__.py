@@ -146,10 +146,14 @@ class Commit:
     """Number of commits that retention leaves, with this one: fewer show that some were deleted."""
     epoch: int = 0
     """Number of the start that wrote it; 0 if starts were not counted."""
+    source: str = ""
+    """Digest of the code that ran, as sha256:HEX; empty if the image has the code."""
 
     def encode(self) -> bytes:
         body = {"schema": SCHEMA, **shallow_asdict(self)}
         body[COUNT_FIELD] = body.pop("commit_count")
+        if not self.source:
+            del body["source"]
         encoded = _encode(body)
         digest = hex_digest(encoded)
         envelope: Json = {"body": body, "sha256": digest}

@@ -5,6 +5,7 @@ Ranks meet in the storage itself, so a commit needs no trainer to be alive, only
 commit is created once and not replaced. A checkpoint exists if and only if its commit does.
 """
 
+import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -22,6 +23,8 @@ from holdfast.checkpoint.format.validation import check_manifests, check_stored
 from holdfast.checkpoint.stores.storage import Stat, Storage, exists, put_new, read_object
 from holdfast.support import object_names
 from holdfast.support.errors import InputError
+from holdfast.vocabulary.environment import ENV_SOURCE
+from holdfast.vocabulary.job_identity import read_source
 
 
 @dataclass(kw_only=True, slots=True)
@@ -187,6 +190,7 @@ def commit(
         manifests=tuple(digests),
         commit_count=min(state.commit_count + 1, state.keep),
         epoch=state.epoch,
+        source=read_source(os.environ.get(ENV_SOURCE)),
     )
     # As late as possible: a trainer that was frozen for an hour may wake up between any two lines.
     fence.check(storage, manifest.run, state.epoch)

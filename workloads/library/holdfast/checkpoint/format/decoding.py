@@ -33,6 +33,7 @@ from holdfast.checkpoint.format.validation import check_values
 from holdfast.support import object_names
 from holdfast.support.errors import InputError
 from holdfast.support.printable import printable
+from holdfast.vocabulary.job_identity import SOURCE_DIGEST
 
 # An object may have been replaced by anything: a larger one is not read into memory.
 MAX_COMMIT_BYTES = 64 << 20
@@ -158,6 +159,7 @@ def _make_commit(body: Body) -> Commit:
         # A commit without these stays readable; it only takes no part in counting and fencing.
         commit_count=_get_int(body, COUNT_FIELD) if COUNT_FIELD in body else 0,
         epoch=_get_int(body, "epoch") if "epoch" in body else 0,
+        source=_get_match(body, "source", SOURCE_DIGEST) if "source" in body else "",
     )
 
 

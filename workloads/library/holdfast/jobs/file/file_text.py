@@ -128,7 +128,7 @@ def assign(assignments: Sequence[str], options: dict[str, Any]) -> OwnJob:
         key, equals, value = text.partition("=")
         name, _, entry = key.partition(".")
         kind = types.get(name, "")
-        is_mapping = kind == "object"
+        is_mapping = "object" in kind
         target = values.setdefault(name, {}) if is_mapping else values
         last = entry if is_mapping else key
         if not equals or not last or last in target:
@@ -136,10 +136,16 @@ def assign(assignments: Sequence[str], options: dict[str, Any]) -> OwnJob:
             raise InputError(
                 "--set",
                 got=f"{text} ({reason})",
-                allowed="FIELD=VALUE, and FIELD.NAME=VALUE of env, secrets and claims, each once",
-                fix="--set restarts=5 --set env.MODE=fast",
+                allowed=(
+                    "FIELD=VALUE, FIELD.NAME=VALUE of env, secrets and claims, and"
+                    " sweep.NAME=VALUE,VALUE, each once"
+                ),
+                fix="--set restarts=5 --set env.MODE=fast --set sweep.SEED=1,2,3",
             )
-        target[last] = value if is_mapping else _read(value, kind)
+        if name == "sweep":
+            target[last] = value.split(",")
+        else:
+            target[last] = value if is_mapping else _read(value, kind)
     return parse({"schema": SCHEMA} | values, "new-job")
 
 
@@ -151,7 +157,7 @@ def make_question(job: OwnJob, gpus: int, offered: frozenset[str]) -> Job:
     return Job(
         accelerator=job.accelerator,
         gpus=gpus,
-        hours=job.hours,
+        hours=job.hours * job.rounds,
         deadline_h=job.deadline_hours or math.inf,
         checkpoint_h=CHECKPOINT_H if job.resumes else math.inf,
         batch=bool(job.predictor),
@@ -167,15 +173,15 @@ def read_question(path: Path, platform: Platform | None, offered: frozenset[str]
 
     Raises InputError, which names the file and the field.
     """
-    documents = read_documents(path)
-    if not documents or not is_job(documents[0]):
+    document = find_job(read_documents(path), path)
+    if document is None:
         raise InputError(
             "no job file",
             got=f"{path} without schema: {SCHEMA}",
             allowed="a file that new-job wrote",
             fix="holdfast new-job NAME",
         )
-    job = parse(documents[0], str(path))
+    job = parse(document, str(path))
     if platform is not None and platform.name != job.environment:
         raise InputError(
             f"{path} is a job of another platform",
@@ -198,6 +204,24 @@ def read_question(path: Path, platform: Platform | None, offered: frozenset[str]
             fix=f"add `hours: 40` to {path.name}",
         )
     return make_question(job, job.gpu_count * job.pods, offered)
+
+
+def find_job(documents: Sequence[Any], path: Path) -> dict[str, Any] | None:
+    """Return the job of a file, or None if the file has none.
+
+    Raises InputError for a job next to another document, which nothing would start.
+    """
+    jobs = [document for document in documents if is_job(document)]
+    if not jobs:
+        return None
+    if len(documents) > 1:
+        raise InputError(
+            f"{path}: more than a job",
+            got=f"{len(documents)} documents, {len(jobs)} of them jobs",
+            allowed="one document",
+            fix="give each job a file of its own",
+        )
+    return jobs[0]
 
 
 def read_documents(path: Path) -> list[Any]:
@@ -249,6 +273,8 @@ def _read(value: Any, kind: str | list[str]) -> Any:
     """Convert a text of the command line as YAML would; the checks judge what does not convert."""
     if not isinstance(value, str):
         return value
+    if kind == "array":
+        return value.split(",")
     if "boolean" in kind:
         return {"true": True, "false": False}.get(value, value)
     if "integer" in kind and re.fullmatch("[0-9]{1,9}", value):

@@ -12,6 +12,7 @@ MAX_NAME = 34
 MAX_GPUS = 8
 LONGEST_TEXT = 4096
 DATA = "/data"
+SOURCE = "/source"
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +81,7 @@ _RESERVED_FOLDERS = (
     "/tmp",
     "/dev",
     DATA,
+    SOURCE,
     "/run",
     "/var/run",
     "/proc",

@@ -1,31 +1,30 @@
 """The job file as a dataclass.
 
-The metadata of a field is its documentation, its line in the file, its JSON schema and its check.
+Each field is checked alone, as `fields` describes it, and then with the others.
 """
 
 import json
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
-from difflib import get_close_matches
 from enum import StrEnum
 from itertools import chain
 from typing import Any
 
-from holdfast.jobs.file import formats
-from holdfast.jobs.file.formats import SIZE, TEXT, Form, parse_gpus
+from holdfast.jobs.file import formats, sweep_points
+from holdfast.jobs.file.fields import MAX_NODES, TEXTS, WORDS, about, check, make_metadata
+from holdfast.jobs.file.formats import SIZE, TEXT, parse_gpus
 from holdfast.support import node_range
 from holdfast.support.errors import InputError
-from holdfast.support.values import between
 from holdfast.vocabulary.capacity import Capacity
 from holdfast.vocabulary.roles import KSA_NAMESPACES
 
 AUTO = "auto"
 CPU_ONLY = "none"
-MAX_NODES = 1000
 FEWEST_SHARDED = 2
 MAX_HOURS = 168.0
 _LOGS_GIB = 2  # in addition to /tmp: logs and the container's own layer
+# Fields that a sweep cannot have: a point is one pod, and runs to its own end.
+_NOT_IN_SWEEPS = ("nodes", "sharded", "predictor", "deadline_hours")
 Contradiction = tuple[str, object, str, str]
 """Fields that do not go together: what, got, allowed, fix."""
 
@@ -37,44 +36,6 @@ class OnNotice(StrEnum):
     DRAIN = "drain"
     WRAP = "wrap"
 
-
-def make_metadata(text: str, form: Form = TEXT, **schema: Any) -> dict[str, Any]:
-    return {
-        "about": text,
-        "form": form,
-        "schema": schema,
-    }
-
-
-def about(text: str, default: Any = None, /, *, form: Form = TEXT, **schema: Any) -> Any:
-    """Return a field with its documentation and its JSON schema.
-
-    The field has the type of its default; with `None` it has no default and must be given.
-    """
-    if form is not TEXT:
-        fits = default is None or re.fullmatch(form.pattern, default)
-        schema["pattern"] = form.pattern if fits else f"{default}|{form.pattern}"
-    kind = _TYPES.get(type(default), "string")
-    metadata = make_metadata(text, form, **{"type": kind} | schema)
-    if default is None:
-        return field(metadata=metadata)
-    return field(default=default, metadata=metadata)
-
-
-_TYPES: dict[type, str] = {
-    bool: "boolean",
-    int: "integer",
-    float: "number",
-}
-_TEXTS: dict[str, Any] = {
-    "type": "object",
-    "additionalProperties": {"type": "string"},
-}
-_WORDS: dict[str, Any] = {
-    "type": "array",
-    "items": {"type": "string"},
-    "minItems": 1,
-}
 
 _SHARDED_ONLY = ("copies", "state", "wait_hours")
 # Fields that a gang whose pods stay cannot have: the library takes its notices, and its nodes come
@@ -98,7 +59,38 @@ class OwnJob:
     image: str = about(
         "NAME@sha256:DIGEST, or a role of the environment: trainer, batch.", minLength=1
     )
-    command: tuple[str, ...] = about("What runs in each pod, word by word; no shell.", **_WORDS)
+    command: tuple[str, ...] = about("What runs in each pod, word by word; no shell.", **WORDS)
+    source: str = about(
+        "Folder with your code, from the folder of this file. It is packed without what .gitignore"
+        f" names, and unpacked read-only to {formats.SOURCE}, where the command starts. Empty: the"
+        " image has the code.",
+        "",
+    )
+    source_include: tuple[str, ...] = field(
+        default=(),
+        metadata=make_metadata(
+            "Files of `source` that are packed although .gitignore names them or they look like"
+            " secrets. Everyone who may read the namespace can read them.",
+            type="array",
+            items={"type": "string"},
+        ),
+    )
+    sweep: dict[str, Any] | tuple[dict[str, Any], ...] = field(
+        default_factory=dict,
+        metadata=make_metadata(
+            "Parameters that each pod gets as environment variables and for $(NAME) in `command`."
+            " Lists of values by name make a point of every combination; a list of rows has a point"
+            " in each row. A point is a run of its own, NAME-0, NAME-1 and so on, and restarts by"
+            " itself.",
+            **sweep_points.SCHEMA,
+        ),
+    )
+    parallel: int = about(
+        "Points of a sweep that run at the same time.",
+        4,
+        minimum=1,
+        maximum=sweep_points.MAX_POINTS,
+    )
     gpus: str = about(
         f"GPUs of each node, as 8xa100; {CPU_ONLY}: CPU only.", CPU_ONLY, form=formats.GPUS
     )
@@ -196,21 +188,21 @@ class OwnJob:
         form=formats.SECRET,
     )
     env: dict[str, str] = field(
-        default_factory=dict, metadata=make_metadata("Environment variables.", **_TEXTS)
+        default_factory=dict, metadata=make_metadata("Environment variables.", **TEXTS)
     )
     secrets: dict[str, str] = field(
         default_factory=dict,
         metadata=make_metadata(
             "Variable -> secret of Secret Manager, as NAME or NAME/VERSION. It is a file, whose"
             " path is in VARIABLE_FILE.",
-            **_TEXTS,
+            **TEXTS,
         ),
     )
     claims: dict[str, str] = field(
         default_factory=dict,
         metadata=make_metadata(
             "Path -> PersistentVolumeClaim, mounted read-only.",
-            **_TEXTS,
+            **TEXTS,
         ),
     )
     scratch: str = about(
@@ -238,7 +230,7 @@ class OwnJob:
 
     def __post_init__(self) -> None:
         for each_field in fields(self):
-            _check(
+            check(
                 each_field.name,
                 getattr(self, each_field.name),
                 each_field.metadata["schema"],
@@ -248,7 +240,8 @@ class OwnJob:
         self._check_mappings()
         if self.gpus != CPU_ONLY:
             parse_gpus(self.gpus)
-        for problem, got, allowed, fix in chain(self._check_work(), self._check_gang_fields()):
+        problems = chain(self._check_work(), self._check_sweep(), self._check_gang_fields())
+        for problem, got, allowed, fix in problems:
             raise InputError(problem, got=got, allowed=allowed, fix=fix)
 
     def _check_mappings(self) -> None:
@@ -283,11 +276,42 @@ class OwnJob:
             allowed = "hours of work above 0 and below the deadline, and max_hours not before it"
             yield "deadline_hours", got, allowed, "state the undisturbed work as --hours"
         if self.predictor and not self.data:
-            yield "a batch needs items", "no data", "data: gs://BUCKET/FOLDER", "add --data"
+            yield (
+                "a batch needs items",
+                "no data",
+                "data: gs://BUCKET/FOLDER",
+                "add --set data=gs://BUCKET/FOLDER",
+            )
         if self.predictor and self.on_notice != OnNotice.HANDLES:
             yield "on_notice", self.on_notice, "handles, for a batch", "leave it out"
         if self.predict_seconds and not self.predictor:
             yield "predict_seconds", "no predictor", "0 without one", "leave it out"
+
+    def _check_sweep(self) -> Iterator[Contradiction]:
+        if self.source_include and not self.source:
+            yield "source_include", self.source_include, "files of `source`", "add source: ."
+        defaults = self._list_changed_defaults()
+        if not self.sweep:
+            if "parallel" in defaults:
+                yield "parallel", self.parallel, "4, without a sweep", "leave it out"
+            return
+        for name in _NOT_IN_SWEEPS:
+            if name in defaults:
+                allowed = f"{defaults[name] or 'nothing'}, for a sweep"
+                fix = "leave it out, or leave the sweep out"
+                yield name, getattr(self, name), allowed, fix
+        shared = sorted({*self.points[0]} & ({*self.env} | {*self.secrets}))
+        if shared:
+            names = ", ".join(shared)
+            yield "sweep: a variable of env or secrets", names, "other names", "rename it"
+        total_h = self.hours * self.rounds
+        if total_h > self.max_hours:
+            got = (
+                f"{len(self.points)} points of {self.hours:g} h, {self.pods} at a time:"
+                f" {total_h:g} h"
+            )
+            allowed = f"max_hours {self.max_hours:g}, for all points together"
+            yield "hours of a sweep", got, allowed, "raise parallel, or use several job files"
 
     def _check_gang_fields(self) -> Iterator[Contradiction]:
         if self.sharded and (self.elastic or self.pods < FEWEST_SHARDED):
@@ -320,8 +344,20 @@ class OwnJob:
 
     @property
     def pods(self) -> int:
-        """The number of pods; of an elastic gang the most."""
+        """The number of pods at the same time; of an elastic gang the most."""
+        if self.sweep:
+            return min(self.parallel, len(self.points))
         return node_range.parse(self.nodes, MAX_NODES)[1]
+
+    @property
+    def points(self) -> list[sweep_points.Point]:
+        """The points of the sweep; none without one."""
+        return sweep_points.parse(self.sweep) if self.sweep else []
+
+    @property
+    def rounds(self) -> int:
+        """The number of times that `pods` points run one after the other."""
+        return max(1, -(-len(self.points) // self.pods))
 
     @property
     def min_nodes(self) -> int:
@@ -351,12 +387,12 @@ class OwnJob:
         number = int(self.scratch[:-2])
         unit = self.scratch[-2:]
         scratch_gib = number if unit == "Gi" else -(-number // 1024)
-        return scratch_gib + _LOGS_GIB
+        return scratch_gib + _LOGS_GIB + (1 if self.source else 0)
 
     @property
     def gang(self) -> bool:
         """The job is a rigid gang: all of its pods run, or none."""
-        return self.pods > 1 and not (self.predictor or self.in_place)
+        return self.pods > 1 and not (self.predictor or self.in_place or self.sweep)
 
     @property
     def role(self) -> str:
@@ -378,67 +414,3 @@ def _is_command_line(program: str) -> bool:
     if not others:
         return False
     return "/" not in first or any(word.startswith("-") or "." in word for word in others)
-
-
-def _check(
-    name: str,
-    value: Any,
-    schema: dict[str, Any],
-    form: Form,
-    default: Any,
-) -> None:
-    if name == "nodes":
-        node_range.parse(value, MAX_NODES)
-        return
-    _require_type(name, value, schema["type"])
-    if value == default:
-        return
-    if isinstance(value, str):
-        form.match(name, value)
-    elif isinstance(value, tuple):
-        for text in value:
-            form.match(name, text)
-    if "enum" in schema and value not in schema["enum"]:
-        matches = get_close_matches(value, schema["enum"], 1, 0.4)
-        raise InputError(
-            name,
-            got=repr(value),
-            allowed=", ".join(schema["enum"]),
-            fix=f"write {matches[0]}" if matches else "choose one of these",
-        )
-    if "minimum" in schema:
-        between(name, value, schema["minimum"], schema["maximum"])
-
-
-def _require_type(name: str, value: Any, kind: str) -> None:
-    """Raise InputError for another type.
-
-    Python takes a text for a list of letters, and YAML reads 3 without quotes as a number.
-    """
-    if _has_type(value, kind):
-        return
-    phrases = {"array": "a list of texts", "object": "texts by name"}
-    raise InputError(
-        name,
-        got=f"{value!r}"[:120],
-        allowed=phrases.get(kind, f"a value of type {kind}"),
-        fix="put numbers and words like yes in quotes",
-    )
-
-
-def _has_type(value: Any, kind: str) -> bool:
-    match kind:
-        case "string":
-            return isinstance(value, str)
-        case "boolean":
-            return isinstance(value, bool)
-        case "integer":
-            return isinstance(value, int) and not isinstance(value, bool)
-        case "number":
-            return isinstance(value, int | float) and not isinstance(value, bool)
-        case "array":
-            return isinstance(value, tuple) and all(isinstance(item, str) for item in value)
-        case _:
-            if not isinstance(value, dict):
-                return False
-            return all(isinstance(text, str) for text in chain(value.keys(), value.values()))

@@ -5,11 +5,12 @@ so.
 """
 
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple
 
 from holdfast.clients.api import Object
 from holdfast.cost.prices import Table
+from holdfast.jobs.source.archive import Upload
 from holdfast.lint.platform import tolerates
 from holdfast.platform import Platform
 from holdfast.support.values import GIB, quantity
@@ -50,6 +51,8 @@ class PurchasePlan:
     price_date: str
     refusals: list[str]
     """The reasons not to start it; empty if it is within the cap."""
+    uploads: list[Upload] = field(default_factory=list[Upload])
+    """Archives that are put into a bucket before the objects are sent."""
 
     @property
     def usd_per_hour(self) -> float | None:

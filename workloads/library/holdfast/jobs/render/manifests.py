@@ -8,6 +8,9 @@ from dataclasses import replace
 from holdfast.jobs.file.job_file import OnNotice, OwnJob
 from holdfast.jobs.plan.placement import Placed
 from holdfast.jobs.render import pod_parts
+from holdfast.jobs.render.source_volume import add_source
+from holdfast.jobs.render.sweep_launcher import add_sweep
+from holdfast.jobs.source.archive import Archive
 from holdfast.lint.engine import Options, lint_texts
 from holdfast.manifests import training
 from holdfast.manifests.elastic import elastic
@@ -26,6 +29,7 @@ from holdfast.vocabulary.capacity import (
     Capacity,
 )
 from holdfast.vocabulary.environment import ENV_CHECKPOINTS, ENV_RUN
+from holdfast.vocabulary.kubernetes import ANNOTATION_SOURCE
 from holdfast.vocabulary.pools import GPU_TAINT, LABEL_ACCELERATOR, QUEUED_TAINT, flex_selector
 
 HEAD = (
@@ -41,16 +45,30 @@ HOMELESS = {
 FLEX_GRACE_S = 60
 
 
-def bodies(job: OwnJob, context: RenderContext, placed: Placed) -> list[Body]:
-    """Return the objects in the order in which they are sent: what the job needs comes first."""
+def bodies(
+    job: OwnJob,
+    context: RenderContext,
+    placed: Placed,
+    archive: Archive | None = None,
+) -> list[Body]:
+    """Return the objects in the order in which they are sent: what the job needs comes first.
+
+    archive: the packed source of the job.
+    """
+    objects: list[Body] = []
     work = _make_settings(job, context, placed)
     work = pod_parts.add_volumes(job, work)
     work = _apply_placement(job, placed, work)
+    if archive is not None:
+        work, needed = add_source(job, context, work, archive)
+        objects += needed
+    if job.sweep:
+        work, needed = add_sweep(job, work)
+        objects += needed
     if job.predictor:
         work = pod_parts.add_batch(job, context, work)
     else:
         work = pod_parts.add_start(job, work)
-    objects: list[Body] = []
     provider = pod_parts.provider_class(job, context)
     if provider:
         objects.append(provider)
@@ -58,12 +76,14 @@ def bodies(job: OwnJob, context: RenderContext, placed: Placed) -> list[Body]:
     task = training.Task(
         work=work,
         pods=job.pods,
+        points=len(job.points),
         least=job.min_nodes,
         sharded=job.sharded,
         queue=queue,
         deadline_s=round(job.max_hours * 3600),
         restarts=job.restarts,
         namespace=job.home,
+        annotations=_list_annotations(archive),
     )
     if job.in_place:
         return [*objects, *elastic(context, task)]
@@ -78,6 +98,11 @@ def bodies(job: OwnJob, context: RenderContext, placed: Placed) -> list[Body]:
     if queue == QUEUES[Capacity.QUEUED]:
         task = training.add_requeues(task, round(job.deadline_hours * 3600))
     return [*objects, _add_plan(training.gang(context, task), placed)]
+
+
+def _list_annotations(archive: Archive | None) -> dict[str, str]:
+    """Return the annotations of the job's own object."""
+    return {} if archive is None else {ANNOTATION_SOURCE: f"sha256:{archive.digest}"}
 
 
 def _add_plan(body: Body, placed: Placed) -> Body:

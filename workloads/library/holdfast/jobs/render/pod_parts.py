@@ -213,7 +213,7 @@ def add_batch(job: OwnJob, context: RenderContext, work: PodSettings) -> PodSett
         work,
         command=[*command, *job.command],
         env=results.env | work.env,
-        sidecars=[*results.sidecars, _make_loader(job, context, work, results)],
+        sidecars=[*work.sidecars, *results.sidecars, _make_loader(job, context, work, results)],
         volumes=[*work.volumes, *results.volumes],
     )
 

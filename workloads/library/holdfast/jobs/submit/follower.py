@@ -10,7 +10,7 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from holdfast.clients.api import Api, ApiError, Object
@@ -28,8 +28,8 @@ from holdfast.platform import Platform
 from holdfast.support.errors import Unjudged
 from holdfast.support.values import rfc3339, unix_s
 from holdfast.vocabulary.exit_codes import EXIT_DONE, EXIT_FINDINGS
-from holdfast.vocabulary.job_identity import LABEL_RUN_PER_INDEX
-from holdfast.vocabulary.kubernetes import ANNOTATION_INDEX
+from holdfast.vocabulary.job_identity import LABEL_RUN_PER_INDEX, read_source
+from holdfast.vocabulary.kubernetes import ANNOTATION_INDEX, ANNOTATION_SOURCE
 from holdfast.vocabulary.pools import LABEL_NODEPOOL
 from holdfast.vocabulary.telemetry import EVENT_VERSION, KIND_BATCH, KIND_TRAINING
 
@@ -300,6 +300,8 @@ def make_bill(
     # What is noted about its pods alone shows no work, and none that was lost.
     if any(event.type not in FOREIGN_TYPES for event in job_events):
         paid = receipt(ledgers, machine.usd * lane_pods, machine.on_demand_usd * lane_pods)
+        annotations = job.body["metadata"].get("annotations") or {}
+        paid = replace(paid, source=read_source(annotations.get(ANNOTATION_SOURCE)))
         lost_steps = sum(ledger.lost for ledger in ledgers)
         loss = f"{lost_steps} steps lost" if lost_steps else "no step lost"
         useful = paid.useful_hours / paid.machine_hours if paid.machine_hours else 0.0

@@ -1,6 +1,7 @@
 """Prepares the job of a file: checks, places, renders and prices it."""
 
 import json
+import os
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,6 +16,8 @@ from holdfast.jobs.file.job_file import OnNotice, OwnJob
 from holdfast.jobs.plan import placement
 from holdfast.jobs.plan.pricing import PurchasePlan
 from holdfast.jobs.render import manifests
+from holdfast.jobs.render.source_volume import find_upload
+from holdfast.jobs.source.archive import Upload, pack
 from holdfast.jobs.submit import external_checks, follower, submission
 from holdfast.jobs.submit.follower import Following, Report
 from holdfast.manifests import database
@@ -25,6 +28,7 @@ from holdfast.support.errors import InputError, Stopped
 from holdfast.vocabulary.capacity import Capacity
 from holdfast.vocabulary.environment import ENV_CHECKPOINTS, ENV_RUN
 from holdfast.vocabulary.exit_codes import EXIT_STOPPED
+from holdfast.vocabulary.job_identity import run_name
 
 LOSSES = {
     OnNotice.DRAIN: (
@@ -46,12 +50,14 @@ class Prepared:
     bodies: list[Body]
     notes: list[str]
     """The reason for its placement, what it loses on a notice, and what was not checked."""
+    upload: Upload | None = None
+    """The source of the job, if it is too large for a ConfigMap."""
 
 
-def prepare(job: OwnJob, platform: Platform) -> Prepared:
+def prepare(job: OwnJob, platform: Platform, folder: Path = Path()) -> Prepared:
     """Check, place and render a job; nothing is written or sent.
 
-    Raises InputError, and Stopped for a job of another environment.
+    folder: that of the job file, from which its source is named. Raises InputError, and Stopped for a job of another environment.
     """
     if job.environment != platform.name:
         raise Stopped(
@@ -61,14 +67,24 @@ def prepare(job: OwnJob, platform: Platform) -> Prepared:
             fix="choose the cluster of its environment, or change `environment` in its file",
         )
     _require_home(job, platform)
+    _require_prefixes(job, platform)
     context = RenderContext(platform)
     placed = placement.place(job, platform, prices.load())
     pinned = replace(job, image=external_checks.resolve(job.image, context))
     if job.predictor and platform.database:
         context.require_digests([database.PROXY])
-    objects = manifests.bodies(pinned, context, placed)
+    archive = None
+    if job.source:
+        # As text: the folder of the job file may not exist yet.
+        source = Path(os.path.normpath(folder / job.source))
+        archive = pack(source, job.source_include)
+    objects = manifests.bodies(pinned, context, placed, archive)
     manifests.judge(f"{job.name}.yaml", manifests.text(platform.name, objects), platform)
     notes = [f"placed: {placed.reason}"]
+    upload = None
+    if archive is not None:
+        upload = find_upload(job, platform, archive)
+        notes.append(f"source: {archive}")
     loss = LOSSES.get(OnNotice(job.on_notice))
     if loss:
         notes.append(f"on_notice {job.on_notice}: {loss}")
@@ -81,6 +97,7 @@ def prepare(job: OwnJob, platform: Platform) -> Prepared:
         platform=platform,
         bodies=objects,
         notes=notes,
+        upload=upload,
     )
 
 
@@ -107,12 +124,36 @@ def _require_home(job: OwnJob, platform: Platform) -> None:
         )
 
 
+def _require_prefixes(job: OwnJob, platform: Platform) -> None:
+    """Raise InputError if points of a sweep have no prefix in which they may save."""
+    is_listed = platform.is_listed(job.name)
+    has_team_folder = platform.role_in(job.home, SHARED_ACCOUNT) != SHARED_ACCOUNT
+    if not job.sweep or not platform.runs or (has_team_folder and not is_listed):
+        return
+    prefixes: set[str] = set()
+    for run in platform.runs:
+        if run.name == job.name:
+            prefixes.update(run.prefixes)
+    count = len(job.points)
+    if {f"{run_name(job.name, point)}/" for point in range(count)} <= prefixes:
+        return
+    raise InputError(
+        "points of the sweep have no prefix in the checkpoint bucket",
+        got=f"{job.name} with {count} points",
+        allowed=f"{job.name}-0/ to {job.name}-{count - 1}/ in {platform.name}",
+        fix=(
+            f'the platform team lists Run(name="{job.name}", indices={count}) in storage.runs of'
+            f" {platform.name}, then make deploy and make apply; or submit it in a team's namespace"
+        ),
+    )
+
+
 def new_job(job: OwnJob, platform: Platform, file: Path) -> None:
     """Write the job file and print its price.
 
     Raises InputError before anything is written.
     """
-    prepared = prepare(job, platform)
+    prepared = prepare(job, platform, file.parent)
     # A role keeps its name in the file, so that the job follows the images of the environment.
     _write(file, file_text.dump(job))
     output.print_plan(plan(prepared), str(file))
@@ -131,12 +172,15 @@ def write_manifest(purchase_plan: PurchasePlan, file: Path) -> None:
 
 
 def plan(prepared: Prepared, cap: float | None = None) -> PurchasePlan:
-    return submission.plan(prepared.bodies, prepared.platform, prices.load(), cap)
+    purchase_plan = submission.plan(prepared.bodies, prepared.platform, prices.load(), cap)
+    if prepared.upload:
+        purchase_plan.uploads.append(prepared.upload)
+    return purchase_plan
 
 
 def read_job(document: Any, path: Path, platform: Platform) -> Prepared:
     """Prepare the job of a file that `submit` was given, and print the notes about it."""
-    prepared = prepare(file_text.parse(document, str(path)), platform)
+    prepared = prepare(file_text.parse(document, str(path)), platform, path.parent)
     for line in prepared.notes:
         output.note(line)
     return prepared

@@ -1,0 +1,127 @@
+"""Describes and checks a field of a job file.
+
+The metadata of a field is its documentation, its line in the file, its JSON schema and its check.
+"""
+
+import re
+from dataclasses import field
+from difflib import get_close_matches
+from itertools import chain
+from typing import Any
+
+from holdfast.jobs.file import sweep_points
+from holdfast.jobs.file.formats import TEXT, Form
+from holdfast.support import node_range
+from holdfast.support.errors import InputError
+from holdfast.support.values import between
+
+MAX_NODES = 1000
+
+
+def make_metadata(text: str, form: Form = TEXT, **schema: Any) -> dict[str, Any]:
+    """Return the metadata of a field: its documentation, its form and its JSON schema."""
+    return {
+        "about": text,
+        "form": form,
+        "schema": schema,
+    }
+
+
+def about(text: str, default: Any = None, /, *, form: Form = TEXT, **schema: Any) -> Any:
+    """Return a field with its documentation and its JSON schema.
+
+    The field has the type of its default; with `None` it has no default and must be given.
+    """
+    if form is not TEXT:
+        fits = default is None or re.fullmatch(form.pattern, default)
+        schema["pattern"] = form.pattern if fits else f"{default}|{form.pattern}"
+    kind = _TYPES.get(type(default), "string")
+    metadata = make_metadata(text, form, **{"type": kind} | schema)
+    if default is None:
+        return field(metadata=metadata)
+    return field(default=default, metadata=metadata)
+
+
+_TYPES: dict[type, str] = {
+    bool: "boolean",
+    int: "integer",
+    float: "number",
+}
+TEXTS: dict[str, Any] = {
+    "type": "object",
+    "additionalProperties": {"type": "string"},
+}
+WORDS: dict[str, Any] = {
+    "type": "array",
+    "items": {"type": "string"},
+    "minItems": 1,
+}
+
+
+def check(
+    name: str,
+    value: Any,
+    schema: dict[str, Any],
+    form: Form,
+    default: Any,
+) -> None:
+    """Check a value alone. Raises InputError, which names the field."""
+    if name == "nodes":
+        node_range.parse(value, MAX_NODES)
+        return
+    if name == "sweep":
+        if value != {}:
+            sweep_points.parse(value)
+        return
+    _require_type(name, value, schema["type"])
+    if value == default:
+        return
+    if isinstance(value, str):
+        form.match(name, value)
+    elif isinstance(value, tuple):
+        for text in value:
+            form.match(name, text)
+    if "enum" in schema and value not in schema["enum"]:
+        matches = get_close_matches(value, schema["enum"], 1, 0.4)
+        raise InputError(
+            name,
+            got=repr(value),
+            allowed=", ".join(schema["enum"]),
+            fix=f"write {matches[0]}" if matches else "choose one of these",
+        )
+    if "minimum" in schema:
+        between(name, value, schema["minimum"], schema["maximum"])
+
+
+def _require_type(name: str, value: Any, kind: str) -> None:
+    """Raise InputError for another type.
+
+    Python takes a text for a list of letters, and YAML reads 3 without quotes as a number.
+    """
+    if _has_type(value, kind):
+        return
+    phrases = {"array": "a list of texts", "object": "texts by name"}
+    raise InputError(
+        name,
+        got=f"{value!r}"[:120],
+        allowed=phrases.get(kind, f"a value of type {kind}"),
+        fix="put numbers and words like yes in quotes",
+    )
+
+
+def _has_type(value: Any, kind: str) -> bool:
+    match kind:
+        case "string":
+            return isinstance(value, str)
+        case "boolean":
+            return isinstance(value, bool)
+        case "integer":
+            return isinstance(value, int) and not isinstance(value, bool)
+        case "number":
+            return isinstance(value, int | float) and not isinstance(value, bool)
+        case "array":
+            return isinstance(value, tuple) and all(isinstance(item, str) for item in value)
+        case _:
+            if not isinstance(value, dict):
+                return False
+            return all(isinstance(text, str) for text in chain(value.keys(), value.values()))

@@ -1,0 +1,1 @@
+"""Packs the folder with the source code of a job."""
