@@ -6,6 +6,7 @@ The metadata of a field is its documentation, its line in the file, its JSON sch
 from collections.abc import Iterator
 from dataclasses import Field, dataclass, field, fields
 from enum import StrEnum
+from itertools import chain
 from math import ceil
 from typing import Any
 
@@ -175,7 +176,7 @@ class OwnService:
         for each_field in fields(self):
             _check(each_field, getattr(self, each_field.name))
         parse_gpus(self.gpu)
-        for problem, got, allowed, fix in (*self._check_work(), *self._check_replicas()):
+        for problem, got, allowed, fix in chain(self._check_work(), self._check_replicas()):
             raise InputError(problem, got=got, allowed=allowed, fix=fix)
 
     def _check_work(self) -> Iterator[Problem]:
@@ -200,6 +201,7 @@ class OwnService:
             allowed = "requests per second of one replica, above 0"
             fix = "measure a replica with your model, and state replica_per_s"
             yield "replica_per_s", "nothing, with a promise or a peak", allowed, fix
+            return
         if self.peak_per_s and self.promised_per_s > self.peak_per_s:
             allowed = f"at most peak_per_s, {self.peak_per_s:g}"
             fix = "promise less, or raise the peak"
@@ -209,7 +211,8 @@ class OwnService:
             yield "base_most", self.base_most, allowed, "raise it, or leave it out"
         if AS_PROMISED < self.base < self._needed(self.promised_per_s):
             allowed = f"{self._needed(self.promised_per_s)} or more: {self.promise}"
-            yield "base keeps no promise", self.base, allowed, "raise base, or promise less"
+            fix = "raise base, promise less, or leave base out"
+            yield "base keeps no promise", self.base, allowed, fix
         if not (self.base_replicas or self.overflow_replicas):
             allowed = "base, or promised_per_s with replica_per_s, or overflow_most"
             yield "replicas", "none", allowed, "--base 1"
