@@ -383,6 +383,10 @@ class Serving:
     """The maximum number of replicas on Spot."""
     inflight_target: int = 24
     """Running and waiting requests per replica above which a replica is added."""
+    sample: bool = True
+    """Render a service of these sizes that serves the model of the sample run. False: the only
+    services are those that people start with `holdfast submit`.
+    """
 
     def __post_init__(self) -> None:
         rates = dict.fromkeys(
@@ -390,7 +394,13 @@ class Serving:
             (0.001, 10_000_000),
         )
         replicas = dict.fromkeys(("base_replicas", "overflow_most"), (1, 1_000))
-        numbers("serving.", self, inflight_target=(1, 100_000), **rates, **replicas)
+        numbers(
+            "serving.",
+            self,
+            inflight_target=(1, 100_000),
+            **rates,
+            **replicas,
+        )
         between("serving.base_most", self.base_most, self.base_replicas, 1_000)
         require(
             self.promised_per_s <= self.peak_per_s,
@@ -408,6 +418,11 @@ class Serving:
     @property
     def peak_needed(self) -> int:
         return ceil(self.peak_per_s / (USABLE_SHARE * self.replica_per_s))
+
+    @property
+    def peak_inflight(self) -> int:
+        """Requests that all replicas together have at once, above which more would be added."""
+        return (self.base_most + self.overflow_most) * self.inflight_target
 
     @property
     def shed_per_s(self) -> float:

@@ -2,14 +2,20 @@
 
 from collections.abc import Iterator
 
+from holdfast.manifests.envoy import CARRIES, count_proxies
 from holdfast.vocabulary.capacity import Capacity
-from holdfast.vocabulary.pools import Role
+from holdfast.vocabulary.machines import MACHINE_TYPES
+from holdfast.vocabulary.pools import Pool, Role
 from infra.contract.names import BUCKETS
 from infra.environments import Environment
 from infra.rules.model import Facts, Finding, environment_finding, rule
 
 GANG_PODS = 2
 SHARED_CORE = ("db-f1-micro", "db-g1-small")
+_PROXY_CPUS = 0.7
+"""CPUs of a proxy's pod with its two sidecars."""
+_SYSTEM_CPUS = 2
+"""CPUs of a node of the system pool that the other pods of the platform and of GKE take."""
 PLATFORM = "design of this platform"
 Row = tuple[str, object, str, str]
 """A field, its value, the allowed values, the fix."""
@@ -114,8 +120,8 @@ def thresholds_are_in_order(facts: Facts) -> Iterator[Finding]:
     source="infra/decisions/0049",
 )
 def serving_keeps_its_promise(facts: Facts) -> Iterator[Finding]:
-    """Base replicas handle the promised load without Spot, all replicas handle the peak, and each
-    has a machine.
+    """Base replicas handle the promised load without Spot, all replicas handle the peak, proxies
+    carry what the replicas have, and each has a machine.
     """
     environment = facts.environment
     serving = environment.serving
@@ -138,6 +144,16 @@ def serving_keeps_its_promise(facts: Facts) -> Iterator[Finding]:
         field = "serving.base_most + overflow_most"
         allowed = f"{serving.peak_needed} or more: {serving}"
         yield environment_finding(environment, field, replicas, allowed, "raise one of them")
+    proxies = count_proxies(serving.peak_inflight)
+    proxy_room = sum(_count_proxy_room(pool) for pool in environment.pools())
+    if proxy_room < proxies:
+        field = "serving.nodes for proxies"
+        allowed = (
+            f"{proxies} or more: {serving.peak_inflight} requests at once, {CARRIES} of them in one"
+            " proxy, and one proxy in reserve"
+        )
+        fix = "raise max_nodes of the system group"
+        yield environment_finding(environment, field, proxy_room, allowed, fix)
     if base_nodes < serving.base_most:
         field = "serving.nodes for base_most"
         allowed = f"{serving.base_most} or more: a serving group of as many"
@@ -147,3 +163,11 @@ def serving_keeps_its_promise(facts: Facts) -> Iterator[Finding]:
         allowed = f"{serving.overflow_most} or more: Spot groups of as many"
         fix = "raise max_nodes of a Spot group"
         yield environment_finding(environment, field, spot_nodes, allowed, fix)
+
+
+def _count_proxy_room(pool: Pool) -> int:
+    """Return the proxies for which a system pool has processors, next to the platform's own pods."""
+    if pool.role is not Role.SYSTEM:
+        return 0
+    free_cpus = MACHINE_TYPES[pool.machine_type].vcpus - _SYSTEM_CPUS
+    return pool.max_nodes * max(1, int(free_cpus / _PROXY_CPUS))

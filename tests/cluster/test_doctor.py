@@ -16,6 +16,7 @@ from holdfast.support.errors import Unjudged
 from tests import platforms
 from tests.cluster.sim.waiting import until
 from tests.cluster.sim.world import World
+from tests.workloads.manifests import rendered
 from workloads.manifests.rendering import platform
 from workloads.operators import doctor_probes, install, overlay
 from workloads.operators.catalogue import JOBSET, OPERATORS
@@ -150,3 +151,24 @@ def test_each_gap_of_a_deployed_cluster_is_named(api: Api, world: World, google:
 
 def _deployment() -> str:
     return f"/apis/apps/v1/namespaces/{JOBSET.namespace}/deployments/{JOBSET.deployment}"
+
+
+def test_a_scaler_without_its_metric_is_named(api: Api, google: Google) -> None:
+    """Nothing serves the metrics of GKE's adapter here, as on a cluster that is too old for it."""
+    for body in platform(RenderContext(EXAMPLE)):
+        if body["kind"] == "Namespace":
+            api.apply(api.path_of(body), body)
+    assert judged(api, google)["scalers"][:2] == (Status.OK, "0 get their metrics")
+    made = []
+    for kind in ("Deployment", "HorizontalPodAutoscaler"):
+        made.append(rendered.find_object("example", kind, "server-base"))
+    try:
+        for body in made:
+            api.apply(api.path_of(body), body)
+        until("it is judged", lambda: judged(api, google)["scalers"][0] is Status.BROKEN)
+        _, text, fix = judged(api, google)["scalers"]
+        assert "serving/server-base: " in text and "requests" in text
+        assert "autoscalingmetrics" in fix
+    finally:
+        for body in made:
+            api.delete(api.path_of(body), propagationPolicy="Background")

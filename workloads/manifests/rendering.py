@@ -11,7 +11,7 @@ from pathlib import Path
 from ruamel.yaml.scalarstring import LiteralScalarString
 
 from holdfast.lint import admission
-from holdfast.manifests import batch, elastic, serving, serving_vllm, training
+from holdfast.manifests import batch, elastic, serving, training
 from holdfast.manifests.render_context import Body, RenderContext, Small, meta, plain, yaml_text
 from holdfast.platform import Platform, codec
 from holdfast.platform.cluster import NAME
@@ -52,7 +52,6 @@ HALVES: dict[str, dict[str, Callable[[RenderContext], Iterator[Body]]]] = {
         "batch.yaml": batch.samples,
         "serving.yaml": serving.samples,
         "training.yaml": lambda context: chain(training.samples(context), elastic.samples(context)),
-        "vllm.yaml": serving_vllm.samples,
     },
 }
 

@@ -31,6 +31,7 @@ def probes(api: Api, ask: Ask) -> Probes:
         ("operators", partial(_check_operators, api)),
         ("webhooks", partial(_check_webhooks, api)),
         ("queues", partial(_check_queues, api)),
+        ("scalers", partial(_check_scalers, api)),
         ("database migrated", partial(_check_migration, api)),
         ("images", partial(_check_images, ask)),
     )
@@ -128,6 +129,34 @@ def _find_inactivity(queue: Object) -> str:
                 return ""
             return condition.get("message", condition.get("reason", "inactive"))
     return "Kueue has not judged it"
+
+
+def _check_scalers(api: Api, platform: Platform) -> Answer:
+    """Checks that each autoscaler of the platform's namespaces gets its metrics."""
+    faults: list[str] = []
+    scalers = 0
+    for namespace in sorted({*platform.namespaces.values(), *platform.job_namespaces}):
+        folder = f"/apis/autoscaling/v2/namespaces/{namespace}/horizontalpodautoscalers"
+        for scaler in api.items(folder):
+            scalers += 1
+            reason = _find_scaling_fault(scaler)
+            if reason:
+                faults.append(f"{namespace}/{scaler['metadata']['name']}: {reason}")
+    fix = (
+        "GKE 1.35.1 or newer with the performance profile of autoscalers; then `kubectl get"
+        " autoscalingmetrics -A`, and submit a service again that lacks its own"
+    )
+    return make_answer(faults, f"{scalers} get their metrics", fix)
+
+
+def _find_scaling_fault(scaler: Object) -> str:
+    """Returns why an autoscaler has no metric; empty where it has, or was not judged yet."""
+    for condition in scaler.get("status", {}).get("conditions", ()):
+        is_inactive = (condition["type"], condition["status"]) == ("ScalingActive", "False")
+        # A Deployment that was set to 0 is not scaled on purpose.
+        if is_inactive and condition.get("reason") != "ScalingDisabled":
+            return condition.get("message") or condition.get("reason", "not active")
+    return ""
 
 
 def _check_migration(api: Api, platform: Platform) -> Answer:

@@ -39,7 +39,7 @@ def test_pods_with_a_token_know_their_node(env: str) -> None:
         if LABEL_FLEX_START in template["spec"].get("nodeSelector", {}):
             flex_names.add(name)
     assert flex_names
-    assert token_names - {"proxy", "vllm-proxy"} == flex_names | {"exporter", "mover"}
+    assert token_names - {"proxy"} == flex_names | {"exporter", "mover"}
 
 
 def test_training_may_only_get_nodes(env: str) -> None:

@@ -15,6 +15,7 @@ from holdfast.lint.cli import lint
 from holdfast.mover.command import move
 from holdfast.place.cli import churn, prices
 from holdfast.report.command import report
+from holdfast.services.cli import new_service
 from holdfast.support.examples import examples
 from holdfast.training.cli import app as train
 from holdfast.vocabulary.exit_codes import EXIT_CODES_HELP
@@ -43,6 +44,13 @@ command(
     "new-job",
     new_job,
     "holdfast new-job my-run --image trainer --gpus 8xa100 -- python train.py --steps 1000",
+)
+command(
+    "new-service",
+    new_service,
+    "holdfast new-service chat --model gs://my-bucket/llama --gpu 1xl4 --base 1",
+    "holdfast new-service scores --predictor my_model:make --image NAME@sha256:DIGEST --promised 80"
+    " --peak 240 --replica 50",
 )
 command("try", try_, "holdfast try", "holdfast try --evict")
 command(

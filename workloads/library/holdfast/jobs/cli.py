@@ -10,7 +10,7 @@ from holdfast.support.errors import InputError
 from holdfast.vocabulary.exit_codes import EXIT_STOPPED
 
 if TYPE_CHECKING:
-    from holdfast.clients.api import Api
+    from holdfast.clients.api import Api, Object
     from holdfast.jobs.plan.pricing import PurchasePlan
     from holdfast.platform import Platform
 
@@ -29,7 +29,8 @@ PlatformFile = Annotated[
 
 def submit(
     manifest: Annotated[
-        Path, typer.Argument(help="A job file, or a manifest with a Job or JobSet.")
+        Path,
+        typer.Argument(help="A job file, a service file, or a manifest with a Job or JobSet."),
     ],
     job: Annotated[str, typer.Option(help="One job of the manifest; default: all.")] = "",
     platform: PlatformFile = None,
@@ -51,9 +52,24 @@ def submit(
     from holdfast.clients.api import Api
     from holdfast.jobs import output
     from holdfast.jobs.submit import prepared_job
+    from holdfast.services.cli import submit_service
 
     # Without a cluster only a dry run has an answer, by a document that was given or is near.
     document, api = _choose_platform(manifest, platform, kubeconfig, dry_run=dry_run)
+    service = _read_service(manifest)
+    if service is not None:
+        submit_service(
+            service,
+            manifest,
+            document,
+            None if dry_run else api or Api(kubeconfig),
+            cap=max_usd_per_hour,
+            write=write,
+            replace=replace,
+            yes=yes,
+            as_json=as_json,
+        )
+        return
     plan = _plan(manifest, job, document, max_usd_per_hour)
     if as_json:
         output.print_body(plan.as_json())
@@ -75,6 +91,15 @@ def submit(
         yes=yes,
         replace=replace,
     )
+
+
+def _read_service(file: Path) -> "Object | None":
+    """Return the document of a service file, or None for any other file."""
+    from holdfast.jobs.file import file_text
+    from holdfast.services.file.file_text import is_service
+
+    documents = file_text.read_documents(file)
+    return documents[0] if documents and is_service(documents[0]) else None
 
 
 def _start(api: "Api", plan: "PurchasePlan", *, yes: bool, replace: bool) -> None:
@@ -153,7 +178,8 @@ def _plan(
 
 def explain(
     job: Annotated[
-        str, typer.Argument(help="Name of a JobSet or Job; without it, all jobs are listed.")
+        str,
+        typer.Argument(help="Name of a JobSet, Job or service; without it, all jobs are listed."),
     ] = "",
     platform: PlatformFile = None,
     events: Events = None,
@@ -177,6 +203,7 @@ def explain(
     from holdfast.jobs import output
     from holdfast.jobs.diagnose import explain as explanations
     from holdfast.platform.cluster import choose
+    from holdfast.services.explain import explain as explain_service
 
     if follow and (as_json or not job):
         raise InputError(
@@ -189,6 +216,13 @@ def explain(
     document = choose(api, platform)
     if follow:
         raise typer.Exit(_follow(api, document, job, namespace, timeout_s, events))
+    service = explain_service(api, job, namespace) if job else None
+    if service:
+        if as_json:
+            output.print_body(service.as_json())
+        else:
+            output.print_explanation(service)
+        return
     if job:
         explanation = explanations.explain(api, job, namespace, events, document)
         rows = []

@@ -2,11 +2,11 @@
 
 import json
 import sys
-from typing import Any
+from typing import Any, Protocol
 
 import typer
 
-from holdfast.jobs.diagnose.explain import Explanation, Row
+from holdfast.jobs.diagnose.explain import Row
 from holdfast.jobs.plan.pricing import Purchase, PurchasePlan
 from holdfast.support.errors import InputError
 from holdfast.support.printable import printable
@@ -36,7 +36,13 @@ def print_body(body: dict[str, Any]) -> None:
     print(json.dumps(finite(body), indent=1))
 
 
-def print_explanation(explanation: Explanation) -> None:
+class Lines(Protocol):
+    """What can be printed as lines of a name and a text."""
+
+    def lines(self) -> list[tuple[str, str]]: ...
+
+
+def print_explanation(explanation: Lines) -> None:
     for name, text in explanation.lines():
         print(f"{name + ':':10} {printable(text, 4_000)}")
 

@@ -38,6 +38,7 @@ MODULES = (
     "network",
     "disruption",
     "serving",
+    "scaling",
     "storage",
     "queue",
     "classes",

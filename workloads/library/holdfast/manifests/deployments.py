@@ -20,8 +20,13 @@ def deployment(
     namespace: str,
     work: PodSettings,
     replicas: int | None = None,
+    *,
+    unavailable: int = 1,
 ) -> Body:
-    """Builds the Deployment of a workload; no `replicas` where an autoscaler sets them."""
+    """Builds the Deployment of a workload; no `replicas` where an autoscaler sets them.
+
+    A roll-out may take `unavailable` replicas away before others are ready: 0 for a single one.
+    """
     spec = client.V1DeploymentSpec(
         replicas=replicas,
         selector=client.V1LabelSelector(match_labels={LABEL_NAME: work.name}),
@@ -31,7 +36,9 @@ def deployment(
             type="RollingUpdate",
             # No machine may be available for one replica more; a lost machine also costs one
             # replica.
-            rolling_update=client.V1RollingUpdateDeployment(max_surge=1, max_unavailable=1),
+            rolling_update=client.V1RollingUpdateDeployment(
+                max_surge=1, max_unavailable=unavailable
+            ),
         ),
         template=template(context, work),
     )
@@ -105,6 +112,8 @@ def scraping(
     labels: dict[str, str],
     port: int,
     path: str = "/metrics",
+    *,
+    namespace: str = NAMESPACE_SERVING,
 ) -> Body:
     """Builds a monitor for managed Prometheus, which feeds the autoscaler and the alerts.
 
@@ -121,7 +130,7 @@ def scraping(
         ],
         "targetLabels": {"fromPod": [{"from": serving.LABEL_TIER, "to": serving.TIER_LABEL}]},
     }
-    return manifest(MONITORING_API, "PodMonitoring", meta(name, NAMESPACE_SERVING), spec=spec)
+    return manifest(MONITORING_API, "PodMonitoring", meta(name, namespace), spec=spec)
 
 
 def port() -> client.V1ServicePort:

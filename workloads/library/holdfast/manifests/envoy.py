@@ -6,6 +6,7 @@ It is the first hop of requests, on machines that are not preempted.
 # Why it is so: infra/decisions/0049.
 
 from dataclasses import dataclass
+from math import ceil
 from typing import Any
 
 from holdfast.vocabulary import serving
@@ -22,6 +23,9 @@ _REPEATABLE_BYTES = 1024 * 1024
 """Largest body of a request that is retried."""
 _REQUEST_BYTES = 2 * _BUFFER_BYTES + _REPEATABLE_BYTES
 """Memory of a request that waits for its server: buffers on both sides and a copy for a retry."""
+_MAX_REQUESTS = int(PROXY_MEMORY_MIB * 2**20 * _REQUESTS_SHARE) // _REQUEST_BYTES
+CARRIES = _MAX_REQUESTS // 2
+"""Requests that one proxy has at its servers at once: each takes a connection of HTTP/1.1."""
 _STREAMS = 100
 """Largest number of concurrent requests on a connection of HTTP/2."""
 _STREAM_WINDOW_BYTES = 64 * 1024
@@ -56,6 +60,11 @@ class Proxy:
     """Retries that may run at once; None: Envoy's default, three, which fails requests when a
     server dies.
     """
+
+
+def count_proxies(requests: float) -> int:
+    """Returns the proxies that carry so many requests at once, with one of them lost."""
+    return ceil(requests / (serving.USABLE_SHARE * CARRIES)) + 1
 
 
 def bootstrap(proxy: Proxy) -> dict[str, Any]:
@@ -134,11 +143,20 @@ def _listener(proxy: Proxy) -> dict[str, Any]:
 
 def _metrics(proxy: Proxy) -> dict[str, Any]:
     """Opens the metrics only: the rest of the admin interface can end the proxy."""
-    route = {
+    all_series = {
         "match": {"path": serving.PROXY_METRICS_PATH},
         "route": {"cluster": ADMIN},
     }
-    listener = _http("metrics", _address(proxy.host, proxy.metrics_port), [route], {})
+    counter = f"^http.{serving.PROXY_REQUESTS}.downstream_rq_active$"
+    active_requests = {
+        "match": {"path": serving.PROXY_ACTIVE_PATH},
+        "route": {
+            "cluster": ADMIN,
+            "prefix_rewrite": f"{serving.PROXY_METRICS_PATH}?filter={counter}",
+        },
+    }
+    routes = [all_series, active_requests]
+    listener = _http("metrics", _address(proxy.host, proxy.metrics_port), routes, {})
     # Probes and scrapes must reach a proxy that has all its connections.
     return listener | {"ignore_global_conn_limit": True}
 
@@ -236,13 +254,12 @@ def _route(proxy: Proxy, prefix: str) -> dict[str, Any]:
 
 
 def _servers(proxy: Proxy, folder: str) -> dict[str, Any]:
-    max_requests = int(PROXY_MEMORY_MIB * 2**20 * _REQUESTS_SHARE) // _REQUEST_BYTES
     # Requests that wait for a connection are counted apart, and take twice the memory. A machine
     # that vanished looks least loaded, so nearly all requests of one connect timeout wait for it.
     limits = {
-        "max_connections": max_requests // 2,
-        "max_pending_requests": max_requests * 3 // 8,
-        "max_requests": max_requests,
+        "max_connections": CARRIES,
+        "max_pending_requests": _MAX_REQUESTS * 3 // 8,
+        "max_requests": _MAX_REQUESTS,
     }
     if proxy.max_retries is not None:
         limits["max_retries"] = proxy.max_retries

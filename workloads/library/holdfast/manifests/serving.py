@@ -1,20 +1,21 @@
 """Builds online inference: an on-demand base and a Spot overflow behind the platform's proxy.
 
-Clients reach `serving`, whose pods are the proxy's, on machines that are not preempted. The proxy's
-own watcher finds the pods of `server` behind it, base and overflow: on a Spot notice a pod stays in
+Clients reach one Service, whose pods are the proxy's, on machines that are not preempted. The
+proxy's own watcher finds the servers behind it, base and overflow: on a Spot notice a pod stays in
 its Service until it has ended, and only the proxy's own health check ends its traffic.
 """
 
 # Why it is so: infra/decisions/0049.
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from kubernetes import client
 
+from holdfast.manifests import scaling
 from holdfast.manifests.deployments import (
     LABEL_SERVES,
-    autoscaler,
     base_pool,
     deployment,
     overflow_pool,
@@ -23,30 +24,64 @@ from holdfast.manifests.deployments import (
     scraping,
 )
 from holdfast.manifests.pods import PodSettings
-from holdfast.manifests.policies import budget, ingress, scrape
+from holdfast.manifests.policies import budget, ingress, policy, scrape
 from holdfast.manifests.render_context import Body, RenderContext, manifest, meta
-from holdfast.manifests.serving_proxy import ANNOTATION_CAPACITY, SERVER, SERVING, FirstHop, proxies
+from holdfast.manifests.serving_proxy import ANNOTATION_CAPACITY, SERVER, FirstHop, first_hop
 from holdfast.manifests.training import gpu_size
-from holdfast.platform.document import Serving
 from holdfast.vocabulary import serving
 from holdfast.vocabulary.capacity import ANNOTATION_RULE, PlacementRule
-from holdfast.vocabulary.kubernetes import LABEL_NAME, PRIORITY_SERVING, PRIORITY_SPOT
+from holdfast.vocabulary.kubernetes import (
+    LABEL_NAME,
+    LABEL_NAMESPACE,
+    PRIORITY_SERVING,
+    PRIORITY_SPOT,
+)
 from holdfast.vocabulary.pools import LABEL_ZONE, Pool
-from holdfast.vocabulary.roles import NAMESPACE_SERVING
 
 # Replicas in two zones: one preemption does not take them all.
 MIN_OVERFLOW = 2
 RUN = "train-gang"
 # The linter reads from it the base that stays when Spot is preempted.
 ANNOTATION_OVERFLOW = "holdfast.dev/overflow-of"
-SCALE_DOWN_S = 300
-"""Time before replicas end: a model takes minutes to come back."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tier:
+    """A Deployment of servers, with its machines and its smallest and largest size."""
+
+    name: str
+    """TIER_BASE or TIER_OVERFLOW."""
+    pool: Pool
+    least: int
+    most: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fleet:
+    """The servers of one service, and what clients reach."""
+
+    name: str
+    """Prefix of the names of its Deployments."""
+    hop: FirstHop
+    tiers: tuple[Tier, ...]
+    work: Callable[[str, Tier], PodSettings]
+    """Makes the pod of a Deployment, by its name and its tier."""
+    targets: Mapping[serving.Gauge, int]
+    """What a replica has at most before another one is added."""
+    promise: str
+    """The arithmetic of its sizes, in one sentence."""
+    callers: tuple[str, ...] = ()
+    """Namespaces whose pods may send requests; empty: every namespace of the cluster."""
+    prefix: str = ""
+    """Prefix of the names of its network policies."""
 
 
 def samples(context: RenderContext) -> Iterator[Body]:
+    """Builds the one service that an environment renders by itself: the model of the sample run."""
     settings = context.platform.serving
-    if settings is None:
+    if settings is None or not settings.sample:
         return
+    window_s = overflow_pool(context).window.pod_s
     words = [
         "python",
         "-m",
@@ -58,139 +93,145 @@ def samples(context: RenderContext) -> Iterator[Body]:
         "--run",
         RUN,
     ]
-    words += ["--window", str(overflow_pool(context).window.pod_s)]
+    words += ["--window", str(window_s)]
+    replicas = settings.base_most + settings.overflow_most
+    hop = FirstHop(
+        name="proxy",
+        servers=SERVER,
+        clients="serving",
+        window_s=window_s,
+        requests=replicas * settings.inflight_target,
+    )
 
-    def work(name: str, tier: str, pool: Pool) -> PodSettings:
-        return server(
-            context,
-            name,
-            tier,
-            pool,
-            SERVER,
+    def work(name: str, tier: Tier) -> PodSettings:
+        return PodSettings(
+            **server(name, tier, hop, serving.SERVER_REQUESTS),
             job=name,
             reads_run=RUN,
             command=words,
-            size=gpu_size(pool),
+            size=gpu_size(tier.pool),
             probes=probes(serving.PORT),
         )
 
-    yield from tiers(context, settings, SERVER, work, {serving.INFLIGHT: settings.inflight_target})
-    yield from proxies(context, SERVING, {ANNOTATION_CAPACITY: settings.promise})
-    yield from policies(SERVING)
-
-
-def tiers(
-    context: RenderContext,
-    settings: Serving,
-    servers: str,
-    work: Callable[[str, str, Pool], PodSettings],
-    targets: dict[str, int],
-) -> Iterator[Body]:
-    """Builds a base on demand and an overflow on Spot.
-
-    `work` makes the pod of a name, a tier and its pool; `targets` are those of `scaler`.
-    """
-    base = f"{servers}-{serving.TIER_BASE}"
-    body = deployment(context, NAMESPACE_SERVING, work(base, serving.TIER_BASE, base_pool(context)))
-    yield body
-    yield scaler(base, settings.base_replicas, settings.base_most, targets)
-    yield _replica_budget(base)
-    overflow = f"{servers}-{serving.TIER_OVERFLOW}"
-    overflow_work = work(overflow, serving.TIER_OVERFLOW, overflow_pool(context))
-    body = deployment(context, NAMESPACE_SERVING, overflow_work)
-    body["metadata"].setdefault("annotations", {})[ANNOTATION_OVERFLOW] = base
-    yield body
-    yield scaler(overflow, MIN_OVERFLOW, settings.overflow_most, targets)
-    yield _replica_budget(overflow)
-    yield from discovery(servers)
-
-
-def _replica_budget(name: str) -> Body:
-    reason = "Upgrades take one replica at a time; preemption ignores this budget"
-    return budget(name, NAMESPACE_SERVING, name, reason)
-
-
-def server(
-    context: RenderContext, name: str, tier: str, pool: Pool, servers: str, **settings: Any
-) -> PodSettings:
-    """Makes a pod of a tier, with the window of Spot: clients do not know which tier answers."""
-    return PodSettings(
-        name=name,
-        role=SERVER,
-        pool=pool,
-        priority=PRIORITY_SPOT if pool.interruptible else PRIORITY_SERVING,
-        grace_s=overflow_pool(context).window.pod_s,
-        ports=[serving.PORT],
-        labels={LABEL_SERVES: servers, serving.LABEL_TIER: tier},
-        annotations={ANNOTATION_RULE: PlacementRule.ONLINE.value},
-        spread_over=LABEL_ZONE,
-        **settings,
+    base = Tier(
+        name=serving.TIER_BASE,
+        pool=base_pool(context),
+        least=settings.base_replicas,
+        most=settings.base_most,
     )
+    overflow = Tier(
+        name=serving.TIER_OVERFLOW,
+        pool=overflow_pool(context),
+        least=MIN_OVERFLOW,
+        most=settings.overflow_most,
+    )
+    fleet = Fleet(
+        name=SERVER,
+        hop=hop,
+        tiers=(base, overflow),
+        work=work,
+        targets={serving.SERVER_REQUESTS: settings.inflight_target},
+        promise=settings.promise,
+    )
+    yield from objects(context, fleet)
 
 
-def discovery(name: str) -> Iterator[Body]:
-    """Builds what their proxy and Prometheus need to find the pods with this LABEL_SERVES."""
+def objects(context: RenderContext, fleet: Fleet) -> Iterator[Body]:
+    """Builds everything of a service."""
+    for tier in fleet.tiers:
+        yield from _tier(context, fleet, tier)
+    yield from scaling.metrics(fleet.hop.namespace, fleet.targets)
+    yield from discovery(fleet.hop)
+    yield from first_hop(context, fleet.hop, {ANNOTATION_CAPACITY: fleet.promise})
+    yield from policies(fleet)
+
+
+def _tier(context: RenderContext, fleet: Fleet, tier: Tier) -> Iterator[Body]:
+    name = f"{fleet.name}-{tier.name}"
+    namespace = fleet.hop.namespace
+    work = fleet.work(name, tier)
+    is_fixed = tier.least == tier.most
+    body = deployment(
+        context,
+        namespace,
+        work,
+        tier.least if is_fixed else None,
+        # A single replica stays until the next version is ready.
+        unavailable=0 if tier.least == 1 else 1,
+    )
+    has_base = any(other.name == serving.TIER_BASE for other in fleet.tiers)
+    if tier.name == serving.TIER_OVERFLOW and has_base:
+        base = f"{fleet.name}-{serving.TIER_BASE}"
+        body["metadata"].setdefault("annotations", {})[ANNOTATION_OVERFLOW] = base
+    yield body
+    if not is_fixed:
+        yield scaling.scaler(name, namespace, (tier.least, tier.most), fleet.targets)
+    reason = "Upgrades take one replica at a time; preemption ignores this budget"
+    yield budget(name, namespace, name, reason)
+
+
+def server(name: str, tier: Tier, hop: FirstHop, gauge: serving.Gauge) -> dict[str, Any]:
+    """Returns the settings that pods of all tiers share.
+
+    Both tiers have the window of Spot: clients do not know which one answers.
+    """
+    return {
+        "name": name,
+        "role": SERVER,
+        "pool": tier.pool,
+        "priority": PRIORITY_SPOT if tier.pool.interruptible else PRIORITY_SERVING,
+        "grace_s": hop.window_s,
+        "ports": [serving.PORT],
+        "labels": {
+            LABEL_SERVES: hop.servers,
+            serving.LABEL_TIER: tier.name,
+            serving.LABEL_METRICS: gauge.group,
+        },
+        "annotations": {ANNOTATION_RULE: PlacementRule.ONLINE.value},
+        "spread_over": LABEL_ZONE,
+    }
+
+
+def discovery(hop: FirstHop) -> Iterator[Body]:
+    """Builds what the proxy and Prometheus need to find the servers."""
     # Without an address: the proxy chooses a pod for each request, not for each connection.
     spec = client.V1ServiceSpec(
         cluster_ip="None",
-        selector={LABEL_SERVES: name},
+        selector={LABEL_SERVES: hop.servers},
         ports=[port()],
     )
-    yield manifest("v1", "Service", meta(name, NAMESPACE_SERVING), spec=spec)
-    yield scraping(name, {LABEL_SERVES: name}, serving.PORT)
+    yield manifest("v1", "Service", meta(hop.servers, hop.namespace), spec=spec)
+    labels = {LABEL_SERVES: hop.servers}
+    yield scraping(hop.servers, labels, serving.PORT, namespace=hop.namespace)
 
 
-def scaler(name: str, min_replicas: int, max_replicas: int, targets: dict[str, int]) -> Body:
-    """Scales by requests that run or wait, which grow with load; the time in the queue does not.
-
-    `targets` are the values of metrics for each replica.
-    """
-    metrics: list[Body] = []
-    for metric, target in targets.items():
-        source = {
-            "metric": {"name": f"prometheus.googleapis.com|{metric}|gauge"},
-            "target": {
-                "averageValue": str(target),
-                "type": "AverageValue",
-            },
-        }
-        metrics.append({"pods": source, "type": "Pods"})
-    return autoscaler(
-        name,
-        NAMESPACE_SERVING,
-        min_replicas,
-        max_replicas,
-        metrics,
-        SCALE_DOWN_S,
-        scaleUp={"stabilizationWindowSeconds": 0},
-    )
-
-
-def policies(hop: FirstHop, prefix: str = "") -> Iterator[Body]:
-    """Opens the proxy to every pod of the cluster, and servers to the proxy and Prometheus only."""
+def policies(fleet: Fleet) -> Iterator[Body]:
+    """Opens the proxy to the callers, and servers to the proxy and Prometheus only."""
+    hop = fleet.hop
+    namespace = hop.namespace
     proxy = {LABEL_NAME: hop.name}
     servers = {LABEL_SERVES: hop.servers}
+    ports = [{"port": serving.PORT, "protocol": "TCP"}]
+    callers = [
+        {"namespaceSelector": {"matchLabels": {LABEL_NAMESPACE: caller}}}
+        for caller in fleet.callers
+    ]
+    rule = {"from": callers or [{"namespaceSelector": {}}], "ports": ports}
+    yield policy(f"{fleet.prefix}ask", namespace, ["Ingress"], [rule], None, proxy)
     yield from ingress(
-        NAMESPACE_SERVING,
-        f"{prefix}ask",
-        proxy,
-        port=serving.PORT,
-        peers=None,
-    )
-    yield from ingress(
-        NAMESPACE_SERVING,
-        f"{prefix}answer",
+        namespace,
+        f"{fleet.prefix}answer",
         servers,
         port=serving.PORT,
         peers=proxy,
     )
     if hop.health_port:
         yield from ingress(
-            NAMESPACE_SERVING,
-            f"{prefix}health",
+            namespace,
+            f"{fleet.prefix}health",
             servers,
             port=hop.health_port,
             peers=proxy,
         )
-    ports = (serving.PORT, serving.PROXY_METRICS_PORT)
-    yield scrape(NAMESPACE_SERVING, *ports, name=f"{prefix}scrape")
+    scraped = (serving.PORT, serving.PROXY_METRICS_PORT)
+    yield scrape(namespace, *scraped, name=f"{fleet.prefix}scrape")

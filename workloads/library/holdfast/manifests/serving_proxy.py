@@ -11,8 +11,9 @@ from dataclasses import dataclass
 
 from kubernetes import client
 
-from holdfast.manifests.deployments import deployment, overflow_pool, port, probes, scraping
-from holdfast.manifests.envoy import PROXY_MEMORY_MIB, Proxy, bootstrap
+from holdfast.manifests import scaling
+from holdfast.manifests.deployments import deployment, port, probes, scraping
+from holdfast.manifests.envoy import CARRIES, PROXY_MEMORY_MIB, Proxy, bootstrap, count_proxies
 from holdfast.manifests.pods import PodSettings, Probes, Size, security_context, tcp_probe
 from holdfast.manifests.policies import budget
 from holdfast.manifests.rbac import bind_role
@@ -30,11 +31,13 @@ CONFIG_DIR = "/etc/envoy"
 ENDPOINTS_DIR = "/run/endpoints"
 ANNOTATION_CAPACITY = "holdfast.dev/serving-capacity"
 HOST_NAME = "kubernetes.io/hostname"
+_SCALE_UP_SHARE = 0.6
+"""Share of what a proxy carries, above which another one is added."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class FirstHop:
-    """A proxy, with the names on both of its sides."""
+    """What clients reach, with the names on both of its sides."""
 
     name: str
     servers: str
@@ -45,19 +48,31 @@ class FirstHop:
     """Role and binding of its watcher."""
     health_port: int = 0
     """Port on which servers report readiness; 0: the port of requests."""
+    namespace: str = NAMESPACE_SERVING
+    window_s: int
+    """Time of its servers after a Spot notice."""
+    longest_request_s: float = 0.0
+    """Time limit of a request other than of `/v1/`; 0: what the window leaves."""
+    requests: int
+    """Requests that all servers together have at once at the peak."""
+
+    @property
+    def most(self) -> int:
+        """The largest number of proxies."""
+        return max(PROXIES, count_proxies(self.requests))
 
 
-SERVING = FirstHop(name="proxy", servers=SERVER, clients="serving")
-
-
-def proxies(
-    context: RenderContext, hop: FirstHop, annotations: dict[str, str] | None = None
+def first_hop(
+    context: RenderContext,
+    hop: FirstHop,
+    annotations: dict[str, str] | None = None,
 ) -> Iterator[Body]:
-    """Builds a proxy with its rights; `annotations` are those of the Service for clients."""
+    """Builds what clients reach; `annotations` are those of the Service for clients."""
+    namespace = hop.namespace
     yield manifest(
         "v1",
         "ServiceAccount",
-        meta(hop.name, NAMESPACE_SERVING),
+        meta(hop.name, namespace),
         automountServiceAccountToken=False,
     )
     rules = [
@@ -70,36 +85,46 @@ def proxies(
     yield from bind_role(
         hop.rights,
         rules,
-        NAMESPACE_SERVING,
+        namespace,
         account=hop.name,
-        account_namespace=NAMESPACE_SERVING,
+        account_namespace=namespace,
     )
-    yield _configuration(context, hop)
-    yield deployment(context, NAMESPACE_SERVING, _proxy_work(context, hop), PROXIES)
+    yield _configuration(hop)
+    yield deployment(context, namespace, first_hop_pods(context, hop))
+    gauge = serving.PROXY_REQUESTS_ACTIVE
+    target = int(_SCALE_UP_SHARE * CARRIES)
+    yield from scaling.metrics(namespace, [gauge])
+    yield scaling.scaler(hop.name, namespace, (PROXIES, hop.most), {gauge: target})
     yield scraping(
-        hop.name, {LABEL_NAME: hop.name}, serving.PROXY_METRICS_PORT, serving.PROXY_METRICS_PATH
+        hop.name,
+        {LABEL_NAME: hop.name},
+        serving.PROXY_METRICS_PORT,
+        serving.PROXY_METRICS_PATH,
+        namespace=namespace,
     )
-    yield budget(
-        hop.name, NAMESPACE_SERVING, hop.name, "The first hop of every request: one at a time"
-    )
+    yield budget(hop.name, namespace, hop.name, "The first hop of every request: one at a time")
     spec = client.V1ServiceSpec(
         type="ClusterIP",
         selector={LABEL_NAME: hop.name},
         ports=[port()],
     )
-    metadata = meta(hop.clients, NAMESPACE_SERVING, annotations=annotations)
+    metadata = meta(hop.clients, namespace, annotations=annotations)
     yield manifest("v1", "Service", metadata, spec=spec)
 
 
-def _configuration(context: RenderContext, hop: FirstHop) -> Body:
-    longest_s = serving.drain_budget(overflow_pool(context).window.pod_s).longest_request_s
+def _configuration(hop: FirstHop) -> Body:
+    longest_s = hop.longest_request_s or serving.drain_budget(hop.window_s).longest_request_s
     proxy = Proxy(endpoints_file=f"{ENDPOINTS_DIR}/servers.json", longest_request_s=longest_s)
     text = json.dumps(bootstrap(proxy), indent=2) + "\n"
-    return manifest("v1", "ConfigMap", meta(hop.name, NAMESPACE_SERVING), data={"envoy.json": text})
+    return manifest("v1", "ConfigMap", meta(hop.name, hop.namespace), data={"envoy.json": text})
 
 
-def _proxy_work(context: RenderContext, hop: FirstHop) -> PodSettings:
-    window_s = overflow_pool(context).window.pod_s
+def first_hop_pods(context: RenderContext, hop: FirstHop) -> PodSettings:
+    """Makes the pods that clients reach.
+
+    All that stands between a client and the servers is in them: a router of token streams is
+    another container here, to which Envoy's route of `/v1/` points.
+    """
     admin = f"http://127.0.0.1:{serving.PROXY_ADMIN_PORT}"
     active_requests = f"{admin}/stats?filter=^http.requests.downstream_rq_active$"
     config_map = client.V1ConfigMapVolumeSource(name=hop.name)
@@ -110,7 +135,7 @@ def _proxy_work(context: RenderContext, hop: FirstHop) -> PodSettings:
     drain = drain_sidecar(
         context,
         f"{admin}/ready",
-        window_s,
+        hop.window_s,
         "--drain",
         f"{admin}/healthcheck/fail",
         "--count",
@@ -133,9 +158,10 @@ def _proxy_work(context: RenderContext, hop: FirstHop) -> PodSettings:
         pool=context.system,
         priority=PRIORITY_SERVING,
         # Its machines are never preempted: the hook gets the window, and requests the rest.
-        grace_s=window_s + 15,
+        grace_s=hop.window_s + 15,
         calls_kubernetes=True,
         ports=[serving.PORT, serving.PROXY_METRICS_PORT],
+        labels={serving.LABEL_METRICS: serving.PROXY_REQUESTS_ACTIVE.group},
         probes=Probes(
             readiness=probes(serving.SIDECAR_PORT).readiness,
             liveness=tcp_probe(serving.PORT, period_s=10),
@@ -156,7 +182,7 @@ DRAIN_HOOK = client.V1LifecycleHandler(
 
 def _watch_sidecar(context: RenderContext, hop: FirstHop) -> client.V1Container:
     command = ["python", "-m", "holdfast", "serve", "endpoints"]
-    command += ["--service", hop.servers, "--namespace", NAMESPACE_SERVING]
+    command += ["--service", hop.servers, "--namespace", hop.namespace]
     if hop.health_port:
         command += ["--health-port", str(hop.health_port)]
     command += ["--out", f"{ENDPOINTS_DIR}/servers.json"]

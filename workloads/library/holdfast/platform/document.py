@@ -100,6 +100,8 @@ class Serving:
     """Requests that run or wait in one replica, above which another replica is added."""
     promise: str
     """The arithmetic behind the base, in one sentence."""
+    sample: bool = True
+    """The platform renders a sample service of these sizes."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -85,6 +85,9 @@ BATCH_ITEMS = "holdfast_server_batch_items"
 # not among them.
 PROXY_ANSWERS = "envoy_http_downstream_rq_xx"
 PROXY_METRICS_PATH = "/stats/prometheus"
+# One series of the above. An autoscaler's metric must be one: it may name a path, and no label.
+PROXY_ACTIVE_PATH = "/stats/active"
+PROXY_ACTIVE = "envoy_http_downstream_rq_active"
 # the listener that clients reach, among those that the proxy counts for
 PROXY_REQUESTS = "requests"
 REFUSED_FOR_LOAD = ("queue", "bytes", "deadline", "late")
@@ -107,6 +110,40 @@ SERVER_METRICS = {
     REQUEST_SECONDS: "from a request's first byte to its answer",
     BATCH_ITEMS: "items of a batch",
 }
+
+# The metrics of vLLM that autoscaling reads.
+VLLM_RUNNING = "vllm:num_requests_running"
+VLLM_WAITING = "vllm:num_requests_waiting"
+
+LABEL_METRICS = "holdfast-metrics"
+"""On pods: the AutoscalingMetric that reads them. GKE takes no `/` and no `.` in this label."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Gauge:
+    """A gauge of pods, as GKE's managed metrics adapter reads it from their endpoint."""
+
+    group: str
+    """Name of the AutoscalingMetric, and value of LABEL_METRICS on the pods."""
+    name: str
+    """Name for autoscalers: small letters and hyphens."""
+    series: str
+    """Name in the pods' metrics."""
+    port: int = PORT
+    path: str = "/metrics"
+
+
+# One object of each group serves all services of a namespace: a cluster has at most 20 metrics.
+SERVER_REQUESTS = Gauge(group="servers", name="requests", series=INFLIGHT)
+ENGINE_RUNNING = Gauge(group="engines", name="running", series=VLLM_RUNNING)
+ENGINE_WAITING = Gauge(group="engines", name="waiting", series=VLLM_WAITING)
+PROXY_REQUESTS_ACTIVE = Gauge(
+    group="proxies",
+    name="active",
+    series=PROXY_ACTIVE,
+    port=PROXY_METRICS_PORT,
+    path=PROXY_ACTIVE_PATH,
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -21,6 +21,7 @@ from holdfast.lint.engine import File, Options, Report, judge, lint_texts, parse
 from holdfast.lint.registry import all_rules
 from holdfast.lint.rule_pages import format_example
 from holdfast.vocabulary.kubernetes import LABEL_QUEUE
+from workloads.library.tests.services import example_services
 
 FOLDER = Path(__file__).parents[3] / "rendered" / "example"
 DROP = object()
@@ -66,7 +67,9 @@ class Defect:
 @cache
 def rendered() -> list[File]:
     paths = sorted(FOLDER.glob("*/*.yaml"))
-    return [parse_text(path.as_posix(), path.read_text()) for path in paths]
+    files = [parse_text(path.as_posix(), path.read_text()) for path in paths]
+    chat = example_services.render_text("chat")
+    return [*files, parse_text((FOLDER / "chat.yaml").as_posix(), chat)]
 
 
 def clean() -> Report:
@@ -338,8 +341,8 @@ JOBS = (
 )
 BASE = "Deployment/server-base"
 SPOT = "Deployment/server-overflow"
-VLLM_BASE = "Deployment/vllm-base"
-VLLM = "Deployment/vllm-overflow"
+VLLM_BASE = "Deployment/chat-base"
+VLLM = "Deployment/chat-overflow"
 HEAD = "$(HOLDFAST_JOB)-{}-0-0.$(HOLDFAST_JOB):29500"
 OTHERS = "train-queued-l4-f4ff7bcc-workers-0-0.train-queued-l4-f4ff7bcc:29500"
 LIVE = "/v2/health/live"
@@ -527,6 +530,28 @@ REST = (
         word("--window", "60"),
         "HF107",
     ),
+    Defect(
+        "metric of an adapter that is not installed",
+        "HorizontalPodAutoscaler/server-base",
+        "spec metrics 0 pods metric name",
+        "prometheus.googleapis.com|holdfast_server_requests_inflight|gauge",
+        "HF156",
+    ),
+    Defect("AutoscalingMetric removed", "AutoscalingMetric/engines", "", DROP, "HF156"),
+    Defect(
+        "gauge renamed",
+        "AutoscalingMetric/proxies",
+        "spec metrics 0 pod containers 0 metrics 0 gauge name",
+        "requests",
+        "HF156",
+    ),
+    Defect(
+        "two gauges of one name",
+        "AutoscalingMetric/engines",
+        "spec metrics 0 pod containers 0 metrics 1 gauge name",
+        "running",
+        "HF159",
+    ),
     Defect("drain hook removed", VLLM, "main lifecycle", DROP, "HF149"),
     Defect(
         "drain hook on the port of the probe",
@@ -549,7 +574,7 @@ REST = (
         lambda old: {"minAvailable": "100%", "selector": old["selector"]},
         "HF137",
     ),
-    Defect("budget of none", "PodDisruptionBudget/vllm-base", "spec maxUnavailable", 0, "HF137"),
+    Defect("budget of none", "PodDisruptionBudget/chat-base", "spec maxUnavailable", 0, "HF137"),
     Defect(
         "Service of no pod",
         "Service/server",
@@ -559,17 +584,23 @@ REST = (
     ),
     Defect(
         "budget of no pod",
-        "PodDisruptionBudget/vllm-overflow",
+        "PodDisruptionBudget/chat-overflow",
         "spec selector matchLabels app.kubernetes.io/name",
-        "vllm-spot",
+        "chat-spot",
         "HF148",
     ),
-    Defect("targetPort of no container", "Service/vllm", "spec ports 0 targetPort", 8000, "HF148"),
+    Defect(
+        "targetPort of no container",
+        "Service/chat-servers",
+        "spec ports 0 targetPort",
+        8000,
+        "HF148",
+    ),
     Defect("servers closed to the proxy", "NetworkPolicy/answer", "", DROP, "HF160"),
-    Defect("proxy closed on its way out", "NetworkPolicy/vllm-health-egress", "", DROP, "HF160"),
+    Defect("proxy closed on its way out", "NetworkPolicy/chat-health-egress", "", DROP, "HF160"),
     Defect(
         "one of two ports open",
-        "NetworkPolicy/vllm-health",
+        "NetworkPolicy/chat-health",
         "spec ingress 0 ports 0 port",
         8080,
         "HF160",

@@ -3,6 +3,7 @@
 import json
 import socket
 import struct
+import urllib.request
 from collections.abc import Generator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 from holdfast.drill.serving.fleet import admin, free_port
 from holdfast.inference.proxy.endpoints import discovery, write
 from holdfast.manifests.envoy import CLUSTER, Proxy, bootstrap
+from holdfast.vocabulary import serving
 from workloads.library.tests.inference.server.serving import PATIENCE_S, Client, envoy
 from workloads.library.tests.processes import until
 
@@ -108,3 +110,16 @@ def is_closed(client: Client) -> bool:
             return not connection.recv(65536)
         except ConnectionError:
             return True
+
+
+def test_an_autoscaler_reads_one_series_of_the_requests_in_flight(tmp_path: Path) -> None:
+    """GKE's adapter takes a path and no label: another series would be counted as well."""
+    proxy = make_proxy(tmp_path)
+    with run_proxy(tmp_path, proxy, bootstrap(proxy)):
+        url = f"http://127.0.0.1:{proxy.metrics_port}{serving.PROXY_ACTIVE_PATH}"
+        with urllib.request.urlopen(url, timeout=PATIENCE_S) as response:
+            lines = response.read().decode().splitlines()
+    series = [line for line in lines if line and not line.startswith("#")]
+    (line,) = series
+    assert line.startswith(f'{serving.PROXY_ACTIVE}{{envoy_http_conn_manager_prefix="requests"}} ')
+    assert f"# TYPE {serving.PROXY_ACTIVE} gauge" in lines

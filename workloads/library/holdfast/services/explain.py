@@ -1,0 +1,107 @@
+"""Explains a running service: its replicas, its scalers, its address and a first request."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from holdfast.clients.api import Api, Object
+from holdfast.services import live_service
+from holdfast.services.live_service import ANNOTATION_SOURCE
+from holdfast.services.render.manifests import LABEL_SERVICE
+from holdfast.vocabulary.roles import NAMESPACE_SERVING
+from holdfast.vocabulary.serving import PORT
+
+SCHEMA = "holdfast.service-explanation/1"
+_TEXTS_ITEM = '{"inputs": [{"name": "text", "shape": [1], "datatype": "BYTES", "data": ["hello"]}]}'
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Explanation:
+    name: str
+    namespace: str
+    source: str
+    """The model or the predictor."""
+    parts: dict[str, str]
+    """Deployment -> its replicas in words."""
+    scalers: dict[str, str]
+    """Scaler -> why it does not scale; only those with a problem."""
+    address: str
+    curl: str
+
+    def lines(self) -> list[tuple[str, str]]:
+        """Return name and text of each line."""
+        lines = [("service", f"{self.name} in {self.namespace} serves {self.source}")]
+        lines += self.parts.items()
+        lines += [("scaler", f"{name}: {reason}") for name, reason in self.scalers.items()]
+        return [*lines, ("address", self.address), ("try", self.curl)]
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "schema": SCHEMA,
+            "name": self.name,
+            "namespace": self.namespace,
+            "source": self.source,
+            "parts": self.parts,
+            "scalers": self.scalers,
+            "address": self.address,
+            "curl": self.curl,
+        }
+
+
+def explain(api: Api, name: str, namespace: str = "") -> Explanation | None:
+    """Explain a service, or return None if no service of this name runs."""
+    home = namespace or NAMESPACE_SERVING
+    service = live_service.find(api, name, home)
+    if service is None:
+        return None
+    annotations: dict[str, str] = service["metadata"].get("annotations") or {}
+    source = annotations.get(ANNOTATION_SOURCE, "")
+    selector = f"{LABEL_SERVICE}={name}"
+    deployments = list(
+        api.items(f"/apis/apps/v1/namespaces/{home}/deployments", labelSelector=selector)
+    )
+    scalers = api.items(
+        f"/apis/autoscaling/v2/namespaces/{home}/horizontalpodautoscalers", labelSelector=selector
+    )
+    address = f"http://{name}.{home}.svc.cluster.local:{PORT}"
+    return Explanation(
+        name=name,
+        namespace=home,
+        source=source,
+        parts={body["metadata"]["name"]: _describe_replicas(body) for body in deployments},
+        scalers=dict(_list_troubles(scalers)),
+        address=f"{address}, from pods of the namespaces that may call",
+        curl=make_curl(name, source, address),
+    )
+
+
+def _describe_replicas(deployment: Object) -> str:
+    wanted = deployment["spec"].get("replicas", 0)
+    status: dict[str, Any] = deployment.get("status") or {}
+    ready = status.get("readyReplicas", 0)
+    new = status.get("updatedReplicas", 0)
+    text = f"{ready} of {wanted} ready"
+    if new < wanted:
+        text += f"; roll-out: {new} of {wanted} are of the new version"
+    if ready < wanted:
+        text += f"; why: holdfast explain {deployment['metadata']['name']}"
+    return text
+
+
+def _list_troubles(scalers: Any) -> Iterator[tuple[str, str]]:
+    for scaler in scalers:
+        status: dict[str, Any] = scaler.get("status") or {}
+        for condition in status.get("conditions") or ():
+            if condition["type"] == "ScalingActive" and condition["status"] == "False":
+                yield scaler["metadata"]["name"], str(condition.get("message", ""))
+
+
+def make_curl(name: str, source: str, address: str) -> str:
+    """Return one command that sends a first request."""
+    if source.startswith("gs://"):
+        path = "/v1/completions"
+        body = f'{{"model": "{name}", "prompt": "Hello", "max_tokens": 16, "stream": true}}'
+    else:
+        path = f"/v2/models/{name}/infer"
+        body = _TEXTS_ITEM
+    return f"curl -sS {address}{path} -H 'content-type: application/json' -d '{body}'"

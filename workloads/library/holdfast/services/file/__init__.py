@@ -1,0 +1,1 @@
+"""The file of a service: its fields, its text and their checks."""

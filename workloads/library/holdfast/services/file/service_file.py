@@ -1,0 +1,324 @@
+"""The service file as a dataclass.
+
+The metadata of a field is its documentation, its line in the file, its JSON schema and its check.
+"""
+
+from collections.abc import Iterator
+from dataclasses import Field, dataclass, field, fields
+from enum import StrEnum
+from itertools import chain
+from math import ceil
+from typing import Any
+
+from holdfast.jobs.file import formats
+from holdfast.jobs.file.formats import TEXT, Form, parse_gpus
+from holdfast.support.errors import InputError
+from holdfast.support.values import between
+from holdfast.vocabulary.roles import NAMESPACE_SERVING
+from holdfast.vocabulary.serving import USABLE_SHARE
+
+SCHEMA = "holdfast.service/1"
+MAX_REPLICAS = 1_000
+MIN_OVERFLOW = 2
+"""Replicas on Spot: they are in two zones, so that one preemption does not take all."""
+EVERYONE = "cluster"
+AS_PROMISED = -1
+Problem = tuple[str, object, str, str]
+"""Fields that do not go together: what, got, allowed, fix."""
+
+PREDICTOR = Form(
+    "[A-Za-z_][A-Za-z0-9_.]{0,200}:[A-Za-z_][A-Za-z0-9_]{0,200}|gpt|entropy",
+    "MODULE:FUNCTION of the image, gpt or entropy",
+    "write it as my_model:make",
+)
+CALLER = Form(
+    "[a-z]([-a-z0-9]*[a-z0-9])?",
+    f"namespaces, or {EVERYONE} alone for all of them",
+    "name the namespaces of those that send requests",
+    longest=63,
+)
+
+
+class Engine(StrEnum):
+    """The program that answers."""
+
+    VLLM = "vllm"
+    PREDICTOR = "predictor"
+
+
+def about(
+    text: str,
+    default: Any = None,
+    /,
+    *,
+    form: Form = TEXT,
+    minimum: float = 0,
+    maximum: float = 0,
+) -> Any:
+    """Return a field with its documentation and its check.
+
+    The field has the type of its default; with `None` it has no default and must be given.
+    """
+    schema: dict[str, Any] = {"type": _TYPES.get(type(default), "string")}
+    if maximum:
+        schema |= {"minimum": minimum, "maximum": maximum}
+    if isinstance(default, tuple):
+        schema["items"] = {"type": "string", "pattern": form.pattern}
+    elif form is not TEXT:
+        schema["pattern"] = f"|{form.pattern}" if default == "" else form.pattern
+    metadata = {"about": text, "form": form, "schema": schema}
+    if default is None:
+        return field(metadata=metadata)
+    return field(default=default, metadata=metadata)
+
+
+_TYPES: dict[type, str] = {int: "integer", float: "number", tuple: "array"}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OwnService:
+    """A service as its file states it."""
+
+    name: str = about(
+        "Name of the service, and of what clients call inside the cluster.",
+        form=formats.NAME,
+    )
+    environment: str = about("Environment whose machines it uses.")
+    model: str = about(
+        "gs://BUCKET/FOLDER of a model as save_pretrained() writes it; vLLM serves it through"
+        " OpenAI's API. Empty: there is a predictor.",
+        "",
+        form=formats.BUCKET,
+    )
+    predictor: str = about(
+        "MODULE:FUNCTION of the image, served through the Open Inference Protocol. Empty: there"
+        " is a model.",
+        "",
+        form=PREDICTOR,
+    )
+    image: str = about(
+        "NAME@sha256:DIGEST, or a role of the environment. Empty: the environment's vllm for a"
+        " model, and server for a predictor.",
+        "",
+    )
+    gpu: str = about("GPUs of a replica, as 1xl4.", form=formats.GPUS)
+    base: int = about(
+        "Replicas on demand that are always there. -1: as many as promised_per_s needs.",
+        AS_PROMISED,
+        minimum=AS_PROMISED,
+        maximum=MAX_REPLICAS,
+    )
+    base_most: int = about(
+        "Most replicas on demand; 0: as many as `base`.", 0, maximum=MAX_REPLICAS
+    )
+    overflow_most: int = about(
+        f"Most replicas on Spot, {MIN_OVERFLOW} of which are always there. 0: as many as"
+        " peak_per_s needs.",
+        0,
+        maximum=MAX_REPLICAS,
+    )
+    standby: int = about(
+        "Replicas on demand in addition to `base`, which are loaded and wait for the loss of"
+        " others.",
+        0,
+        maximum=MAX_REPLICAS,
+    )
+    promised_per_s: float = about(
+        "Requests per second that are answered without any Spot machine; 0: no promise.",
+        0.0,
+        maximum=10_000_000,
+    )
+    peak_per_s: float = about(
+        "Requests per second that are answered while Spot machines are there; 0: no peak is"
+        " stated.",
+        0.0,
+        maximum=10_000_000,
+    )
+    replica_per_s: float = about(
+        "Requests per second of one replica with full batches, as measured with this model.",
+        0.0,
+        maximum=10_000_000,
+    )
+    inflight: int = about(
+        "Requests that run or wait in a replica, above which another one is added.",
+        24,
+        minimum=1,
+        maximum=100_000,
+    )
+    deadline_s: float = about(
+        "Most seconds of a prediction, over all tries. 0: as long as the notice of Spot allows. A"
+        " stream of a model has none.",
+        0.0,
+        maximum=3_600,
+    )
+    window_s: int = about(
+        "Seconds that a replica has after a notice. 0: those of its machines.", 0, maximum=600
+    )
+    context: int = about(
+        "Most tokens of a request with its answer. 0: what the model's config.json says.",
+        0,
+        maximum=10_000_000,
+    )
+    folder: str = about(
+        "Folder in the image with what the predictor loads; its function gets it as `model`.",
+        "",
+    )
+    options: tuple[str, ...] = about(
+        "Further options of `vllm serve` or `holdfast serve run`, word by word.", ()
+    )
+    callers: tuple[str, ...] = about(
+        f"Namespaces whose pods may send requests; {EVERYONE}: all of them.",
+        (EVERYONE,),
+        form=CALLER,
+    )
+
+    def __post_init__(self) -> None:
+        for each_field in fields(self):
+            _check(each_field, getattr(self, each_field.name))
+        parse_gpus(self.gpu)
+        for problem, got, allowed, fix in chain(self._check_work(), self._check_replicas()):
+            raise InputError(problem, got=got, allowed=allowed, fix=fix)
+
+    def _check_work(self) -> Iterator[Problem]:
+        if bool(self.model) == bool(self.predictor):
+            got = "both" if self.model else "neither"
+            fix = "--model gs://BUCKET/FOLDER, or --predictor MODULE:FUNCTION"
+            yield "model and predictor", got, "one of them", fix
+        if self.predictor and self.context:
+            yield "context", self.context, "0 for a predictor", "leave it out"
+        if self.model and self.folder:
+            yield "folder", self.folder, "nothing for a model", "leave it out"
+        if self.model and self.deadline_s:
+            allowed = "0 for a model: a text may last as long as the model writes"
+            yield "deadline_s", self.deadline_s, allowed, "leave it out"
+        if not self.callers:
+            yield "callers", "nobody", CALLER.allowed, CALLER.fix
+        if EVERYONE in self.callers and len(self.callers) > 1:
+            yield "callers", ", ".join(self.callers), CALLER.allowed, CALLER.fix
+
+    def _check_replicas(self) -> Iterator[Problem]:
+        if (self.promised_per_s or self.peak_per_s) and not self.replica_per_s:
+            allowed = "requests per second of one replica, above 0"
+            fix = "measure a replica with your model, and state replica_per_s"
+            yield "replica_per_s", "nothing, with a promise or a peak", allowed, fix
+            return
+        if self.peak_per_s and self.promised_per_s > self.peak_per_s:
+            allowed = f"at most peak_per_s, {self.peak_per_s:g}"
+            fix = "promise less, or raise the peak"
+            yield "promised_per_s", self.promised_per_s, allowed, fix
+        if self.base_most and self.base_most < self.base_replicas:
+            allowed = f"{self.base_replicas} or more"
+            yield "base_most", self.base_most, allowed, "raise it, or leave it out"
+        if AS_PROMISED < self.base < self._needed(self.promised_per_s):
+            allowed = f"{self._needed(self.promised_per_s)} or more: {self.promise}"
+            fix = "raise base, promise less, or leave base out"
+            yield "base keeps no promise", self.base, allowed, fix
+        if not (self.base_replicas or self.overflow_replicas):
+            allowed = "base, or promised_per_s with replica_per_s, or overflow_most"
+            yield "replicas", "none", allowed, "--base 1"
+        if self.standby and not self.base_replicas:
+            yield "standby", self.standby, "0 without a base", "state base too"
+        if self.overflow_most and self.overflow_most < MIN_OVERFLOW:
+            allowed = f"0, or {MIN_OVERFLOW} or more: one preemption must not take all of them"
+            yield "overflow_most", self.overflow_most, allowed, f"overflow_most: {MIN_OVERFLOW}"
+        total = self.base_largest + self.overflow_replicas
+        if total < self._needed(self.peak_per_s):
+            allowed = f"{self._needed(self.peak_per_s)} or more: {self.promise}"
+            yield "base_most + overflow_most", total, allowed, "raise one of them"
+
+    def _needed(self, requests_per_s: float) -> int:
+        """Return the replicas for a load, each below the load at which queues grow."""
+        if not requests_per_s:
+            return 0
+        return ceil(requests_per_s / (USABLE_SHARE * self.replica_per_s))
+
+    @property
+    def base_replicas(self) -> int:
+        """The least replicas on demand, without those that stand by."""
+        return self._needed(self.promised_per_s) if self.base == AS_PROMISED else self.base
+
+    @property
+    def base_largest(self) -> int:
+        """The most replicas on demand, without those that stand by."""
+        return self.base_most or self.base_replicas
+
+    @property
+    def overflow_replicas(self) -> int:
+        """The most replicas on Spot."""
+        if self.overflow_most:
+            return self.overflow_most
+        missing = self._needed(self.peak_per_s) - self.base_largest
+        return max(missing, MIN_OVERFLOW) if missing > 0 else 0
+
+    @property
+    def promise(self) -> str:
+        """The arithmetic of the replicas in one sentence."""
+        sizes = f"base {self.base_replicas} to {self.base_largest} on demand"
+        sizes += f", {self.standby} in reserve, overflow {self.overflow_replicas} on Spot"
+        if not self.promised_per_s:
+            return f"{sizes}; no promise"
+        return (
+            f"{sizes}; {self.promised_per_s:g}/s without Spot need {self.promised_per_s:g} /"
+            f" ({USABLE_SHARE:g} x {self.replica_per_s:g}) ="
+            f" {self._needed(self.promised_per_s)} replicas"
+        )
+
+    @property
+    def engine(self) -> Engine:
+        return Engine.VLLM if self.model else Engine.PREDICTOR
+
+    @property
+    def gpu_count(self) -> int:
+        return parse_gpus(self.gpu)[0]
+
+    @property
+    def accelerator(self) -> str:
+        return parse_gpus(self.gpu)[1]
+
+    @property
+    def home(self) -> str:
+        """The namespace of its objects."""
+        return NAMESPACE_SERVING
+
+    @property
+    def caller_namespaces(self) -> tuple[str, ...]:
+        """Namespaces of the callers; empty: all."""
+        return () if EVERYONE in self.callers else self.callers
+
+
+def _check(each_field: Field[Any], value: Any) -> None:
+    name = each_field.name
+    schema = each_field.metadata["schema"]
+    form: Form = each_field.metadata["form"]
+    kind = schema["type"]
+    if not _has_type(value, kind):
+        raise InputError(
+            name,
+            got=f"{value!r}"[:120],
+            allowed=_PHRASES.get(kind, f"a value of type {kind}"),
+            fix="put numbers and words like yes in quotes",
+        )
+    if value == each_field.default:
+        return
+    texts = value if isinstance(value, tuple) else (value,)
+    for text in texts:
+        if isinstance(text, str):
+            form.match(name, text)
+    if "maximum" in schema:
+        between(name, value, schema["minimum"], schema["maximum"])
+
+
+_PHRASES = {"array": "a list of texts", "string": "a text"}
+
+
+def _has_type(value: Any, kind: str) -> bool:
+    """Return whether a value of YAML has the type, where 3 without quotes is a number."""
+    match kind:
+        case "string":
+            return isinstance(value, str)
+        case "integer":
+            return isinstance(value, int) and not isinstance(value, bool)
+        case "number":
+            return isinstance(value, int | float) and not isinstance(value, bool)
+        case _:
+            return isinstance(value, tuple) and all(isinstance(text, str) for text in value)

@@ -1,0 +1,166 @@
+"""Compares a service with what runs, starts it, rolls out a new version, and removes it."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from holdfast.clients.api import Api, ApiError, Object
+from holdfast.jobs.submit import submission
+from holdfast.manifests.render_context import Body
+from holdfast.services.prepared_service import Prepared
+from holdfast.services.render.manifests import LABEL_SERVICE, SHARED
+from holdfast.support.errors import InputError, Stopped
+from holdfast.vocabulary.roles import NAMESPACE_SERVING
+
+ANNOTATION_SOURCE = "holdfast.dev/service-source"
+"""On the Service for clients: the model or the predictor that answers."""
+# Kind -> version, of everything that a service may have; what runs of them is found by its label.
+KINDS = {
+    "Deployment": "apps/v1",
+    "HorizontalPodAutoscaler": "autoscaling/v2",
+    "PodDisruptionBudget": "policy/v1",
+    "NetworkPolicy": "networking.k8s.io/v1",
+    "PodMonitoring": "monitoring.googleapis.com/v1",
+    "Service": "v1",
+    "ConfigMap": "v1",
+    "RoleBinding": "rbac.authorization.k8s.io/v1",
+    "Role": "rbac.authorization.k8s.io/v1",
+    "ServiceAccount": "v1",
+}
+
+
+def find(api: Api, name: str, namespace: str = NAMESPACE_SERVING) -> Object | None:
+    """Return the Service for clients of a running service, or None."""
+    service = api.find(f"/api/v1/namespaces/{namespace}/services/{name}")
+    return service if service is not None and _label(service) == name else None
+
+
+def require_new(api: Api, name: str) -> None:
+    """Raise InputError if a service of this name runs."""
+    running = find(api, name)
+    if running is not None:
+        raise InputError(
+            "two services of one name",
+            got=f"{name}, which serves {_source(running)} in {NAMESPACE_SERVING}",
+            allowed="a name that no service of the environment has",
+            fix="choose another name, or change the file of the running service and submit it",
+        )
+
+
+def compare(api: Api, prepared: Prepared, *, replace: bool) -> list[str]:
+    """Return what a roll-out changes; nothing for a service that is new.
+
+    Raises Stopped, unless `replace`, if the running service serves something else, and InputError
+    if an object of another owner has a name of the service.
+    """
+    service = prepared.service
+    for body in prepared.bodies:
+        _require_own(api, body, service.name)
+    running = find(api, service.name, service.home)
+    if running is None:
+        return []
+    source = service.model or service.predictor
+    if _source(running) != source and not replace:
+        raise Stopped(
+            f"two services of one name: {service.name} serves something else",
+            got=source,
+            allowed=_source(running),
+            fix="--replace, which rolls this one out instead, or another name",
+        )
+    return list(_list_changes(api, prepared.bodies))
+
+
+def _require_own(api: Api, body: Body, name: str) -> None:
+    if body["kind"] == SHARED:
+        return
+    try:
+        live = api.find(api.path_of(body))
+    except ApiError as error:
+        if error.status == 404:  # the API server names the kind when the object is sent
+            return
+        raise
+    if live is not None and _label(live) != name:
+        raise InputError(
+            "the name of the service is taken",
+            got=f"{submission.describe(body)} is there, and not of this service",
+            allowed="a name whose objects no one else has",
+            fix="choose another name for the service",
+        )
+
+
+def _list_changes(api: Api, bodies: list[Body]) -> Iterator[str]:
+    for body in bodies:
+        if body["kind"] != "Deployment":
+            continue
+        live = api.find(api.path_of(body))
+        name = body["metadata"]["name"]
+        if live is None:
+            yield f"{name} is new"
+            continue
+        trial = api.apply(api.path_of(body), body, dryRun="All")
+        if live["spec"]["template"] != trial["spec"]["template"]:
+            yield f"{name} gets new pods, one after the other"
+
+
+def start(api: Api, prepared: Prepared) -> Iterator[str]:
+    """Apply a service, then remove what an earlier version had and this one has not."""
+    for body in prepared.bodies:
+        if body["kind"] == "Service" and body["metadata"]["name"] == prepared.service.name:
+            source = prepared.service.model or prepared.service.predictor
+            annotations = body["metadata"].setdefault("annotations", {})
+            annotations[ANNOTATION_SOURCE] = source
+    for name in submission.apply(api, prepared.bodies):
+        yield f"applied {name}"
+    kept = {(body["kind"], body["metadata"]["name"]) for body in prepared.bodies}
+    service = prepared.service
+    for path in _list_objects(api, service.name, service.home, kept):
+        api.delete(path, propagationPolicy="Background")
+        yield f"removed {path.rpartition('/')[2]}"
+
+
+def stop(api: Api, name: str, namespace: str = NAMESPACE_SERVING) -> list[str]:
+    """Delete all objects of a service and return their paths.
+
+    What services of a namespace share stays. Raises InputError if no such service runs.
+    """
+    paths = list(_list_objects(api, name, namespace, set()))
+    if not paths:
+        names = [service["metadata"]["name"] for service in list_services(api, namespace)]
+        raise InputError(
+            "no such service",
+            got=name,
+            allowed=", ".join(names) or f"none runs in {namespace}",
+            fix="holdfast explain NAME of a service that runs",
+        )
+    for path in paths:
+        api.delete(path, propagationPolicy="Background")
+    return paths
+
+
+def list_services(api: Api, namespace: str = NAMESPACE_SERVING) -> list[Object]:
+    """Return the Services for clients of all running services."""
+    services = api.items(f"/api/v1/namespaces/{namespace}/services", labelSelector=LABEL_SERVICE)
+    return [service for service in services if service["metadata"]["name"] == _label(service)]
+
+
+def _list_objects(api: Api, name: str, namespace: str, kept: set[tuple[str, str]]) -> Iterator[str]:
+    for kind, version in KINDS.items():
+        stub = {"apiVersion": version, "kind": kind}
+        stub["metadata"] = {"name": name, "namespace": namespace}  # pyright: ignore[reportArgumentType]
+        try:
+            folder = api.path_of(stub).rpartition("/")[0]
+        except ApiError as error:
+            if error.status == 404:  # the cluster has no such kind
+                continue
+            raise
+        for item in list(api.items(folder, labelSelector=f"{LABEL_SERVICE}={name}")):
+            if (kind, item["metadata"]["name"]) not in kept:
+                yield f"{folder}/{item['metadata']['name']}"
+
+
+def _label(body: Object) -> str:
+    return str((body["metadata"].get("labels") or {}).get(LABEL_SERVICE, ""))
+
+
+def _source(service: Object) -> str:
+    annotations: dict[str, Any] = service["metadata"].get("annotations") or {}
+    return str(annotations.get(ANNOTATION_SOURCE, "something else"))

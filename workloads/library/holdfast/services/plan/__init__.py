@@ -1,0 +1,1 @@
+"""Decides on replicas and machines of a service, and whether its model fits them."""

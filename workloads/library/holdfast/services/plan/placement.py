@@ -1,0 +1,114 @@
+"""Finds the machines of a service: on demand for its base, on Spot for its overflow."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from holdfast.manifests.serving import Tier
+from holdfast.platform import Platform
+from holdfast.services.file.service_file import MIN_OVERFLOW, OwnService
+from holdfast.support.errors import InputError
+from holdfast.vocabulary.machines import MACHINE_TYPES
+from holdfast.vocabulary.pools import STAYING, Pool, Role
+from holdfast.vocabulary.serving import TIER_BASE, TIER_OVERFLOW, drain_budget
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Placed:
+    tiers: tuple[Tier, ...]
+    window_s: int
+    """Seconds after a notice, the same in all tiers."""
+    longest_request_s: float
+
+
+def place(service: OwnService, platform: Platform) -> Placed:
+    """Choose the pools of a service. Raises InputError if the environment has none that fit."""
+    tiers: list[Tier] = []
+    if service.base_replicas:
+        least = service.base_replicas + service.standby
+        most = max(service.base_largest + service.standby, least)
+        pool = _find_pool(service, platform, TIER_BASE, most)
+        tiers.append(Tier(name=TIER_BASE, pool=pool, least=least, most=most))
+    if service.overflow_replicas:
+        most = service.overflow_replicas
+        pool = _find_pool(service, platform, TIER_OVERFLOW, most)
+        tiers.append(Tier(name=TIER_OVERFLOW, pool=pool, least=MIN_OVERFLOW, most=most))
+    window_s = _find_window(service, tiers)
+    return Placed(
+        tiers=tuple(tiers),
+        window_s=window_s,
+        longest_request_s=_find_longest_request(service, window_s),
+    )
+
+
+def _find_pool(service: OwnService, platform: Platform, tier: str, replicas: int) -> Pool:
+    """Return the smallest pool of a tier that has the GPUs.
+
+    Raises InputError if there is none, or if it has fewer machines than replicas.
+    """
+    is_of_tier = _TIERS[tier]
+    pools = [pool for pool in platform.pools if pool.gpus_per_node and is_of_tier(pool)]
+    fitting: list[Pool] = []
+    for pool in pools:
+        if pool.accelerator == service.accelerator and pool.gpus_per_node >= service.gpu_count:
+            fitting.append(pool)
+    kind = "on demand with role SERVING" if tier == TIER_BASE else "on Spot"
+    if not fitting:
+        offers = {f"{pool.gpus_per_node}x{pool.accelerator} ({pool.name})" for pool in pools}
+        raise InputError(
+            f"no pool {kind} of {platform.name} has the GPUs of the {tier}",
+            got=service.gpu,
+            allowed=", ".join(sorted(offers)) or "none: it has no such pool with GPUs",
+            fix=f"take another gpu, or ask the platform team for a NodeGroup in {platform.name}",
+        )
+    smallest = min(fitting, key=lambda pool: MACHINE_TYPES[pool.machine_type].vcpus)
+    room = 0
+    for pool in fitting:
+        if pool.pool_class == smallest.pool_class or pool is smallest:
+            room += pool.max_nodes * (pool.gpus_per_node // service.gpu_count)
+    if replicas > room:
+        raise InputError(
+            f"most replicas of the {tier}",
+            got=f"{replicas}, those that stand by included",
+            allowed=f"{room}: what the pool {smallest.name} holds at most",
+            fix="ask for fewer, or ask the platform team to raise max_nodes of the pool",
+        )
+    return smallest
+
+
+def _is_spot(pool: Pool) -> bool:
+    return pool.capacity not in STAYING and pool.capacity.value == "spot"
+
+
+def _serves(pool: Pool) -> bool:
+    return pool.role is Role.SERVING and pool.capacity in STAYING
+
+
+_TIERS: dict[str, Callable[[Pool], bool]] = {TIER_BASE: _serves, TIER_OVERFLOW: _is_spot}
+
+
+def _find_window(service: OwnService, tiers: list[Tier]) -> int:
+    shortest = min(tiers, key=lambda tier: tier.pool.window.pod_s)
+    spot = [tier for tier in tiers if tier.pool.interruptible]
+    if service.window_s and spot and service.window_s > spot[0].pool.window.pod_s:
+        raise InputError(
+            "window_s",
+            got=service.window_s,
+            allowed=f"at most {spot[0].pool.window.pod_s}: what {spot[0].pool.name} gives pods",
+            fix="leave it out, or serve without overflow",
+        )
+    return service.window_s or (spot[0] if spot else shortest).pool.window.pod_s
+
+
+def _find_longest_request(service: OwnService, window_s: int) -> float:
+    longest_s = drain_budget(window_s).longest_request_s
+    if service.deadline_s > longest_s:
+        raise InputError(
+            "deadline_s",
+            got=f"{service.deadline_s:g}",
+            allowed=f"at most {longest_s:g}: what a notice of {window_s} s leaves for a request",
+            fix=(
+                "lower it, or ask the platform team for a Spot pool with the long notice"
+                " (ShutdownWindow), or serve without overflow and state window_s"
+            ),
+        )
+    return service.deadline_s or longest_s

@@ -1,0 +1,58 @@
+"""Loads a predictor in a process of its own, before machines are bought for it.
+
+A module that is not on this machine is in the image only, and is not checked.
+"""
+
+import os
+import subprocess
+import sys
+from importlib.machinery import PathFinder
+from pathlib import Path
+
+from holdfast.services.file.service_file import OwnService
+from holdfast.support.errors import InputError
+
+TIMEOUT_S = 60.0
+_LAST_LINES = 3
+_PROGRAM = """\
+import sys
+from holdfast.inference.predictor.spec import PredictorSpec, build
+predictor = build(PredictorSpec(name=sys.argv[1], model=sys.argv[2]))
+predictor.configuration, predictor.predict
+predictor.load()
+"""
+
+
+def check(service: OwnService, folder: Path) -> list[str]:
+    """Load the predictor if its module is in `folder` or installed, and return notes.
+
+    Raises InputError if it does not load.
+    """
+    module, colon, _ = service.predictor.partition(":")
+    if not colon:
+        return []
+    top = module.partition(".")[0]
+    if PathFinder.find_spec(top, [str(folder), *sys.path]) is None:
+        return [f"{service.predictor} was not loaded here: {top} is in the image only"]
+    paths = os.pathsep.join([str(folder), *filter(None, [os.environ.get("PYTHONPATH")])])
+    command = [sys.executable, "-c", _PROGRAM, service.predictor, service.folder]
+    try:
+        process = subprocess.run(
+            command,
+            env=os.environ | {"PYTHONPATH": paths},
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return [f"{service.predictor} did not load here within {TIMEOUT_S:.0f} s"]
+    if process.returncode == 0:
+        return []
+    lines = [line.strip() for line in process.stderr.splitlines() if line.strip()]
+    raise InputError(
+        "the predictor does not load",
+        got=f"{service.predictor}: {' '.join(lines[-_LAST_LINES:])[:400]}",
+        allowed="a function that returns an object with configuration, load and predict",
+        fix=f'python -c "import {module}" in this folder shows the whole error',
+    )

@@ -1,0 +1,177 @@
+"""Prepares the service of a file: checks, places, renders and prices it."""
+
+from dataclasses import dataclass, replace
+from math import inf
+from pathlib import Path
+from typing import Any
+
+from holdfast.clients.api import Object
+from holdfast.cost.prices import Table
+from holdfast.jobs.file.formats import parse_bucket
+from holdfast.jobs.plan.pricing import Purchase, PurchasePlan, make_purchase
+from holdfast.jobs.render.manifests import judge, text
+from holdfast.jobs.submit import external_checks
+from holdfast.manifests.render_context import Body, RenderContext
+from holdfast.manifests.serving import Tier
+from holdfast.manifests.serving_proxy import ENVOY, SERVER
+from holdfast.manifests.serving_vllm import VLLM
+from holdfast.platform import Platform
+from holdfast.services.file import file_text
+from holdfast.services.file.service_file import Engine, OwnService
+from holdfast.services.plan import placement, weights
+from holdfast.services.plan.placement import Placed
+from holdfast.services.render import manifests
+from holdfast.support.errors import InputError, Stopped
+from holdfast.vocabulary.serving import TIER_BASE
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Prepared:
+    service: OwnService
+    """The service, with its image by digest."""
+    platform: Platform
+    placed: Placed
+    bodies: list[Body]
+    notes: list[str]
+    """The arithmetic of its sizes and of its model, and what was not checked."""
+
+
+def read_service(
+    document: Any, source: str, platform: Platform, model_copy: Path | None = None
+) -> Prepared:
+    """Prepare the service of a file that `submit` was given."""
+    return prepare(file_text.parse(document, source), platform, model_copy)
+
+
+def prepare(service: OwnService, platform: Platform, model_copy: Path | None = None) -> Prepared:
+    """Check, place and render a service; nothing is written or sent.
+
+    Raises InputError, and Stopped for a service of another environment.
+    """
+    if service.environment != platform.name:
+        raise Stopped(
+            f"{service.name} is a service of another environment",
+            got=service.environment,
+            allowed=str(platform),
+            fix="choose the cluster of its environment, or change `environment` in its file",
+        )
+    _require_namespaces(service, platform)
+    placed = placement.place(service, platform)
+    notes = [service.promise]
+    if service.model:
+        notes += weights.check(service, platform.project, model_copy)
+        notes += _describe_grant(service, platform)
+    context = RenderContext(platform)
+    context.require_digests([SERVER, ENVOY])
+    pinned = replace(service, image=_resolve_image(service, context))
+    objects = manifests.bodies(pinned, context, placed)
+    judge(f"{service.name}.yaml", text(platform.name, objects), platform)
+    return Prepared(
+        service=pinned,
+        platform=platform,
+        placed=placed,
+        bodies=objects,
+        notes=notes,
+    )
+
+
+def _require_namespaces(service: OwnService, platform: Platform) -> None:
+    """Raise InputError for a caller whose namespace the platform does not have."""
+    namespaces = {*platform.namespaces.values(), *platform.job_namespaces}
+    for caller in service.caller_namespaces:
+        if caller not in namespaces:
+            raise InputError(
+                "callers",
+                got=caller,
+                allowed=", ".join(sorted(namespaces)),
+                fix="name a namespace of the platform, or cluster for all of them",
+            )
+
+
+def _resolve_image(service: OwnService, context: RenderContext) -> str:
+    if service.engine is Engine.VLLM and service.image in ("", VLLM):
+        context.require_digests([VLLM])
+        return context.image(VLLM)
+    return external_checks.resolve(service.image or SERVER, context)
+
+
+def _describe_grant(service: OwnService, platform: Platform) -> list[str]:
+    """Return how the servers may read a bucket that is not of the environment."""
+    bucket, _ = parse_bucket("model", service.model)
+    if bucket in platform.buckets.values():
+        return []
+    account = platform.accounts[SERVER]
+    return [
+        f"model: the servers may read gs://{bucket} after gcloud storage buckets"
+        f" add-iam-policy-binding gs://{bucket} --member=serviceAccount:{account}"
+        " --role=roles/storage.objectViewer"
+    ]
+
+
+def plan(prepared: Prepared, prices: Table, cap: float | None = None) -> PurchasePlan:
+    """Price a service: what is always there, and what is added under load.
+
+    cap: the most dollars an hour for all of its replicas together.
+    """
+    if cap is not None and not 0 < cap < inf:
+        raise InputError(
+            "--max-usd-per-hour",
+            got=cap,
+            allowed="more than 0",
+            fix="leave it out for no cap",
+        )
+    purchases: list[Purchase] = []
+    for tier in prepared.placed.tiers:
+        body = _find_deployment(prepared, tier)
+        for part, pods in _list_parts(prepared.service, tier):
+            purchase = make_purchase(
+                body, pods, body["spec"]["template"]["spec"], prepared.platform, prices
+            )
+            purchases.append(replace(purchase, job=f"{purchase.job}{part}"))
+    purchase_plan = PurchasePlan(
+        environment=prepared.platform.name,
+        documents=prepared.bodies,
+        purchases=purchases,
+        refusals=[],
+        price_date=prices.fetched_at.isoformat(),
+    )
+    most = purchase_plan.usd_per_hour
+    if cap is not None and most is None:
+        purchase_plan.refusals.append("a cap was given and the price is not known")
+    elif cap is not None and most is not None and most > cap:
+        purchase_plan.refusals.append(f"${most:.2f} an hour is over the cap of ${cap:.2f}")
+    return purchase_plan
+
+
+def _find_deployment(prepared: Prepared, tier: Tier) -> Object:
+    name = f"{prepared.service.name}-{tier.name}"
+    return next(
+        body
+        for body in prepared.bodies
+        if (body["kind"], body["metadata"]["name"]) == ("Deployment", name)
+    )
+
+
+UNDER_LOAD = " under load"
+
+
+def _list_parts(service: OwnService, tier: Tier) -> list[tuple[str, int]]:
+    """Return the parts of a tier that are priced apart, with their replicas."""
+    standby = service.standby if tier.name == TIER_BASE else 0
+    parts = [
+        ("", tier.least - standby),
+        (" standby", standby),
+        (UNDER_LOAD, tier.most - tier.least),
+    ]
+    return [(part, pods) for part, pods in parts if pods]
+
+
+def describe_price(purchase_plan: PurchasePlan) -> str:
+    """Return what the service costs while idle and under full load, in one sentence."""
+    idle = 0.0
+    for purchase in purchase_plan.purchases:
+        if purchase.usd_per_hour is None:
+            return "the price is not known: the table has none for these machines"
+        if not purchase.job.endswith(UNDER_LOAD):
+            idle += purchase.usd_per_hour
+    return f"always ${idle:.2f} an hour, under full load ${purchase_plan.usd_per_hour or 0:.2f}"

@@ -1,0 +1,1 @@
+"""Turns a service into the objects of the cluster."""

@@ -1,0 +1,111 @@
+"""Turns a service into the objects that the cluster gets.
+
+The objects are made by the builders of the platform's own sample.
+"""
+
+from holdfast.manifests.deployments import probes
+from holdfast.manifests.pods import PodSettings, Size
+from holdfast.manifests.render_context import Body, RenderContext
+from holdfast.manifests.serving import Fleet, Tier, objects, server
+from holdfast.manifests.serving_proxy import FirstHop
+from holdfast.manifests.serving_vllm import WAITING_TARGET, engine
+from holdfast.services.file.service_file import Engine, OwnService
+from holdfast.services.plan.placement import Placed
+from holdfast.vocabulary import serving
+from holdfast.vocabulary.machines import MACHINE_TYPES
+
+LABEL_SERVICE = "holdfast.dev/service"
+"""On each object of a service, except what services of a namespace share."""
+SHARED = "AutoscalingMetric"
+HOMELESS = {"USER": "nonroot", "LOGNAME": "nonroot", "XDG_CACHE_HOME": "/tmp/.cache"}
+
+
+def bodies(service: OwnService, context: RenderContext, placed: Placed) -> list[Body]:
+    """Return the objects in the order in which they are sent."""
+    hop = _make_hop(service, placed)
+
+    def work(name: str, tier: Tier) -> PodSettings:
+        if service.engine is Engine.VLLM:
+            return _make_engine(service, context, name, tier, hop)
+        return _make_predictor(service, placed, name, tier, hop)
+
+    fleet = Fleet(
+        name=service.name,
+        hop=hop,
+        tiers=placed.tiers,
+        work=work,
+        targets=_list_targets(service),
+        promise=service.promise,
+        callers=service.caller_namespaces,
+        prefix=f"{service.name}-",
+    )
+    bodies = list(objects(context, fleet))
+    for body in bodies:
+        if body["kind"] != SHARED:
+            body["metadata"]["labels"][LABEL_SERVICE] = service.name
+    return bodies
+
+
+def _make_hop(service: OwnService, placed: Placed) -> FirstHop:
+    replicas = sum(tier.most for tier in placed.tiers)
+    return FirstHop(
+        name=f"{service.name}-proxy",
+        servers=f"{service.name}-servers",
+        clients=service.name,
+        rights=f"{service.name}-endpoints",
+        namespace=service.home,
+        health_port=serving.SIDECAR_PORT if service.engine is Engine.VLLM else 0,
+        window_s=placed.window_s,
+        longest_request_s=placed.longest_request_s,
+        requests=replicas * service.inflight,
+    )
+
+
+def _list_targets(service: OwnService) -> dict[serving.Gauge, int]:
+    if service.engine is Engine.PREDICTOR:
+        return {serving.SERVER_REQUESTS: service.inflight}
+    return {serving.ENGINE_RUNNING: service.inflight, serving.ENGINE_WAITING: WAITING_TARGET}
+
+
+def _size(service: OwnService, tier: Tier) -> Size:
+    """Return the part of a machine that belongs to the GPUs of a replica."""
+    return Size.share(MACHINE_TYPES[tier.pool.machine_type], service.gpu_count)
+
+
+def _make_engine(
+    service: OwnService, context: RenderContext, name: str, tier: Tier, hop: FirstHop
+) -> PodSettings:
+    options = [service.model.rstrip("/"), "--load-format", "runai_streamer"]
+    options += ["--served-model-name", service.name]
+    if service.gpu_count > 1:
+        options += ["--tensor-parallel-size", str(service.gpu_count)]
+    if service.context:
+        options += ["--max-model-len", str(service.context)]
+    return engine(
+        context,
+        name,
+        tier,
+        hop,
+        size=_size(service, tier),
+        options=[*options, *service.options],
+        image=service.image,
+    )
+
+
+def _make_predictor(
+    service: OwnService, placed: Placed, name: str, tier: Tier, hop: FirstHop
+) -> PodSettings:
+    command = ["python", "-m", "holdfast", "serve", "run", "--predictor", service.predictor]
+    if service.folder:
+        command += ["--model", service.folder]
+    command += ["--name", service.name, "--window", str(placed.window_s)]
+    command += ["--longest-request", f"{placed.longest_request_s:g}"]
+    return PodSettings(
+        **server(name, tier, hop, serving.SERVER_REQUESTS),
+        job=name,
+        image=service.image,
+        command=[*command, *service.options],
+        size=_size(service, tier),
+        env=HOMELESS,
+        probes=probes(serving.PORT),
+    )

@@ -1,0 +1,150 @@
+"""Services on the real control plane, by the commands that a person types."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pytest_kubernetes.providers.base import AClusterManager
+from typer.testing import CliRunner, Result
+
+from holdfast.clients.api import Api, Object
+from holdfast.commands import app
+from holdfast.manifests.render_context import RenderContext
+from holdfast.services import live_service
+from holdfast.services.file import file_text
+from holdfast.services.file.service_file import OwnService
+from holdfast.support.errors import InputError, Stopped
+from tests import platforms
+from tests.cluster.sim import gke
+from tests.cluster.sim.waiting import until
+from tests.cluster.sim.world import World
+from tests.cluster.test_platform import cleared as cleared
+from tests.cluster.test_platform import gke_kinds as gke_kinds
+from workloads.library.tests.services import example_services
+from workloads.operators import platform
+
+EXAMPLE = platforms.with_images("example")
+IMAGE = f"us-docker.pkg.dev/team/repo/scores@sha256:{'b' * 64}"
+DEPLOYMENTS = "/apis/apps/v1/namespaces/serving/deployments"
+pytestmark = [pytest.mark.timeout(600), pytest.mark.usefixtures("kueue", "gke_kinds", "cleared")]
+
+
+@pytest.fixture
+def holdfast(
+    api: Api,
+    world: World,
+    cluster: AClusterManager,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Iterator[Callable[..., Result]]:
+    """Runs a command in an empty folder, against a cluster with the platform and its machines."""
+    gke.install(api)
+    list(platform.apply(api, RenderContext(EXAMPLE)))
+    world.add_nodes(EXAMPLE.pool("system"), 3)
+    world.add_nodes(EXAMPLE.pool("serving"), 4)
+    world.add_nodes(EXAMPLE.pool("spot-l4-g2-standard-8"), 4)
+    monkeypatch.chdir(tmp_path)
+
+    def run(*words: str) -> Result:
+        return CliRunner().invoke(app, [*words, "--kubeconfig", str(cluster.kubeconfig)])
+
+    yield run
+    for service in live_service.list_services(api):
+        live_service.stop(api, service["metadata"]["name"])
+
+
+def write(service: OwnService) -> str:
+    path = Path(f"{service.name}.yaml")
+    path.write_text(file_text.dump(service))
+    return str(path)
+
+
+def is_ready(api: Api, name: str) -> bool:
+    body = api.find(f"{DEPLOYMENTS}/{name}")
+    if body is None:
+        return False
+    status: dict[str, Any] = body.get("status") or {}
+    replicas = body["spec"]["replicas"]
+    is_observed = status.get("observedGeneration") == body["metadata"]["generation"]
+    counts = (status.get("readyReplicas"), status.get("updatedReplicas"), status.get("replicas"))
+    return is_observed and counts == (replicas, replicas, replicas)
+
+
+def wait_ready(api: Api, *names: str) -> None:
+    until(f"{names} are ready", lambda: all(is_ready(api, name) for name in names))
+
+
+def list_pods(api: Api, name: str) -> list[Object]:
+    selector = f"app.kubernetes.io/name={name}"
+    return list(api.items("/api/v1/namespaces/serving/pods", labelSelector=selector))
+
+
+def test_two_services_start_roll_out_and_stop(holdfast: Callable[..., Result], api: Api) -> None:
+    scores = replace(example_services.read("scores"), base=2, image=IMAGE)
+    other = replace(scores, name="other", base=1, promised_per_s=0.0, peak_per_s=0.0)
+    for service in (scores, other):
+        result = holdfast("submit", write(service), "--yes")
+        assert result.exit_code == 0, f"{result.output} {result.exception}"
+        assert f"applied Deployment/{service.name}-base" in result.stderr
+    wait_ready(api, "scores-base", "scores-overflow", "scores-proxy", "other-base", "other-proxy")
+    nodes = {pod["spec"]["nodeName"] for pod in list_pods(api, "scores-base")}
+    serving = {node["metadata"]["name"] for node in api.items("/api/v1/nodes") if is_of(node)}
+    assert nodes <= serving and len(nodes) == 2
+
+    explained = holdfast("explain", "scores").stdout
+    assert "scores in serving serves entropy" in explained
+    assert "scores-base: 2 of 2 ready" in explained
+    assert "http://scores.serving.svc.cluster.local:8080" in explained
+    assert "curl -sS http://scores.serving.svc" in explained
+
+    again = holdfast("submit", "scores.yaml", "--yes")
+    assert "roll-out" not in again.stderr and again.exit_code == 0
+    before = {pod["metadata"]["uid"] for pod in list_pods(api, "scores-base")}
+    changed = replace(scores, image=IMAGE.replace("b", "c"), overflow_most=0, peak_per_s=0.0)
+    result = holdfast("submit", write(changed), "--yes")
+    assert "roll-out: scores-base gets new pods" in result.stderr
+    assert "removed scores-overflow" in result.stderr
+    wait_ready(api, "scores-base")
+    until("the old pods are gone", lambda: not find_old(api, before))
+    assert api.find(f"{DEPLOYMENTS}/scores-overflow") is None
+    assert is_ready(api, "other-base"), "another service is not touched"
+
+    live_service.stop(api, "scores")
+    until("it is gone", lambda: api.find(f"{DEPLOYMENTS}/scores-base") is None)
+    assert live_service.find(api, "scores") is None
+    assert [item["metadata"]["name"] for item in live_service.list_services(api)] == ["other"]
+
+
+def is_of(node: Object) -> bool:
+    return node["metadata"]["labels"].get("holdfast.dev/pool-class") == "serving"
+
+
+def find_old(api: Api, before: set[str]) -> set[str]:
+    return before & {pod["metadata"]["uid"] for pod in list_pods(api, "scores-base")}
+
+
+def test_names_that_are_taken_are_refused(holdfast: Callable[..., Result], api: Api) -> None:
+    scores = replace(example_services.read("scores"), name="taken")
+    api.apply(
+        "/api/v1/namespaces/serving/configmaps/taken-proxy",
+        {
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": {"name": "taken-proxy", "namespace": "serving"},
+        },
+    )
+    error = holdfast("submit", write(scores), "--yes").exception
+    assert isinstance(error, InputError) and "ConfigMap/taken-proxy is there" in error.got
+    assert api.find(f"{DEPLOYMENTS}/taken-base") is None
+    api.delete("/api/v1/namespaces/serving/configmaps/taken-proxy")
+
+    assert holdfast("submit", "taken.yaml", "--yes").exit_code == 0
+    with pytest.raises(InputError, match="two services of one name"):
+        live_service.require_new(api, "taken")
+    Path("taken.yaml").unlink()
+    other = write(replace(scores, predictor="my_model:make", image=IMAGE))
+    error = holdfast("submit", other, "--yes").exception
+    assert isinstance(error, Stopped) and "--replace" in error.fix
+    assert holdfast("submit", other, "--yes", "--replace").exit_code == 0

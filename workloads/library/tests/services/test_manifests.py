@@ -1,0 +1,188 @@
+"""Tests of the objects of a service: its windows, its scalers, its policies, its roll-outs."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from holdfast.lint.engine import Options, lint_texts
+from holdfast.manifests.envoy import CARRIES, count_proxies
+from holdfast.vocabulary.kubernetes import LABEL_NAMESPACE
+from holdfast.vocabulary.serving import (
+    DRAIN_PATH,
+    HOOK_PORT,
+    LABEL_METRICS,
+    PORT,
+    READY_PATH,
+    SIDECAR_PORT,
+    drain_budget,
+    sidecar_budget,
+)
+from tests.platforms import names, with_images
+from tests.workloads.manifests import rendered
+from tests.workloads.manifests.rendered import option
+from workloads.library.tests.services import example_services
+from workloads.library.tests.services.example_services import find, read, render
+
+
+def pod(bodies: list[dict[str, Any]], name: str) -> dict[str, Any]:
+    return find(bodies, "Deployment", name)["spec"]["template"]["spec"]
+
+
+@pytest.mark.parametrize("tier", ["chat-base", "chat-overflow"])
+def test_hold_and_timeout_of_vllm_fit_the_grace_period(tier: str) -> None:
+    spec = pod(render(read("chat")), tier)
+    (vllm,) = spec["containers"]
+    (sidecar,) = spec["initContainers"]
+    window_s = float(option(sidecar["command"], "--window"))
+    hold_s, timeout_s = sidecar_budget(window_s)
+    assert spec["terminationGracePeriodSeconds"] == window_s > hold_s + timeout_s
+    assert int(option(vllm["command"], "--shutdown-timeout")) == int(timeout_s) > 0
+    assert vllm["lifecycle"]["preStop"]["httpGet"] == {"path": DRAIN_PATH, "port": HOOK_PORT}
+    assert vllm["readinessProbe"]["httpGet"] == {"path": READY_PATH, "port": SIDECAR_PORT}
+    assert option(sidecar["command"], "--health") == f"http://127.0.0.1:{PORT}/health"
+    assert sidecar["restartPolicy"] == "Always", "it must outlive the container that it drains"
+
+
+def test_the_proxy_reaches_the_health_port_of_vllm() -> None:
+    bodies = render(read("chat"))
+    watch = next(c for c in pod(bodies, "chat-proxy")["initContainers"] if c["name"] == "watch")
+    assert option(watch["command"], "--health-port") == str(SIDECAR_PORT)
+    assert option(watch["command"], "--service") == "chat-servers"
+    servers = find(bodies, "Service", "chat-servers")["spec"]["selector"]
+    ports: set[int] = set()
+    for body in bodies:
+        selects = body["kind"] == "NetworkPolicy" and body["spec"]["podSelector"]
+        if selects and selects.get("matchLabels") == servers:
+            for rule in body["spec"].get("ingress", ()):
+                ports.update(port["port"] for port in rule["ports"])
+    assert ports == {PORT, SIDECAR_PORT}
+
+
+def test_a_predictor_gets_its_deadline_and_the_proxy_the_same() -> None:
+    bodies = render(replace(read("scores"), deadline_s=4.0))
+    (server,) = pod(bodies, "scores-base")["containers"]
+    assert option(server["command"], "--longest-request") == "4"
+    assert '"timeout": "4s"' in find(bodies, "ConfigMap", "scores-proxy")["data"]["envoy.json"]
+    window_s = float(option(server["command"], "--window"))
+    assert drain_budget(window_s).longest_request_s > 4
+
+
+@pytest.mark.parametrize("name", example_services.NAMES)
+def test_a_service_has_no_finding_of_the_linter(name: str) -> None:
+    texts = {f"{name}.yaml": example_services.render_text(name)}
+    report = lint_texts(texts, Options(platforms=[with_images("example")]))
+    assert not report.findings
+
+
+def test_two_services_share_no_object_but_the_metrics() -> None:
+    other = replace(read("chat"), name="chat-2")
+    titles: dict[str, list[dict[str, Any]]] = {}
+    for body in (*render(read("chat")), *render(other), *render(read("scores"))):
+        titles.setdefault(f"{body['kind']}/{body['metadata']['name']}", []).append(body)
+    shared = {title: bodies for title, bodies in titles.items() if len(bodies) > 1}
+    assert {title.partition("/")[0] for title in shared} == {"AutoscalingMetric"}
+    for bodies in shared.values():
+        assert all(body == bodies[0] for body in bodies)
+
+
+def test_only_the_named_namespaces_may_call() -> None:
+    rule = find(render(read("chat")), "NetworkPolicy", "chat-ask")["spec"]["ingress"][0]
+    labels = [peer["namespaceSelector"]["matchLabels"][LABEL_NAMESPACE] for peer in rule["from"]]
+    assert labels == ["serving", "batch"]
+    rule = find(render(read("scores")), "NetworkPolicy", "scores-ask")["spec"]["ingress"][0]
+    assert rule["from"] == [{"namespaceSelector": {}}]
+
+
+def test_a_single_replica_stays_until_the_next_version_is_ready() -> None:
+    bodies = render(read("chat"))
+    update = find(bodies, "Deployment", "chat-base")["spec"]["strategy"]["rollingUpdate"]
+    assert (update["maxSurge"], update["maxUnavailable"]) == (1, 0)
+
+
+def test_a_service_of_one_size_needs_no_scaler() -> None:
+    fixed = replace(read("chat"), base=2, base_most=2, overflow_most=2)
+    bodies = render(fixed)
+    assert find(bodies, "Deployment", "chat-base")["spec"]["replicas"] == 2
+    scaled = {body["metadata"]["name"] for body in bodies if body["kind"] == SCALER}
+    assert scaled == {"chat-proxy"}
+
+
+SCALER = "HorizontalPodAutoscaler"
+PLACES = [*example_services.NAMES, *names()]
+
+
+def load(place: str) -> list[dict[str, Any]]:
+    """Returns the objects of an example service or of an environment."""
+    if place in example_services.NAMES:
+        return render(read(place))
+    return rendered.load_objects(place)
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_every_scaler_reads_a_metric_that_is_rendered_too(place: str) -> None:
+    bodies = load(place)
+    metrics: dict[tuple[str, str, str], dict[str, Any]] = {}
+    for body in bodies:
+        if body["kind"] == "AutoscalingMetric":
+            for metric in body["spec"]["metrics"]:
+                for name, source in list_metrics(metric):
+                    key = (body["metadata"]["namespace"], body["metadata"]["name"], name)
+                    assert key not in metrics, f"two metrics of one name: {key}"
+                    metrics[key] = source
+    assert len(metrics) <= 20, "GKE takes 20 metrics in a cluster"
+    scalers = [body for body in bodies if body["kind"] == SCALER]
+    assert scalers
+    for scaler in scalers:
+        namespace = scaler["metadata"]["namespace"]
+        names_of_scaler = list_names(scaler)
+        assert len(set(names_of_scaler)) == len(names_of_scaler)
+        for name in names_of_scaler:
+            group, found, metric = name.split("|")
+            assert group == "autoscaling.gke.io"
+            source = metrics[namespace, found, metric]
+            if source:
+                check_source(bodies, scaler, source)
+
+
+def list_metrics(metric: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
+    """Returns the names of an entry, each with its pod source; of a query it is empty."""
+    if "promql" in metric:
+        return [(metric["promql"]["name"], {})]
+    gauges: list[tuple[str, dict[str, Any]]] = []
+    for container in metric["pod"]["containers"]:
+        for entry in container["metrics"]:
+            source = container["endpoint"] | metric["pod"]["selector"]
+            gauges.append((entry["gauge"]["name"], source))
+    return gauges
+
+
+def list_names(scaler: dict[str, Any]) -> list[str]:
+    return [
+        metric[metric["type"].lower()]["metric"]["name"] for metric in scaler["spec"]["metrics"]
+    ]
+
+
+def check_source(
+    bodies: list[dict[str, Any]], scaler: dict[str, Any], source: dict[str, Any]
+) -> None:
+    """Checks that the pods of a scaler's Deployment have the label and the port of a metric."""
+    deployment = find(bodies, "Deployment", scaler["spec"]["scaleTargetRef"]["name"])
+    template = deployment["spec"]["template"]
+    assert source["matchLabels"].items() <= template["metadata"]["labels"].items()
+    assert list(source["matchLabels"]) == [LABEL_METRICS]
+    assert set(LABEL_METRICS) <= set("abcdefghijklmnopqrstuvwxyz-_"), "GKE takes no other label"
+    (main,) = template["spec"]["containers"]
+    assert source["port"] in [port["containerPort"] for port in main["ports"]]
+
+
+def test_proxies_carry_what_the_servers_have_with_one_of_them_lost() -> None:
+    service = replace(read("scores"), inflight=200)
+    bodies = render(service)
+    scaler = find(bodies, SCALER, "scores-proxy")["spec"]
+    servers = service.base_largest + service.overflow_replicas
+    requests = 200 * servers
+    assert scaler["maxReplicas"] == count_proxies(requests) > 2
+    assert (scaler["maxReplicas"] - 1) * CARRIES * 0.8 >= requests
+    (metric,) = scaler["metrics"]
+    assert 0 < int(metric["pods"]["target"]["averageValue"]) < CARRIES

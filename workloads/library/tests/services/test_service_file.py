@@ -1,0 +1,236 @@
+"""Tests of service files: what the commands refuse, and what they write and price."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+from ruamel.yaml import YAML
+from typer.testing import CliRunner, Result
+
+from holdfast.commands import app
+from holdfast.services.file import file_text, service_file
+from holdfast.services.file.service_file import OwnService
+from holdfast.support.errors import InputError, Stopped
+from tests.platforms import with_images, write_document
+from workloads.library.tests.services import example_services
+
+GIB = 2**30
+CONFIG = {
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "hidden_size": 4096,
+    "torch_dtype": "bfloat16",
+    "max_position_embeddings": 131_072,
+}
+MODEL = {"--model": "gs://models/llama", "--base": "1"}
+PREDICTOR = {"--predictor": "entropy", "--base": "1"}
+
+
+@pytest.fixture
+def document(tmp_path: Path) -> Path:
+    return write_document(with_images("example"), tmp_path / "platform")
+
+
+def write_model(folder: Path, gib: int, config: object = CONFIG) -> Path:
+    """Writes a model's folder with weights of a size, as a file with a hole."""
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(config))
+    with (folder / "model-00001-of-00001.safetensors").open("wb") as file:
+        file.truncate(gib * GIB)
+    return folder
+
+
+def new_service(document: Path, out: Path, options: dict[str, str]) -> Result:
+    words = ["new-service", "chat", "--platform", str(document), "--out", str(out)]
+    for name, value in options.items():
+        words += [name, value]
+    return CliRunner().invoke(app, words, catch_exceptions=True)
+
+
+CASES: dict[str, tuple[dict[str, str], str, str]] = {
+    "neither model nor predictor": ({"--base": "1"}, "model and predictor", "--predictor"),
+    "both": (MODEL | {"--predictor": "entropy"}, "model and predictor", "--model"),
+    "no bucket": (MODEL | {"--model": "/models/llama"}, "model", "gs://"),
+    "no function": (PREDICTOR | {"--predictor": "my_model"}, "predictor", "my_model:make"),
+    "no replicas": ({"--predictor": "entropy"}, "replicas", "--base 1"),
+    "base of 0 with a promise": (
+        {"--predictor": "entropy", "--base": "0", "--promised": "80", "--replica": "50"},
+        "base keeps no promise",
+        "leave base out",
+    ),
+    "base below the promise": (
+        PREDICTOR | {"--promised": "80", "--replica": "50"},
+        "base keeps no promise",
+        "raise base, promise less",
+    ),
+    "promise without a measurement": (
+        PREDICTOR | {"--promised": "80"},
+        "replica_per_s",
+        "measure a replica",
+    ),
+    "peak below the promise": (
+        PREDICTOR | {"--promised": "80", "--peak": "40", "--replica": "50"},
+        "promised_per_s",
+        "raise the peak",
+    ),
+    "GPU that no pool has": (PREDICTOR | {"--gpu": "8xh100"}, "on demand with role", "another gpu"),
+    "more than the pool holds": (PREDICTOR | {"--base": "40"}, "most replicas", "raise max_nodes"),
+    "one replica on Spot": (PREDICTOR | {"--set": "overflow_most=1"}, "overflow_most", "2"),
+    "deadline above the notice": (PREDICTOR | {"--set": "deadline_s=30"}, "deadline_s", "lower it"),
+    "deadline of a stream": (MODEL | {"--set": "deadline_s=5"}, "deadline_s", "leave it out"),
+    "callers that are no namespace": (
+        PREDICTOR | {"--set": "callers=nobody"},
+        "callers",
+        "cluster",
+    ),
+    "nobody may call": (PREDICTOR | {"--set": "callers="}, "callers", "namespaces"),
+    "image by tag": (PREDICTOR | {"--image": "mine:v1"}, "without a digest", "imagetools"),
+    "unknown field": (PREDICTOR | {"--set": "colour=blue"}, "unknown field", "service.schema.json"),
+    "number that is none": (PREDICTOR | {"--set": "inflight=many"}, "inflight", "quotes"),
+    "field given twice": (PREDICTOR | {"--set": "base=2"}, "--set", "--set inflight=16"),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_bad_input_is_refused_before_a_file_is_written(
+    case: str, tmp_path: Path, document: Path
+) -> None:
+    options, what, fix = CASES[case]
+    out = tmp_path / "chat.yaml"
+    error = new_service(document, out, options).exception
+    assert isinstance(error, InputError)
+    assert what in error.what and fix in error.fix
+    assert error.got and error.allowed
+    assert not out.exists()
+
+
+def test_a_model_that_does_not_fit_is_refused_with_the_arithmetic(
+    tmp_path: Path, document: Path
+) -> None:
+    out = tmp_path / "chat.yaml"
+    copy = {"--model-copy": str(write_model(tmp_path / "llama", 16))}
+    error = new_service(document, out, MODEL | copy).exception
+    assert isinstance(error, InputError)
+    assert error.what == "the GPU is too small for the model"
+    assert "16.0 GiB of weights + 16.0 GiB of cache for one request of 131,072" in error.got
+    assert "1 x (0.9 x 24 GiB - 1.5 GiB) = 20.1 GiB" in error.allowed
+    assert error.fix.startswith("--set context=32768")
+    fitting = new_service(document, out, MODEL | copy | {"--set": "context=8192"})
+    assert fitting.exit_code == 0, fitting.output
+    assert "16.0 GiB of weights + 1.0 GiB of cache" in fitting.stderr
+
+
+@pytest.mark.parametrize(
+    ("gib", "files", "got"),
+    [
+        (1, {"config.json": None}, "no config.json"),
+        (1, {"model-00001-of-00001.safetensors": None}, "no *.safetensors"),
+        (1, {"config.json": "{"}, "not JSON"),
+        (1, {"config.json": "[]"}, "no object"),
+    ],
+)
+def test_a_folder_that_is_no_model_is_refused(
+    gib: int, files: dict[str, str | None], got: str, tmp_path: Path, document: Path
+) -> None:
+    folder = write_model(tmp_path / "llama", gib)
+    for name, text in files.items():
+        (folder / name).unlink()
+        if text is not None:
+            (folder / name).write_text(text)
+    options = MODEL | {"--model-copy": str(folder)}
+    error = new_service(document, tmp_path / "chat.yaml", options).exception
+    assert isinstance(error, InputError)
+    assert got in error.got
+
+
+BROKEN = {
+    "import fails": "import nothing_of_this_name\n",
+    "no such function": "def other(spec):\n    return spec\n",
+    "no predictor": "def make(spec):\n    return 3\n",
+    "load fails": (
+        "class Model:\n    configuration = {}\n    predict = len\n"
+        "    def load(self):\n        raise OSError('no weights here')\n"
+        "def make(spec):\n    return Model()\n"
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BROKEN)
+def test_a_predictor_that_does_not_load_is_refused(
+    case: str, tmp_path: Path, document: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "broken_model.py").write_text(BROKEN[case])
+    monkeypatch.chdir(tmp_path)
+    options = {"--predictor": "broken_model:make", "--base": "1"}
+    error = new_service(document, tmp_path / "chat.yaml", options).exception
+    assert isinstance(error, InputError)
+    assert error.what == "the predictor does not load"
+    assert not (tmp_path / "chat.yaml").exists()
+
+
+def test_a_predictor_of_this_folder_is_loaded_and_one_of_the_image_is_not(
+    tmp_path: Path, document: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = BROKEN["load fails"].replace("raise OSError('no weights here')", "pass")
+    (tmp_path / "whole_model.py").write_text(text)
+    monkeypatch.chdir(tmp_path)
+    for module, note in (("whole_model", ""), ("in_the_image", "not loaded here")):
+        options = {"--predictor": f"{module}:make", "--base": "1"}
+        result = new_service(document, tmp_path / f"{module}.yaml", options)
+        assert result.exit_code == 0, result.output
+        assert note in result.stderr
+        assert ("not loaded here" in result.stderr) == bool(note)
+
+
+def test_the_price_names_base_standby_and_overflow(tmp_path: Path, document: Path) -> None:
+    out = tmp_path / "chat.yaml"
+    options = {"--predictor": "entropy", "--promised": "60", "--peak": "160", "--replica": "50"}
+    assert new_service(document, out, options | {"--set": "standby=1"}).exit_code == 0
+    words = ["submit", str(out), "--platform", str(document), "--dry-run", "--json"]
+    result = CliRunner().invoke(app, words, catch_exceptions=False)
+    plan = json.loads(result.stdout)
+    pods = {purchase["job"]: purchase["pods"] for purchase in plan["purchases"]}
+    assert pods == {"chat-base": 2, "chat-base standby": 1, "chat-overflow": 2}
+    assert "always $" in result.stderr
+    usd = plan["usd_per_hour"]
+    for cap, code in ((usd, 0), (usd - 0.01, 4)):
+        limit = ["--max-usd-per-hour", str(cap)]
+        assert CliRunner().invoke(app, [*words, *limit]).exit_code == code
+
+
+def test_a_file_reads_as_it_was_written(tmp_path: Path) -> None:
+    service = OwnService(
+        name="a",
+        environment="example",
+        predictor="m:f",
+        gpu="1xl4",
+        base=2,
+        options=("--batch", "8"),
+        callers=("serving", "batch"),
+    )
+    text = file_text.dump(service)
+    assert file_text.parse(YAML(typ="safe").load(text), "a.yaml") == service
+
+
+@pytest.mark.parametrize("name", example_services.NAMES)
+def test_the_examples_and_the_schema_are_current(name: str) -> None:
+    schema = file_text.make_schema()
+    path = Path(service_file.__file__).with_name("service.schema.json")
+    assert json.loads(path.read_text()) == schema, (
+        f"write it again: python -c 'import json; from holdfast.services.file import file_text;"
+        f" print(json.dumps(file_text.make_schema(), indent=2))' > {path}"
+    )
+    example = (example_services.FOLDER / f"{name}.yaml").read_text()
+    document: dict[str, Any] = YAML(typ="safe").load(example)
+    jsonschema.validate(document, schema)
+    assert example == file_text.dump(example_services.read(name))
+
+
+def test_a_service_of_another_environment_is_stopped(tmp_path: Path) -> None:
+    document = write_document(with_images("prod"), tmp_path)
+    words = ["submit", str(example_services.FOLDER / "scores.yaml"), "--platform", str(document)]
+    error = CliRunner().invoke(app, [*words, "--dry-run"]).exception
+    assert isinstance(error, Stopped)
