@@ -1,0 +1,79 @@
+"""A sharded gang with a least number of nodes: it goes on without lost nodes, and takes others in.
+
+Each run ends with the bits of an undisturbed one on any other number of nodes.
+"""
+
+import json
+import signal
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.vocabulary.exit_codes import EXIT_PREEMPTED
+from workloads.library.tests.training.elastic.sharded_gangs import ShardedGang
+
+pytestmark = [pytest.mark.process, pytest.mark.timeout(600)]
+
+CHILD = "workloads.library.tests.training.elastic.resizing_child"
+GATE = 5
+STEPS = 8
+Make = Callable[..., ShardedGang]
+
+
+@pytest.fixture
+def make(make: Make) -> Make:
+    return partial(
+        make,
+        kind=ShardedGang,
+        child=CHILD,
+        gate_step=GATE,
+        steps=STEPS,
+        every=1000,
+        least=1,
+    )
+
+
+def lines(gang: ShardedGang) -> list[dict[str, Any]]:
+    """Returns what each start and each step noted, in order."""
+    path = Path(gang.settings["bits"])
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def starts(gang: ShardedGang, size: int) -> list[int]:
+    """Returns the steps with which the starts of so many ranks began."""
+    return [line["step"] for line in lines(gang) if line.get("start") and line["size"] == size]
+
+
+def at_the_gate(gang: ShardedGang, *places: int) -> ShardedGang:
+    gang.start(*(places or range(gang.nodes)))
+    gang.until(lambda: gang.at_gate() and any(line["step"] == GATE for line in lines(gang)))
+    return gang
+
+
+def ends_alike(gang: ShardedGang, *, lost: tuple[int, ...] = ()) -> None:
+    """Opens the gate. All nodes but those `lost` complete, and each step has one digest."""
+    gang.open_gate()
+    for place in lost:
+        gang.processes.pop(place, None)
+    assert {*gang.all_ended()} == {0}, gang.logs()
+    digests = {(line["step"], line["digest"]) for line in lines(gang)}
+    assert len(digests) == len({step for step, _ in digests}) == STEPS + 1, gang.logs()
+    assert all(event["source"] == "memory" for event in gang.of("restore")[1:]), gang.logs()
+    assert not gang.shards_in_bucket() or gang.committed()
+
+
+def test_the_others_go_on_without_a_lost_node_and_take_its_replacement_in(make: Make) -> None:
+    gang = at_the_gate(make(nodes=4))
+    gang.until(lambda: gang.copied(GATE))
+    survivors = {place: gang.processes[place].pid for place in (0, 1, 3)}
+    gang.lose(2)
+    gang.until(lambda: starts(gang, 3))
+    assert starts(gang, 3)[0] == GATE, gang.logs()
+    gang.start(2)
+    gang.until(lambda: len(starts(gang, 4)) == 2)
+    assert starts(gang, 4) == [0, GATE], gang.logs()
+    ends_alike(gang)
+    assert survivors.items() <= {place: p.pid for place, p in gang.processes.items()}.items()
