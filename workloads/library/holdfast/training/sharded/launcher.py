@@ -352,9 +352,10 @@ class _Launcher:
         no node was lost, this node has failed.
         """
         # A program may take a lost peer for a bug, but not for bad input.
-        if exit_codes.EXIT_BAD_INPUT not in codes:
-            if self._node.resizes and self._is_epoch_over(codes, exit_queue):
+        if self._node.resizes and exit_codes.EXIT_BAD_INPUT not in codes:
+            if self._is_epoch_over(codes, exit_queue):
                 return None
+        elif exit_codes.EXIT_BAD_INPUT not in codes:
             wait_s = 2 * SILENT_S + 2.0
             if exit_codes.EXIT_PREEMPTED in codes:
                 # A rank that stops for another node's notice does so before that node's end.
