@@ -297,7 +297,7 @@ def ranks(
         nodes=pod.nodes,
         place=pod.index,
         processes=processes,
-        least=min_nodes,
+        min_nodes=min_nodes,
         copies=min(1, nodes - 1) if copies is None else copies,
         wait_s=wait,
         window_s=window,

@@ -36,9 +36,9 @@ class PeerPlaces:
     """Failure domain of each place, such as `zone/rack`; empty: unknown."""
     leaving: Sequence[Address] = ()
     """Addresses of keepers whose nodes have left the gang and still have its last version."""
-    least: int = 0
+    min_nodes: int = 0
     """Fewest nodes with which the gang continues; 0: it needs all of them."""
-    most: int = 0
+    max_nodes: int = 0
     """Number of nodes of the whole gang, if it continues with fewer."""
 
     def encode(self) -> str:
@@ -59,7 +59,7 @@ class PeerPlaces:
     @property
     def resizes(self) -> bool:
         """True if the gang continues with fewer nodes than it may have."""
-        return 0 < self.least < self.most
+        return 0 < self.min_nodes < self.max_nodes
 
     @property
     def neighbour(self) -> int:

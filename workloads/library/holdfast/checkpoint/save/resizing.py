@@ -1,4 +1,4 @@
-"""What a state needs so that a gang can continue with another number of nodes."""
+"""Checks of a state before a gang may continue with another number of nodes."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -72,22 +72,22 @@ def check_meshes(captured: Captured, places: PeerPlaces, world_size: int) -> Non
 def check_memory(total_bytes: int, places: PeerPlaces) -> None:
     """Raises InputError, with the arithmetic, if the fewest nodes cannot hold the state."""
     limit = memory_limit()
-    share = -(-total_bytes // places.least)
+    share = -(-total_bytes // places.min_nodes)
     # The copies of a gang of one node have no neighbour.
-    slots = SLOTS if places.least > 1 else 0
+    slots = SLOTS if places.min_nodes > 1 else 0
     count = len(places.memories) + slots
     needed = count * share
     if needed <= limit:
         return
     fewest = -(-total_bytes * (len(places.memories) + SLOTS) // limit)
-    if fewest <= places.most:
-        fix = f"nodes: {fewest}..{places.most}"
+    if fewest <= places.max_nodes:
+        fix = f"nodes: {fewest}..{places.max_nodes}"
     else:
         fix = f"nodes with {needed / 1e9:.1f} GB and more"
     raise InputError(
         "the fewest nodes of the gang cannot hold its state",
         got=(
-            f"{total_bytes / 1e9:.2f} GB over {places.least} nodes, {count} times in each one's"
+            f"{total_bytes / 1e9:.2f} GB over {places.min_nodes} nodes, {count} times in each one's"
             f" memory: {needed / 1e9:.2f} GB of {limit / 1e9:.2f} GB"
         ),
         allowed="room for the staged state and a neighbour's copies on every node",

@@ -128,13 +128,13 @@ class Regroup:
         start = time.monotonic()
         other_indices = [member.index for member in remaining if member != self._me]
         detector = self.make_detector(other_indices, predecessor=detector)
-        left = set[int]()
+        departed = set[int]()
         while True:
             if self._leaves_at_once and self._stop_asked():
                 raise Preempted(0)
             answers = select_members(remaining, detector.survey())
-            left |= {member.index for member in find_leaving(answers)}
-            remaining = [member for member in remaining if member.index not in left]
+            departed |= {member.index for member in find_leaving(answers)}
+            remaining = [member for member in remaining if member.index not in departed]
             # Members that finished do not report. The lowest one commits and exits.
             finished = set[Member]()
             for member, status in answers.items():
@@ -151,7 +151,7 @@ class Regroup:
                 continue
             # If this member was frozen, others have met without it: the next epoch exists already.
             is_decided = _has_newer_epoch(answers.values(), epoch)
-            unanswered = detector.unanswered - left
+            unanswered = detector.unanswered - departed
             if unanswered and not is_decided:
                 self._log_unanswered(epoch, unanswered)
                 continue

@@ -54,7 +54,7 @@ class ExactReduceScatter(ReduceScatter):
             total = torch.empty(output_tensor.numel(), dtype=torch.int64, device=part.device)
             dist.reduce_scatter_tensor(total, part, group=group)
             sums.append(total)
-        self._add(*sums, faults)
+        self._add(sums[0], sums[1], faults)
         if self._is_last:
             dist.all_reduce(self._faults, group=group)
         self._write(output_tensor)
@@ -68,7 +68,9 @@ class ExactReduceScatter(ReduceScatter):
 
     def _add(self, coarse: Tensor, fine: Tensor, faults: Tensor) -> None:
         if self._is_first:
-            self._coarse, self._fine, self._faults = coarse, fine, faults
+            self._coarse = coarse
+            self._fine = fine
+            self._faults = faults
             return
         self._coarse += coarse
         self._fine += fine

@@ -19,12 +19,10 @@ import secrets
 import signal
 import threading
 import time
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Mapping
 from datetime import timedelta
 from queue import Empty, SimpleQueue
 from typing import Any
-
-import torch
 
 from holdfast.checkpoint import Tuning
 from holdfast.checkpoint.errors import CheckpointExit, Preempted
@@ -32,20 +30,19 @@ from holdfast.checkpoint.peers import Keeper, PeerPlaces
 from holdfast.checkpoint.stores import client_of
 from holdfast.runtime import logs
 from holdfast.runtime.shutdown import DRAIN_SIGNAL, Shutdown
-from holdfast.support.distribution import DISTRIBUTION, find_version
-from holdfast.support.errors import InputError
 from holdfast.training.errors import Expelled
-from holdfast.training.gang.failure_detector import LOOK_S, SILENT_S, FailureDetector
+from holdfast.training.gang.failure_detector import LOOK_S, SILENT_S
 from holdfast.training.gang.forked_ranks import ForkedRanks
 from holdfast.training.gang.liveness import Lag, Watch
 from holdfast.training.gang.member_addresses import Address
 from holdfast.training.gang.member_server import Control
 from holdfast.training.gang.membership import Epoch, Member
-from holdfast.training.gang.peer_client import Peers, parse_epoch, select_members
+from holdfast.training.gang.peer_client import Peers, select_members
 from holdfast.training.gang.process_group import opening
 from holdfast.training.gang.regroup import LEAVING, Regroup, find_leaving
 from holdfast.training.gang.saves import open_store
-from holdfast.training.sharded.settings import ShardedNode
+from holdfast.training.sharded.epoch_end import RESIZING, RESTORED, EpochEnd
+from holdfast.training.sharded.settings import ShardedNode, check_shapes, describe_versions
 from holdfast.training.tcp_gate import LOOPBACK, Gate, Tunnel, host_loopback_store, join_key
 from holdfast.vocabulary import exit_codes
 from holdfast.vocabulary.environment import (
@@ -60,10 +57,6 @@ MEMORIES = 3
 CONNECT_S = 60.0
 GATHER_S = 20.0
 """Seconds that a start, or a node that joins, waits for more nodes."""
-STOPPING_S = 3.0
-"""Longest time that ranks which have stopped at a step take to exit."""
-RESIZING = "resizing"
-"""Entry of a status: number of the epoch that the lead ends at a step, to let nodes join."""
 MAX_DOMAIN = 200
 """Longest failure domain, in characters: each rank gets those of all nodes."""
 
@@ -110,9 +103,10 @@ class _Launcher:
             keeper=self._keeper.port,
             domain=os.environ.get(ENV_GANG_DOMAIN, "")[:MAX_DOMAIN],
             shape=node.describe_shape(),
-            versions=_describe_versions(),
+            versions=describe_versions(),
         )
         self._peers = Peers(node.nodes, key)
+        self._epoch_end = EpochEnd(node, self._control, self._peers)
         storage = open_store(
             node.checkpoints,
             Tuning(),
@@ -149,7 +143,7 @@ class _Launcher:
         threading.Thread(target=self._forward_notice, daemon=True).start()
         # Checked before joining: a mismatched node would block the running ones forever.
         statuses = self._peers.look(range(len(self._node.nodes)))
-        self._check_shapes(statuses.values())
+        check_shapes(self._node, self._control.shown, statuses.values())
         if self._node.resizes:
             # A gang that is at work stops for this node's first start.
             self._ranks.wait_until_ready()
@@ -169,7 +163,7 @@ class _Launcher:
             if code is not None and not self._is_leaving(code):
                 return code
             start = time.monotonic()
-            self._log_end_of(epoch)
+            self._log_epoch_end(epoch)
             self._ranks.end()
             self._keeper.end_uploaders()
             self._control.lose(epoch)
@@ -178,7 +172,7 @@ class _Launcher:
                     raise Preempted(0)
                 epoch = self._regroup.find_next(epoch, detector=self._watch.detector)
             except Preempted:
-                self._serve_memory(epoch)
+                self._epoch_end.serve_memory(epoch, self._shutdown)
                 raise
             except Expelled:
                 epoch = self._regroup.join()
@@ -199,62 +193,15 @@ class _Launcher:
         has_notice = self._node.resizes and self._shutdown.requested
         return has_notice and code in (exit_codes.EXIT_PREEMPTED, exit_codes.EXIT_RETRY)
 
-    def _log_end_of(self, epoch: Epoch) -> None:
+    def _log_epoch_end(self, epoch: Epoch) -> None:
         if self._is_leaving(exit_codes.EXIT_PREEMPTED):
             action = "this node leaves, and serves its memory until the others have it"
         elif self._node.resizes:
             action = "this node keeps its memory and goes on with those that remain or join"
         else:
             action = "this node keeps its memory and waits"
-        reason = "ends at a step" if self._is_resizing(epoch) else "lost a node"
+        reason = "ends at a step" if self._epoch_end.is_at_step(epoch) else "lost a node"
         logs.warning("gang", f"epoch {epoch.number} {reason}: {action}")
-
-    def _is_resizing(self, epoch: Epoch) -> bool:
-        """Tells whether a member has asked all to stop at a step, to leave or to let others join."""
-        if not self._node.resizes:
-            return False
-        for status in self._peers.look_at_members([*epoch.members]).values():
-            if status.get(LEAVING) or status.get(RESIZING) == epoch.number:
-                return True
-        return self._shutdown.requested
-
-    def _serve_memory(self, epoch: Epoch) -> None:
-        """Keeps this node's memory until the others have restored, or the window ends."""
-        while self._shutdown.seconds_left(self._node.window_s) > 0:
-            statuses = self._peers.look(range(len(self._node.nodes)))
-            if has_restored(statuses, epoch.number):
-                return
-            time.sleep(LOOK_S)
-
-    def _check_shapes(self, statuses: Collection[Mapping[str, Any]]) -> None:
-        """Raises InputError if another node has other numbers of nodes or processes."""
-        shape = self._control.shown["shape"]
-        for status in statuses:
-            other_shape = status.get("shape", shape)
-            if other_shape != shape:
-                raise InputError(
-                    "nodes of the sharded gang were started with different numbers",
-                    got=f"{shape} here, {other_shape} at another node",
-                    allowed="the same --nodes and --processes on all nodes",
-                    fix=(
-                        "use the same --nodes and --processes on every node; to change the size,"
-                        " stop all nodes first: the state then comes from the bucket"
-                    ),
-                )
-        self._check_versions(statuses)
-
-    def _check_versions(self, statuses: Iterable[Mapping[str, Any]]) -> None:
-        """Raises InputError if another node of a gang that resizes has other libraries."""
-        versions = self._control.shown["versions"]
-        for status in statuses:
-            other_versions = status.get("versions", versions)
-            if self._node.resizes and other_versions != versions:
-                raise InputError(
-                    "nodes of the sharded gang have different libraries",
-                    got=f"{versions} here, {other_versions} at another node",
-                    allowed="one image for all nodes: a node that joins continues their state",
-                    fix="name the image by its digest; to change it, stop all nodes first",
-                )
 
     def _run_epoch(self, epoch: Epoch, start: float) -> int | None:
         """Runs the ranks in this epoch.
@@ -330,7 +277,7 @@ class _Launcher:
         """Shows whether the ranks have restored, and on the lead lets nodes join."""
         if self._keeper.uploader_count < self._node.processes:
             return
-        self._show(restored=epoch.number)
+        self._show(**{RESTORED: epoch.number})
         is_asked = self._control.shown.get(RESIZING) == epoch.number
         if epoch.lead != self._control.me or is_asked or self._shutdown.requested:
             return
@@ -353,7 +300,7 @@ class _Launcher:
         """
         # A program may take a lost peer for a bug, but not for bad input.
         if self._node.resizes and exit_codes.EXIT_BAD_INPUT not in codes:
-            if self._is_epoch_over(codes, exit_queue):
+            if self._epoch_end.await_cause(self._epoch, codes, exit_queue):
                 return None
         elif exit_codes.EXIT_BAD_INPUT not in codes:
             wait_s = 2 * SILENT_S + 2.0
@@ -367,42 +314,6 @@ class _Launcher:
                         return None
         self._ranks.end()
         return exit_codes.combine_exit_codes(codes, noticed=self._shutdown.requested)
-
-    def _is_epoch_over(self, codes: list[int], exit_queue: SimpleQueue[int | None]) -> bool:
-        """Tells, after a rank of this node has ended, whether the others go on without some node,
-        or with more. Waits for the node's other ranks if all stopped at a step.
-        """
-        epoch = self._epoch
-        others = [member for member in epoch.members if member != self._control.me]
-        # A rank that failed is evidence that another was lost: less silence is needed than while
-        # all work.
-        detector = FailureDetector(
-            self._peers,
-            [member.index for member in others],
-            silent_s=LOOK_S,
-        )
-        deadline = time.monotonic() + 2 * SILENT_S
-        while time.monotonic() < deadline:
-            statuses = detector.survey()
-            if detector.silent:
-                return True
-            if any(_has_ended(member, statuses.get(member.index), epoch) for member in others):
-                break
-            if self._control.shown.get(RESIZING) == epoch.number:
-                break
-            with contextlib.suppress(Empty):
-                if exit_queue.get(timeout=LOOK_S) is None:
-                    return True
-        else:
-            return False
-        deadline = time.monotonic() + STOPPING_S
-        while len(codes) < self._node.processes and time.monotonic() < deadline:
-            with contextlib.suppress(Empty):
-                code = exit_queue.get(timeout=LOOK_S)
-                if code is None:
-                    return True
-                codes.append(code)
-        return True
 
     def _await_others(self, epoch: Epoch) -> None:
         """Waits until all nodes are complete: one that exits now would look lost to the others."""
@@ -424,7 +335,7 @@ class _Launcher:
         while time.monotonic() < deadline:
             statuses = self._peers.look_at_members([*epoch.members])
             if epoch.lead in statuses:
-                self._check_shapes([statuses[epoch.lead]])
+                check_shapes(self._node, self._control.shown, [statuses[epoch.lead]])
             # Such a member starts no ranks in this epoch.
             if self._node.resizes and (find_leaving(statuses) or self._shutdown.requested):
                 return None
@@ -482,8 +393,8 @@ class _Launcher:
             memories=tuple(self._memories[rank]),
             domains=tuple(domains),
             leaving=self._find_leaving_keepers(epoch),
-            least=node.fewest,
-            most=len(node.nodes),
+            min_nodes=node.fewest,
+            max_nodes=len(node.nodes),
         )
         environment[ENV_PEERS] = places.encode()
         return environment
@@ -514,32 +425,3 @@ class _Launcher:
         if not self._ranks.running:  # this node waits for another one and has nothing to lose
             os._exit(exit_codes.EXIT_PREEMPTED)
         self._ranks.forward_notice(self._shutdown, self._node.window_s)
-
-
-def has_restored(statuses: Mapping[int, Mapping[str, Any]], number: int) -> bool:
-    """Tells whether the ranks of an epoch after `number` have restored on all its nodes."""
-    newest: Epoch | None = None
-    for status in statuses.values():
-        epoch = parse_epoch(status)
-        if epoch and epoch.number > number and (not newest or epoch.number > newest.number):
-            newest = epoch
-    if newest is None:
-        return False
-    restored = {
-        status.get("restored") for status in select_members(newest.members, statuses).values()
-    }
-    return restored == {newest.number}
-
-
-def _has_ended(member: Member, status: Mapping[str, Any] | None, epoch: Epoch) -> bool:
-    """Tells whether a member says that the epoch is over, or was replaced."""
-    if status is None:
-        return False
-    if status.get("incarnation") != member.incarnation or status.get(LEAVING):
-        return True
-    return epoch.number in (status.get("lost"), status.get(RESIZING))
-
-
-def _describe_versions() -> str:
-    own_version = find_version() or "from a clone"
-    return f"torch {torch.__version__}, {DISTRIBUTION} {own_version}"

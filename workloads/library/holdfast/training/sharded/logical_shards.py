@@ -81,13 +81,13 @@ class LogicalShards:
         Each rank gets equally many, since a backward pass is a collective: one with fewer shards
         computes its last shard again, which `backward` does not count.
         """
-        own = share(self._count, self._rank, self._world_size)
+        own_shards = share(self._count, self._rank, self._world_size)
         rounds = -(-self._count // self._world_size)
         # FSDP2 takes the mean over the ranks of a round, and the step's gradient is that of shards.
         scale = 1.0 if self._sums else self._world_size / self._count
         for number in range(rounds):
-            is_own = number < len(own)
-            shard = own[number] if is_own else own[-1]
+            is_own = number < len(own_shards)
+            shard = own_shards[number] if is_own else own_shards[-1]
             self._weight = scale if is_own else 0.0
             for total in self._sums:
                 total.begin_round(is_first=number == 0, is_last=number == rounds - 1)
@@ -112,15 +112,15 @@ class LogicalShards:
 
 def _check_numbers(shards: int, batch: int, world_size: int) -> None:
     places = PeerPlaces.of_environment()
-    most = world_size
+    rank_count = world_size
     if places and places.resizes:
-        most = world_size * places.most // len(places.keepers)
-    if not most <= shards <= MAX_SHARDS:
+        rank_count = world_size * places.max_nodes // len(places.keepers)
+    if not rank_count <= shards <= MAX_SHARDS:
         raise InputError(
             "number of logical shards does not fit the gang",
-            got=f"{shards} shards for up to {most} ranks",
-            allowed=f"{most} to {MAX_SHARDS}: each rank computes one at least",
-            fix=f"shards={6 * most}",
+            got=f"{shards} shards for up to {rank_count} ranks",
+            allowed=f"{rank_count} to {MAX_SHARDS}: each rank computes one at least",
+            fix=f"shards={6 * rank_count}",
         )
     if batch < shards or batch % shards:
         nearest = max(1, round(batch / shards)) * shards

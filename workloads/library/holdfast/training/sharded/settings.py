@@ -1,8 +1,12 @@
 """Settings of a sharded gang's node."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
+import torch
+
+from holdfast.support.distribution import DISTRIBUTION, find_version
 from holdfast.support.errors import InputError
 from holdfast.support.values import between
 from holdfast.training.gang.member_addresses import MAX_RANKS, Address
@@ -23,7 +27,7 @@ class ShardedNode:
     """Number of this node."""
     processes: int
     """Number of processes of each node."""
-    least: int = 0
+    min_nodes: int = 0
     """Fewest nodes with which the gang continues; 0: it needs all of them."""
     copies: int = 1
     """Number of copies of each shard in another node's memory: 0 or 1."""
@@ -66,7 +70,7 @@ class ShardedNode:
         if self.resizes and not self.copies:
             raise InputError(
                 "a gang that continues with fewer nodes needs copies of its shards",
-                got=f"{self.least} to {len(self.nodes)} nodes and --copies 0",
+                got=f"{self.min_nodes} to {len(self.nodes)} nodes and --copies 0",
                 allowed="--copies 1: the others take the shards of a lost node from its neighbour",
                 fix="leave --copies out, or leave --min-nodes out",
             )
@@ -74,7 +78,7 @@ class ShardedNode:
     @property
     def fewest(self) -> int:
         """Number of nodes below which the gang waits."""
-        return self.least or len(self.nodes)
+        return self.min_nodes or len(self.nodes)
 
     @property
     def resizes(self) -> bool:
@@ -83,5 +87,42 @@ class ShardedNode:
 
     def describe_shape(self) -> str:
         """Describes what must be the same on every node."""
-        count = f"{self.least}..{len(self.nodes)}" if self.resizes else f"{len(self.nodes)}"
+        count = f"{self.min_nodes}..{len(self.nodes)}" if self.resizes else f"{len(self.nodes)}"
         return f"{count} nodes of {self.processes} processes"
+
+
+def describe_versions() -> str:
+    """Describes the libraries that divide and restore the state."""
+    own_version = find_version() or "from a clone"
+    return f"torch {torch.__version__}, {DISTRIBUTION} {own_version}"
+
+
+def check_shapes(
+    node: ShardedNode,
+    shown: Mapping[str, Any],
+    statuses: Collection[Mapping[str, Any]],
+) -> None:
+    """Raises InputError if another node has other numbers or, in a gang that resizes, libraries.
+
+    `shown` is this node's own status.
+    """
+    for status in statuses:
+        shape = status.get("shape", shown["shape"])
+        if shape != shown["shape"]:
+            raise InputError(
+                "nodes of the sharded gang were started with different numbers",
+                got=f"{shown['shape']} here, {shape} at another node",
+                allowed="the same --nodes and --processes on all nodes",
+                fix=(
+                    "use the same --nodes and --processes on every node; to change the size,"
+                    " stop all nodes first: the state then comes from the bucket"
+                ),
+            )
+        versions = status.get("versions", shown["versions"])
+        if node.resizes and versions != shown["versions"]:
+            raise InputError(
+                "nodes of the sharded gang have different libraries",
+                got=f"{shown['versions']} here, {versions} at another node",
+                allowed="one image for all nodes: a node that joins continues their state",
+                fix="name the image by its digest; to change it, stop all nodes first",
+            )

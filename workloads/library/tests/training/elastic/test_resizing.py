@@ -32,7 +32,7 @@ def make(make: Make) -> Make:
         gate_step=GATE,
         steps=STEPS,
         every=1000,
-        least=1,
+        min_nodes=1,
     )
 
 
@@ -53,10 +53,10 @@ def at_the_gate(gang: ShardedGang, *places: int) -> ShardedGang:
     return gang
 
 
-def ends_alike(gang: ShardedGang, *, lost: tuple[int, ...] = ()) -> None:
-    """Opens the gate. All nodes but those `lost` complete, and each step has one digest."""
+def ends_alike(gang: ShardedGang, *, lost_places: tuple[int, ...] = ()) -> None:
+    """Opens the gate. All nodes but those of `lost_places` complete, and each step has one digest."""
     gang.open_gate()
-    for place in lost:
+    for place in lost_places:
         gang.processes.pop(place, None)
     assert {*gang.all_ended()} == {0}, gang.logs()
     digests = {(line["step"], line["digest"]) for line in lines(gang)}
@@ -85,7 +85,7 @@ def test_a_noticed_node_hands_its_shard_over_and_no_step_is_lost(make: Make) -> 
     assert gang.ended(2) == EXIT_PREEMPTED, gang.logs()
     gang.until(lambda: starts(gang, 3))
     assert starts(gang, 3)[0] == GATE, gang.logs()
-    ends_alike(gang, lost=(2,))
+    ends_alike(gang, lost_places=(2,))
 
 
 @pytest.mark.parametrize("noticed", [(0, 1), (1, 2, 3)], ids=["neighbours", "all but one"])
@@ -100,7 +100,7 @@ def test_noticed_neighbours_serve_their_memory_until_the_others_have_it(
     remaining = gang.nodes - len(noticed)
     gang.until(lambda: starts(gang, remaining))
     assert starts(gang, remaining)[0] == GATE, gang.logs()
-    ends_alike(gang, lost=noticed)
+    ends_alike(gang, lost_places=noticed)
 
 
 def test_two_nodes_may_be_lost_at_once_unless_they_are_neighbours(make: Make) -> None:
@@ -110,7 +110,7 @@ def test_two_nodes_may_be_lost_at_once_unless_they_are_neighbours(make: Make) ->
         gang.lose(place)
     gang.until(lambda: starts(gang, 2))
     assert starts(gang, 2)[0] == GATE, gang.logs()
-    ends_alike(gang, lost=(1, 3))
+    ends_alike(gang, lost_places=(1, 3))
 
 
 @pytest.mark.parametrize("point", ["peer.restore", "restore.verified", "gang.report"])
@@ -122,7 +122,7 @@ def test_a_node_may_be_lost_while_the_others_divide_the_state(make: Make, point:
     gang.lose(1)
     assert gang.ended(3) not in (0, EXIT_PREEMPTED), gang.logs()
     gang.until(lambda: starts(gang, 2))
-    ends_alike(gang, lost=(1, 3))
+    ends_alike(gang, lost_places=(1, 3))
 
 
 def test_a_node_that_dies_while_it_joins_is_left_out(make: Make) -> None:
@@ -133,7 +133,7 @@ def test_a_node_that_dies_while_it_joins_is_left_out(make: Make) -> None:
     gang.start(1, kill_at="peer.restore")
     assert gang.ended(1) != 0, gang.logs()
     gang.until(lambda: len(starts(gang, 2)) == 2)
-    ends_alike(gang, lost=(1,))
+    ends_alike(gang, lost_places=(1,))
 
 
 def test_all_at_once_continue_from_the_bucket(make: Make) -> None:
