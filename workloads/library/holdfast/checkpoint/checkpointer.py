@@ -19,11 +19,12 @@ from typing import Any, Self
 from holdfast.checkpoint.cadence import Hazard, make_cadence
 from holdfast.checkpoint.errors import CheckpointExit, Preempted, RankLost
 from holdfast.checkpoint.format import signing_key
+from holdfast.checkpoint.peers.keeper_client import PeerPlaces
 from holdfast.checkpoint.ranks import Ranks, is_lost_peer, on_every_rank
 from holdfast.checkpoint.reports import Reports
 from holdfast.checkpoint.restore import Restored
 from holdfast.checkpoint.restore.run_start import Start, start
-from holdfast.checkpoint.save.agreement import check_state, step_error
+from holdfast.checkpoint.save.agreement import check_resizable, check_state, step_error
 from holdfast.checkpoint.save.copying_writer import CopyingWriter
 from holdfast.checkpoint.settings import Every, Tuning, check_url, parse_every
 from holdfast.checkpoint.state import checked_state
@@ -78,6 +79,8 @@ class Checkpointer:
         signing_key()  # an unusable key is an error before anything starts
         self._reports = Reports(events, self._run)
         self._tuning = tuning or Tuning()
+        self._places: PeerPlaces | None = None
+        """Memory of a gang that continues with fewer nodes; None: no such gang."""
         self._entered_by = 0
         """Id of the process that entered the `with` block; 0: none."""
         self._is_over = False
@@ -316,6 +319,10 @@ class Checkpointer:
             # Before anything is loaded: a state that cannot be saved is an error now and not at the
             # first save, hours later.
             check_state(self._state, self._ranks)
+            places = PeerPlaces.of_environment()
+            if places and places.resizes and places.run == self._run:
+                check_resizable(self._state, self._ranks, places)
+                self._places = places
             self.stop.shutdown.takes_s = self._window_s
             storage = on_every_rank(
                 self._ranks, lambda: reliable_storage(self._url, self._tuning, create=True)
@@ -380,10 +387,8 @@ class Checkpointer:
                     self._hazard.notes(),
                     self._seconds_left(),
                 )
-                self._writer.wait(self._seconds_left())
-                if self._has_unsaved_steps and self._writer.last_save_fits(self._seconds_left()):
-                    self.save(self.step)
-                    self._writer.wait(self._seconds_left())
+                if self._places is None or not self._is_copied_everywhere():
+                    self._wait_and_save_last()
                 # A launcher ends the other ranks with the first that exits: none exits before the
                 # commit.
                 self._ranks.agree(None, lambda _: None, timeout_s=max(0.1, self._seconds_left()))
@@ -393,6 +398,20 @@ class Checkpointer:
             loss = f"no last checkpoint: {error}"
         self._reports.report_loss(self._writer, self.step, loss)
         raise Preempted(self.step)
+
+    def _is_copied_everywhere(self) -> bool:
+        """Tells whether the memory of nodes has the last step: the others continue from it at once,
+        without waiting for the store.
+        """
+        is_copied = self._writer.copied_step >= self.step
+        timeout_s = max(0.1, self._seconds_left())
+        return bool(self._ranks.agree(is_copied, all, timeout_s=timeout_s))
+
+    def _wait_and_save_last(self) -> None:
+        self._writer.wait(self._seconds_left())
+        if self._has_unsaved_steps and self._writer.last_save_fits(self._seconds_left()):
+            self.save(self.step)
+            self._writer.wait(self._seconds_left())
 
     def _seconds_left(self) -> float:
         remaining_s = self.stop.shutdown.seconds_left(self._window_s)

@@ -24,7 +24,7 @@ def require_no_foreign_package() -> None:
     It overwrites files of this package.
     """
     for metadata in _foreign_metadata():
-        version = _find_version()
+        version = find_version()
         requirement = f"{DISTRIBUTION}=={version}" if version else DISTRIBUTION
         raise InputError(
             f"another distribution that installs the package {FOREIGN} is present",
@@ -39,7 +39,7 @@ def require_no_foreign_package() -> None:
 
 def install_command(extra: str) -> str:
     """Returns the command that adds an extra to this installation."""
-    if _find_version():
+    if find_version():
         return f"pip install '{DISTRIBUTION}[{extra}]'"
     return "make setup"
 
@@ -53,7 +53,7 @@ def _foreign_metadata() -> Iterator[Path]:
                     yield path
 
 
-def _find_version() -> str:
+def find_version() -> str:
     """Returns the version; empty in a clone, where `make setup` links the package."""
     from importlib.metadata import PackageNotFoundError, version
 

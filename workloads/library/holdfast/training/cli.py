@@ -250,6 +250,12 @@ def ranks(
     place: Annotated[
         int, typer.Option(help="Index of this node.", envvar=ENV_COMPLETION_INDEX)
     ] = 0,
+    min_nodes: Annotated[
+        int,
+        typer.Option(
+            help="Fewest nodes with which a sharded gang continues; 0: it waits for all of them.",
+        ),
+    ] = 0,
     copies: Annotated[
         int | None,
         typer.Option(
@@ -271,7 +277,8 @@ def ranks(
     with pause_gc():
         from holdfast.training.elastic.launcher import run_ranks
         from holdfast.training.gang.member_addresses import read_places
-        from holdfast.training.sharded.launcher import ShardedNode, run_sharded
+        from holdfast.training.sharded.launcher import run_sharded
+        from holdfast.training.sharded.settings import ShardedNode
 
     if not sharded:
         leave_now(run_ranks(command, processes, shutdown, window_s=window))
@@ -290,6 +297,7 @@ def ranks(
         nodes=pod.nodes,
         place=pod.index,
         processes=processes,
+        min_nodes=min_nodes,
         copies=min(1, nodes - 1) if copies is None else copies,
         wait_s=wait,
         window_s=window,

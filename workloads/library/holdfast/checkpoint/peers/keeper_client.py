@@ -34,6 +34,12 @@ class PeerPlaces:
     """Descriptors of this rank's staging memories, which outlive the rank."""
     domains: Sequence[str] = ()
     """Failure domain of each place, such as `zone/rack`; empty: unknown."""
+    leaving: Sequence[Address] = ()
+    """Addresses of keepers whose nodes have left the gang and still have its last version."""
+    min_nodes: int = 0
+    """Fewest nodes with which the gang continues; 0: it needs all of them."""
+    max_nodes: int = 0
+    """Number of nodes of the whole gang, if it continues with fewer."""
 
     def encode(self) -> str:
         return json.dumps(asdict(self))
@@ -49,6 +55,11 @@ class PeerPlaces:
     @property
     def key(self) -> bytes:
         return peer_key(self.run)
+
+    @property
+    def resizes(self) -> bool:
+        """True if the gang continues with fewer nodes than it may have."""
+        return 0 < self.min_nodes < self.max_nodes
 
     @property
     def neighbour(self) -> int:
@@ -92,6 +103,9 @@ class PeerPlaces:
         Returns the CPU time that it took there, once the copy is complete and verified. Raises
         NotFound.
         """
+        # A gang that has shrunk to one node: its own memory serves the nodes that join.
+        if len(self.keepers) == 1:
+            return 0.0
         head = {
             "op": "copy",
             "keep": list(keep),
@@ -126,27 +140,36 @@ class PeerPlaces:
         )
 
     def find_memory(self, rank: int, version: Version) -> int:
-        """Returns the number of the staging memory that holds this rank's `version`; -1: none."""
+        """Returns the number of this process's staging memory that holds a shard of `version`; -1:
+        none. `rank` is the rank of this process, which may have staged the shard as another one.
+        """
         memory = -1
-        for shard in self._ask_for_shards(self.place):
+        local = rank % self.ranks_per_node
+        for shard in self._ask_for_shards(self.keepers[self.place]):
             shard_version = (shard["step"], shard["attempt"])
-            if shard["rank"] == rank and shard_version == version:
+            if shard["local"] == local and shard_version == version:
                 memory = max(memory, shard["memory"])
         return memory
 
+    @property
+    def sources(self) -> tuple[Address, ...]:
+        """Addresses of all keepers that may hold shards: those of members come first."""
+        return (*self.keepers, *self.leaving)
+
     def held(self) -> dict[int, list[Head]]:
-        """Returns what each keeper holds, by place; nothing for a keeper that does not answer.
+        """Returns what each keeper of `sources` holds, by its number there; nothing for a keeper
+        that does not answer.
 
         A shard is described by rank, step, attempt, world_size, start, bytes, length and sha256 of
-        its manifest, and the number of its staging memory.
+        its manifest, the number of its staging memory and the local rank that has it.
         """
-        count = len(self.keepers)
-        with ThreadPoolExecutor(min(16, count), thread_name_prefix="peers") as pool:
-            return dict(enumerate(pool.map(self._ask_for_shards, range(count))))
+        sources = self.sources
+        with ThreadPoolExecutor(min(16, len(sources)), thread_name_prefix="peers") as pool:
+            return dict(enumerate(pool.map(self._ask_for_shards, sources)))
 
-    def _ask_for_shards(self, place: int) -> list[Head]:
+    def _ask_for_shards(self, keeper: Address) -> list[Head]:
         try:
-            answer = ask(self.keepers[place], self.key, {"op": "have"})
+            answer = ask(keeper, self.key, {"op": "have"})
         except NotFound:
             return []
         return answer["held"]

@@ -54,6 +54,8 @@ class StoredShard:
     """Number of the trainer's start, as in its commits."""
     memory: int = -1
     """Number of the staging memory of this node's rank; -1: a neighbour's copy."""
+    local: int = -1
+    """Local rank of this node that staged it; -1: a neighbour's copy."""
 
     @property
     def version(self) -> Version:
@@ -70,6 +72,7 @@ class StoredShard:
             "bytes": self.manifest.length,
             "start": self.start,
             "memory": self.memory,
+            "local": self.local,
         }
 
     def find_object(self, name: str) -> memoryview | None:
@@ -114,7 +117,9 @@ class Keeper:
         """
         self._lock = threading.Lock()
         self._staged: dict[tuple[int, int], StoredShard] = {}
-        """Shards in staging memories, by rank and number of the memory."""
+        """Shards in staging memories, by local rank and number of the memory. The rank of a process
+        changes with the size of the gang, its memories do not.
+        """
         self._copies: dict[int, list[Slot]] = {}
         """Slots for copies of the neighbour's shards, by rank."""
         self._uploaders: list[int] = []
@@ -130,6 +135,12 @@ class Keeper:
         self.port: int = self._listener.getsockname()[1]
         self._free_connections = threading.BoundedSemaphore(MOST_CONNECTIONS)
         threading.Thread(target=self._accept, name="keeper", daemon=True).start()
+
+    @property
+    def uploader_count(self) -> int:
+        """Number of ranks of this epoch that have restored their state and started an uploader."""
+        with self._lock:
+            return 0 if self.epoch == self._closed_epoch else len(self._uploaders)
 
     def end_uploaders(self) -> None:
         """Kills the registered uploaders and returns when they have ended.
@@ -311,9 +322,10 @@ class Keeper:
             data=view,
             start=int(head["start"]),
             memory=memory,
+            local=local_rank,
         )
         with self._lock:
-            self._staged[manifest.rank, memory] = shard
+            self._staged[local_rank, memory] = shard
 
     def _receive_copy(
         self,
@@ -357,9 +369,9 @@ class Keeper:
                 return None
             slots = self._copies.setdefault(rank, [Slot() for _ in range(SLOTS)])
             slot = choose_slot(slots, version, keep)
+            remaining = self._drop_former_copies(rank, keep)
             if len(slot.room) < length:
                 slot.release()
-                remaining = self._drop_former_copies(rank, keep)
                 too_small = sum(len(candidate.room) < length for candidate in slots)
                 # Those that remain become free while this neighbour's copies arrive.
                 check_room(rank, length, max(1, too_small - remaining))
@@ -373,8 +385,8 @@ class Keeper:
     def _drop_former_copies(self, rank: int, keep: tuple[Any, ...]) -> int:
         """Drops copies of a former neighbour that are older than `keep`.
 
-        A replacement in another failure domain changes whose copies come here. Returns how many
-        copies of former neighbours remain. Caller holds the lock.
+        A replacement in another failure domain, and another size of the gang, change whose copies
+        come here. Returns how many copies of former neighbours remain. Caller holds the lock.
         """
         ranks_per_node = len(self._memories)
         remaining = 0
@@ -459,6 +471,19 @@ def check_room(
         raise Refused(
             f"rank {rank} needs {size}, {needed / 1e6:.0f} MB, and {free / 1e6:.0f} MB are free"
         )
+
+
+def memory_limit() -> int:
+    """Returns how much memory this container may take in all."""
+    limits: list[int] = []
+    with suppress(OSError, ValueError):  # no limit: "max"
+        limits.append(int(MEMORY_LIMIT.read_text()))
+    with suppress(OSError, ValueError):
+        for line in MEMINFO.read_text().splitlines():
+            if line.startswith("MemTotal"):
+                kibibytes = int(line.split()[1])
+                limits.append(kibibytes << 10)
+    return min(limits, default=1 << 62)
 
 
 def free_bytes() -> int:

@@ -24,8 +24,9 @@ from holdfast.support import object_names
 MOST_OFFERS = 4
 """A node holds at most this many complete versions of a rank."""
 _RANK = re.compile(r"/rank-(\d{5})[.-]")
-_VersionOfStart = tuple[int, int, str]
-"""Step, number of the trainer's start, attempt."""
+NOWHERE = -1
+_VersionOfStart = tuple[int, int, str, int]
+"""Step, number of the trainer's start, attempt, number of ranks."""
 _ShardsByRank = dict[int, list[tuple[int, Head]]]
 """Place and description of each copy of a rank's shard."""
 
@@ -41,32 +42,33 @@ class Offer:
     """Lengths of the manifests, by rank."""
     holders: Sequence[Sequence[int]]
     """Places that hold a rank's shard, by rank."""
+    homes: Sequence[int]
+    """Place of the process that staged a rank's shard, by rank; NOWHERE if it has left."""
 
 
 def list_offers(
     places: PeerPlaces,
-    world_size: int,
     *,
     above: int,
     start: int,
 ) -> list[Offer]:
     """Lists versions of which every rank's shard is in memory, the newest first, one for each step.
 
-    Ignores versions older than step `above`, and those of trainers before start number `start`.
+    Ignores versions older than step `above`, and those of trainers before start number `start`. A
+    version may be of another number of ranks than this start has.
     """
     shards_by_version: defaultdict[_VersionOfStart, _ShardsByRank] = defaultdict(dict)
     for place, shards in places.held().items():
         for shard in shards:
-            if shard["world_size"] != world_size:
-                continue
             if shard["step"] < above or shard["start"] < start:
                 continue
-            version = (shard["step"], shard["start"], shard["attempt"])
+            version = (shard["step"], shard["start"], shard["attempt"], shard["world_size"])
             shards_by_rank = shards_by_version[version]
             shards_by_rank.setdefault(shard["rank"], []).append((place, shard))
     offers: dict[int, Offer] = {}
-    for step, start_number, attempt in sorted(shards_by_version, reverse=True):
-        shards_by_rank = shards_by_version[step, start_number, attempt]
+    for version in sorted(shards_by_version, reverse=True):
+        step, _, attempt, world_size = version
+        shards_by_rank = shards_by_version[version]
         is_whole = len(shards_by_rank) == world_size
         if is_whole and step not in offers and _copies_agree(shards_by_rank):
             copies_in_order = [shards_by_rank[rank] for rank in range(world_size)]
@@ -92,12 +94,15 @@ def _make_offer(
 ) -> Offer:
     shards: list[Head] = []
     holders: list[tuple[int, ...]] = []
+    homes: list[int] = []
     for copies in copies_by_rank:
         _, shard = copies[0]
         shards.append(shard)
         # Each place once, in order.
         places = dict.fromkeys(place for place, _ in copies)
         holders.append(tuple(places))
+        staged_at = [place for place, shard in copies if shard["memory"] >= 0]
+        homes.append(staged_at[0] if staged_at else NOWHERE)
     lengths = tuple(shard["length"] for shard in shards)
     manifests = tuple(
         ManifestDigest(length=shard["length"], sha256=shard["sha256"]) for shard in shards
@@ -117,6 +122,7 @@ def _make_offer(
         commit=commit.encode().decode(),
         lengths=lengths,
         holders=tuple(holders),
+        homes=tuple(homes),
     )
 
 
@@ -184,8 +190,8 @@ class PeerStorage:
         }
         reason = "no place has it"
         for place in self._order_holders(offer, rank):
-            if self._is_local(name, rank, place):
-                data = self._map_local_shard(name, offer)
+            if self._is_local(name, offer, rank, place):
+                data = self._map_local_shard(name, offer, rank)
                 if data:
                     # Not over the keeper's socket, which takes as much CPU as all else together.
                     source = torch.frombuffer(data[start:end], dtype=torch.uint8)
@@ -194,7 +200,7 @@ class PeerStorage:
                     return
             try:
                 ask(
-                    self._places.keepers[place],
+                    self._places.sources[place],
                     self._places.key,
                     question,
                     into=into,
@@ -232,20 +238,28 @@ class PeerStorage:
         return Stat(name=name, bytes=length, modified=0.0)
 
     def _order_holders(self, offer: Offer, rank: int) -> Sequence[int]:
-        home = rank // self._places.ranks_per_node
+        home = offer.homes[rank]
         return sorted(offer.holders[rank], key=lambda place: (place == home) == self._copies_first)
 
     def _is_local(
         self,
         name: str,
+        offer: Offer,
         rank: int,
         place: int,
     ) -> bool:
-        home = rank // self._places.ranks_per_node
-        return rank == self._rank and place == home and name.endswith(".bin")
+        """Tells whether this process staged the shard of `rank`, as that rank or as another one."""
+        size = self._places.ranks_per_node
+        is_own = place == self._places.place and rank % size == self._rank % size
+        return is_own and place == offer.homes[rank] and name.endswith(".bin")
 
-    def _map_local_shard(self, name: str, offer: Offer) -> memoryview | None:
-        """Maps a shard of this rank's staging memory; None: the memory no longer holds it."""
+    def _map_local_shard(
+        self,
+        name: str,
+        offer: Offer,
+        rank: int,
+    ) -> memoryview | None:
+        """Maps a shard of this process's staging memory; None: the memory no longer holds it."""
         with self._mapping:
             if name in self._staged:
                 return self._staged[name]
@@ -255,7 +269,7 @@ class PeerStorage:
                 self._places.run,
                 offer.step,
                 attempt,
-                self._rank,
+                rank,
             )
             payload = self._manifests.get(manifest_name)
             memory = self._places.find_memory(self._rank, version)

@@ -12,6 +12,7 @@ from holdfast.checkpoint.failpoints import failpoint
 from holdfast.checkpoint.format import fence
 from holdfast.checkpoint.format.commit import committed_steps, read_commit, survey
 from holdfast.checkpoint.peers.keeper_client import PeerPlaces
+from holdfast.checkpoint.peers.protocol import Address
 from holdfast.checkpoint.peers.storage import Offer, PeerStorage, list_offers
 from holdfast.checkpoint.ranks import Ranks, agree_or_raise, outcome
 from holdfast.checkpoint.restore import Restored, restore
@@ -136,9 +137,12 @@ def restore_from_memory(
             places,
         )
     )
-    bodies, committed = agree_or_raise(ranks, survey_outcome)["value"]
+    bodies, committed, leaving = agree_or_raise(ranks, survey_outcome)["value"]
     if not bodies:
         return None
+    # Offers number the keepers as the coordinator sees them, and another launcher may have seen a
+    # node leave a moment later.
+    places = replace(places, leaving=[(host, port) for host, port in leaving])
     offers = [Offer(**body) for body in bodies]
     # A version that does not verify on all ranks is read again from the copies, then the version
     # before is tried.
@@ -191,10 +195,12 @@ def _list_offers(
     run: str,
     ranks: Ranks,
     places: PeerPlaces,
-) -> tuple[list[dict[str, Any]], list[int]]:
-    """Return the versions in memory that may be restored, and the committed steps."""
+) -> tuple[list[dict[str, Any]], list[int], list[Address]]:
+    """Return the versions in memory that may be restored, the committed steps, and the keepers of
+    nodes that leave.
+    """
     if not ranks.coordinator:
-        return [], []
+        return [], [], []
     committed = committed_steps(storage, run)
     newest = (
         read_commit(
@@ -209,7 +215,6 @@ def _list_offers(
     if newest:
         offers = list_offers(
             places,
-            ranks.world_size,
             above=newest.step,
             start=newest.epoch,
         )
@@ -217,11 +222,10 @@ def _list_offers(
         above = max(committed, default=0)
         offers = list_offers(
             places,
-            ranks.world_size,
             above=above,
             start=0,
         )
-    return [asdict(offer) for offer in offers], committed
+    return [asdict(offer) for offer in offers], committed, [*places.leaving]
 
 
 def _take_fence(

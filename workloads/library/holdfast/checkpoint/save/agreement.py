@@ -9,10 +9,18 @@ import torch
 
 from holdfast.checkpoint.format import Manifest
 from holdfast.checkpoint.format.validation import NOTES_KEY
-from holdfast.checkpoint.ranks import Outcome, Ranks, agree_or_raise, encode_failure
+from holdfast.checkpoint.peers.keeper_client import PeerPlaces
+from holdfast.checkpoint.ranks import (
+    Outcome,
+    Ranks,
+    agree_or_raise,
+    encode_failure,
+    on_every_rank,
+)
+from holdfast.checkpoint.save.resizing import check_entries, check_memory, check_meshes
 from holdfast.checkpoint.save.uploader_process import ANOTHER_RANK_FAILED
 from holdfast.checkpoint.state import Captured, capture
-from holdfast.checkpoint.state.tensors import Piece, make_pieces
+from holdfast.checkpoint.state.tensors import Piece, make_pieces, stream_bytes
 from holdfast.checkpoint.stores.storage import random_hex
 from holdfast.support.errors import InputError
 
@@ -46,6 +54,25 @@ def check_state(state: State, ranks: Ranks) -> None:
         captured = NOTHING
         outcome = encode_failure(error)
     agree_on_save(ranks, outcome, captured)
+
+
+def check_resizable(state: State, ranks: Ranks, places: PeerPlaces) -> None:
+    """Checks that a gang may continue with any number of nodes that it allows.
+
+    Raises InputError on every rank.
+    """
+    own_bytes = 0
+
+    def check() -> None:
+        nonlocal own_bytes
+        check_entries(state)
+        captured = capture(state)
+        check_meshes(captured, places, ranks.world_size)
+        own_bytes = stream_bytes(make_pieces(captured, ranks.rank, ranks.world_size))
+
+    on_every_rank(ranks, check)
+    total_bytes = ranks.agree(own_bytes, sum)
+    on_every_rank(ranks, lambda: check_memory(total_bytes, places))
 
 
 def _check_moments(state: State) -> None:

@@ -30,6 +30,7 @@ from holdfast.checkpoint.save.agreement import (
     step_error,
 )
 from holdfast.checkpoint.save.copies import NONE, Copies
+from holdfast.checkpoint.save.resizing import check_entries
 from holdfast.checkpoint.save.staging import Staging, steady_keys
 from holdfast.checkpoint.save.uploader import Job, Report, Uploader, UploadOrders
 from holdfast.checkpoint.settings import Tuning
@@ -317,6 +318,8 @@ class CheckpointWriter:
             return {"skip": skip}, NOTHING, [], 0
         try:
             self._check_step(step)
+            if self._copies and self._copies.places.resizes:
+                check_entries(state)  # the first step may have added values of the optimizer
             captured = capture(state)
             pieces = self._own_pieces(captured)
             steady = steady_keys(state, captured) if self.overlaps else ()

@@ -80,6 +80,7 @@ class ForkedRanks:
         """Process ids of the ranks."""
         self._has_report = False
         """True once the fork server has reported since the last request."""
+        self._is_ready = threading.Event()
         self._exit_codes: SimpleQueue[int | None] = SimpleQueue()
         threading.Thread(target=self._listen, name="forked-ranks", daemon=True).start()
 
@@ -96,6 +97,10 @@ class ForkedRanks:
             self._has_report = False
             self._socket.sendall(request.encode() + b"\n")
             self._changed.wait_for(lambda: self._has_report)
+
+    def wait_until_ready(self) -> None:
+        """Waits until the fork server has imported what the ranks need."""
+        self._is_ready.wait()
 
     def signal(self, number: signal.Signals) -> None:
         """Sends a signal to the ranks, and SIGKILL to their process groups."""
@@ -125,8 +130,12 @@ class ForkedRanks:
         with suppress(OSError):
             for line in self._lines:
                 report: dict[str, list[int]] = json.loads(line)
+                if not report:
+                    self._is_ready.set()
+                    continue
                 self._update(running=set(report["running"]), codes=report["codes"])
         # The fork server was lost, and killed its ranks with it.
+        self._is_ready.set()
         codes = [EXIT_RETRY] * max(1, len(self.running))
         self._update(running=set(), codes=codes)
 
@@ -153,6 +162,8 @@ def _serve(
         # All members wait for the first start of a replacement, which compiles nothing before its
         # first step.
         defer_compiler(settings=True)
+    with suppress(OSError):
+        connection.sendall(b"{}\n")
     # The end of a rank wakes this process through a socket: macOS has no descriptor for a process.
     wakeup_reader, wakeup_writer = socket.socketpair()
     wakeup_reader.setblocking(False)

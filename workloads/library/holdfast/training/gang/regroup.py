@@ -22,6 +22,8 @@ from holdfast.training.gang.membership import Epoch, Member, newest_number, prop
 from holdfast.training.gang.peer_client import Peers, parse_epoch, select_members
 from holdfast.training.gang.reachability import TRIES, make_unreachable_error
 
+LEAVING = "leaving"
+"""Entry of a status: this member has a notice, and serves its memory until its window ends."""
 _LOOK_S = 0.05
 
 
@@ -39,10 +41,13 @@ class Regroup:
         hold_s: float,
         stop_asked: Callable[[], bool],
         silent_s: float = SILENT_S,
+        leaves_at_once: bool = False,
     ) -> None:
         """`gather_s` is the time that a start waits for more than the minimum of members, `hold_s`
-        the time that too few wait. `silent_s` is that of FailureDetector.
+        the time that too few wait. `silent_s` is that of FailureDetector. With `leaves_at_once` a
+        member with a notice enters no other epoch.
         """
+        self._leaves_at_once = leaves_at_once
         self._storage = storage
         self._run = run
         self.control = control
@@ -116,14 +121,20 @@ class Regroup:
         """Returns the epoch after `epoch`: its living members, less those of `without`, and those
         that ask to join.
 
-        `detector` is the one that surveyed the members until now. Raises Expelled.
+        `detector` is the one that surveyed the members until now. Raises Expelled, and Preempted
+        if a member with a notice leaves at once.
         """
         remaining = [member for member in epoch.members if member.index not in without]
         start = time.monotonic()
         other_indices = [member.index for member in remaining if member != self._me]
         detector = self.make_detector(other_indices, predecessor=detector)
+        departed = set[int]()
         while True:
+            if self._leaves_at_once and self._stop_asked():
+                raise Preempted(0)
             answers = select_members(remaining, detector.survey())
+            departed |= {member.index for member in find_leaving(answers)}
+            remaining = [member for member in remaining if member.index not in departed]
             # Members that finished do not report. The lowest one commits and exits.
             finished = set[Member]()
             for member, status in answers.items():
@@ -140,8 +151,9 @@ class Regroup:
                 continue
             # If this member was frozen, others have met without it: the next epoch exists already.
             is_decided = _has_newer_epoch(answers.values(), epoch)
-            if detector.unanswered and not is_decided:
-                self._log_unanswered(epoch, detector.unanswered)
+            unanswered = detector.unanswered - departed
+            if unanswered and not is_decided:
+                self._log_unanswered(epoch, unanswered)
                 continue
             next_epoch = self._lead(
                 epoch,
@@ -369,6 +381,11 @@ def successor(
         members=members,
         ending=is_too_small,
     )
+
+
+def find_leaving(statuses: Mapping[Member, Mapping[str, Any]]) -> list[Member]:
+    """Returns the members that have a notice and show that they enter no other epoch."""
+    return [member for member, status in statuses.items() if status.get(LEAVING)]
 
 
 def _count_unheard(answer: Mapping[str, Any] | None, me: Member) -> int:

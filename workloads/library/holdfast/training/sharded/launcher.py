@@ -5,40 +5,44 @@ A state that is sharded over nodes needs every node. When one is lost, the launc
 end their ranks, keep the staged shards, and wait in the next epoch for the replacement. Then all
 start their ranks again. Each rank restores its shard from its node's memory or from the
 neighbour's, or from the bucket if no whole step is in memory.
+
+A gang with a least number of nodes does not wait: the next epoch has the nodes that remain, and
+their ranks divide the state among themselves. A node that joins, and one that has a notice, end the
+epoch at the boundary of a step, once its state is in the memory of all nodes.
 """
 
-# Why it is so: infra/decisions/0115.
+# Why it is so: infra/decisions/0115 and 0136.
 
 import contextlib
 import os
 import secrets
+import signal
 import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from datetime import timedelta
 from queue import Empty, SimpleQueue
 from typing import Any
 
 from holdfast.checkpoint import Tuning
-from holdfast.checkpoint.errors import CheckpointExit
+from holdfast.checkpoint.errors import CheckpointExit, Preempted
 from holdfast.checkpoint.peers import Keeper, PeerPlaces
 from holdfast.checkpoint.stores import client_of
 from holdfast.runtime import logs
-from holdfast.runtime.shutdown import Shutdown
-from holdfast.support.errors import InputError
-from holdfast.support.values import between
+from holdfast.runtime.shutdown import DRAIN_SIGNAL, Shutdown
 from holdfast.training.errors import Expelled
-from holdfast.training.gang.failure_detector import SILENT_S
+from holdfast.training.gang.failure_detector import LOOK_S, SILENT_S
 from holdfast.training.gang.forked_ranks import ForkedRanks
 from holdfast.training.gang.liveness import Lag, Watch
-from holdfast.training.gang.member_addresses import MAX_RANKS, Address
+from holdfast.training.gang.member_addresses import Address
 from holdfast.training.gang.member_server import Control
 from holdfast.training.gang.membership import Epoch, Member
 from holdfast.training.gang.peer_client import Peers, select_members
 from holdfast.training.gang.process_group import opening
-from holdfast.training.gang.regroup import Regroup
+from holdfast.training.gang.regroup import LEAVING, Regroup, find_leaving
 from holdfast.training.gang.saves import open_store
+from holdfast.training.sharded.epoch_end import RESIZING, RESTORED, EpochEnd
+from holdfast.training.sharded.settings import ShardedNode, check_shapes, describe_versions
 from holdfast.training.tcp_gate import LOOPBACK, Gate, Tunnel, host_loopback_store, join_key
 from holdfast.vocabulary import exit_codes
 from holdfast.vocabulary.environment import (
@@ -47,61 +51,14 @@ from holdfast.vocabulary.environment import (
     ENV_LOCAL_WORLD_SIZE,
     ENV_PEERS,
 )
-from holdfast.vocabulary.lifecycle import DEFAULT_WINDOW
 
 MEMORIES = 3
 """Staging memories of a rank: one with the last step, one that is copied, one that is uploaded."""
 CONNECT_S = 60.0
+GATHER_S = 20.0
+"""Seconds that a start, or a node that joins, waits for more nodes."""
 MAX_DOMAIN = 200
 """Longest failure domain, in characters: each rank gets those of all nodes."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ShardedNode:
-    """Settings of a sharded gang and the number of this node."""
-
-    command: Sequence[str]
-    checkpoints: str
-    """URL of the run's checkpoints, where the gang's epochs are too."""
-    run: str
-    nodes: tuple[Address, ...]
-    """Address of every node; the port above is used too."""
-    place: int
-    """Number of this node."""
-    processes: int
-    """Number of processes of each node."""
-    copies: int = 1
-    """Number of copies of each shard in another node's memory: 0 or 1."""
-    wait_s: float = 1800.0
-    """Seconds that the gang waits for a lost node before it releases its nodes."""
-    window_s: float = DEFAULT_WINDOW.pod_s
-
-    def __post_init__(self) -> None:
-        between(
-            "processes of a node",
-            self.processes,
-            1,
-            MAX_RANKS,
-        )
-        between(
-            "seconds to wait for a lost node",
-            self.wait_s,
-            0,
-            7 * 86_400,
-        )
-        between(
-            "node number is out of range",
-            self.place,
-            0,
-            len(self.nodes) - 1,
-        )
-        between(
-            "copies of each shard",
-            self.copies,
-            0,
-            min(1, len(self.nodes) - 1),
-            fix="--copies 0, or --nodes 2 and more: a copy is on another node",
-        )
 
 
 def run_sharded(node: ShardedNode, shutdown: Shutdown) -> int:
@@ -140,15 +97,16 @@ class _Launcher:
             self._control = Control(me, port, key)
         with opening(port + 1):
             self._gate = Gate(port + 1, key, timeout=timedelta(seconds=CONNECT_S))
-        domain = os.environ.get(ENV_GANG_DOMAIN, "")[:MAX_DOMAIN]
-        shape = f"{len(node.nodes)} nodes of {node.processes} processes"
+        self._showing = threading.Lock()
         self._keeper = Keeper(node.run, self._memories)
-        self._control.shown |= {
-            "keeper": self._keeper.port,
-            "domain": domain,
-            "shape": shape,
-        }
+        self._show(
+            keeper=self._keeper.port,
+            domain=os.environ.get(ENV_GANG_DOMAIN, "")[:MAX_DOMAIN],
+            shape=node.describe_shape(),
+            versions=describe_versions(),
+        )
         self._peers = Peers(node.nodes, key)
+        self._epoch_end = EpochEnd(node, self._control, self._peers)
         storage = open_store(
             node.checkpoints,
             Tuning(),
@@ -156,17 +114,19 @@ class _Launcher:
             hold_s=node.wait_s,
         )
         self._lag = Lag(120.0)
-        # A notice ends this node only: the memory of the others is needed.
+        # A notice ends this node only. A gang that waits for all nodes meets again with this one's
+        # replacement, so until then it serves its memory as a member.
         self._regroup = Regroup(
             storage,
             node.run,
             self._control,
             self._peers,
             self._lag,
-            min_members=len(node.nodes),
-            gather_s=20.0,
+            min_members=node.fewest,
+            gather_s=GATHER_S,
             hold_s=node.wait_s,
-            stop_asked=lambda: False,
+            stop_asked=lambda: node.resizes and shutdown.requested,
+            leaves_at_once=node.resizes,
         )
         self._exit_codes: SimpleQueue[int | None] = SimpleQueue()
         """Exit codes of the ranks; None if another node was lost."""
@@ -183,8 +143,12 @@ class _Launcher:
         threading.Thread(target=self._forward_notice, daemon=True).start()
         # Checked before joining: a mismatched node would block the running ones forever.
         statuses = self._peers.look(range(len(self._node.nodes)))
-        self._check_shapes(statuses.values())
+        check_shapes(self._node, self._control.shown, statuses.values())
+        if self._node.resizes:
+            # A gang that is at work stops for this node's first start.
+            self._ranks.wait_until_ready()
         epoch = self._regroup.join()
+        start = time.monotonic()
         while True:
             # An epoch with fewer nodes means that the gang has waited long enough.
             if epoch.ending:
@@ -194,20 +158,22 @@ class _Launcher:
                     " long",
                 )
                 return exit_codes.EXIT_RETRY
-            start = time.monotonic()
             with self._watch.over(epoch):
                 code = self._run_epoch(epoch, start)
-            if code is not None:
+            if code is not None and not self._is_leaving(code):
                 return code
-            logs.warning(
-                "gang",
-                f"epoch {epoch.number} lost a node: this node keeps its memory and waits",
-            )
+            start = time.monotonic()
+            self._log_epoch_end(epoch)
             self._ranks.end()
             self._keeper.end_uploaders()
             self._control.lose(epoch)
             try:
+                if self._is_leaving(exit_codes.EXIT_PREEMPTED):
+                    raise Preempted(0)
                 epoch = self._regroup.find_next(epoch, detector=self._watch.detector)
+            except Preempted:
+                self._epoch_end.serve_memory(epoch, self._shutdown)
+                raise
             except Expelled:
                 epoch = self._regroup.join()
 
@@ -217,37 +183,39 @@ class _Launcher:
         self._gate.close()
         self._control.close()
 
-    def _check_shapes(self, statuses: Iterable[Mapping[str, Any]]) -> None:
-        """Raises InputError if another node has other numbers of nodes or processes."""
-        shape = self._control.shown["shape"]
-        for status in statuses:
-            other_shape = status.get("shape", shape)
-            if other_shape != shape:
-                raise InputError(
-                    "nodes of the sharded gang were started with different numbers",
-                    got=f"{shape} here, {other_shape} at another node",
-                    allowed="the same --nodes and --processes on all nodes",
-                    fix=(
-                        "use the same --nodes and --processes on every node; to change the size,"
-                        " stop all nodes first: the state then comes from the bucket"
-                    ),
-                )
+    def _show(self, **entries: int | str) -> None:
+        """Adds entries to the status that other nodes read."""
+        with self._showing:  # the notice comes in a thread
+            self._control.shown = {**self._control.shown, **entries}
+
+    def _is_leaving(self, code: int) -> bool:
+        """Tells whether this node leaves a gang that goes on, and has ended with `code`."""
+        has_notice = self._node.resizes and self._shutdown.requested
+        return has_notice and code in (exit_codes.EXIT_PREEMPTED, exit_codes.EXIT_RETRY)
+
+    def _log_epoch_end(self, epoch: Epoch) -> None:
+        if self._is_leaving(exit_codes.EXIT_PREEMPTED):
+            action = "this node leaves, and serves its memory until the others have it"
+        elif self._node.resizes:
+            action = "this node keeps its memory and goes on with those that remain or join"
+        else:
+            action = "this node keeps its memory and waits"
+        reason = "ends at a step" if self._epoch_end.is_at_step(epoch) else "lost a node"
+        logs.warning("gang", f"epoch {epoch.number} {reason}: {action}")
 
     def _run_epoch(self, epoch: Epoch, start: float) -> int | None:
         """Runs the ranks in this epoch.
 
         Returns the exit code of the node, or None if another node was lost.
         """
+        self._epoch = epoch
         self._keeper.epoch = epoch.number
         self._exit_codes = SimpleQueue()
         leads = epoch.lead == self._control.me
         if leads:
             # A new store for each epoch: in the last one ranks would find keys of dead ranks.
             self._gate.store = host_loopback_store(timedelta(seconds=CONNECT_S))
-        self._control.shown = {
-            **self._control.shown,
-            "ready": epoch.number,
-        }
+        self._show(ready=epoch.number)
         statuses = self._await_statuses(epoch)
         if statuses is None:
             return None
@@ -286,9 +254,15 @@ class _Launcher:
             "gang",
             f"epoch {epoch.number}: ranks started after {time.monotonic() - start:.2f} s",
         )
+        if self._shutdown.requested:  # the notice came while no rank was running
+            self._ranks.signal(signal.SIGTERM)
         codes: list[int] = []
         while len(codes) < self._node.processes:
-            code = exit_queue.get()
+            try:
+                code = exit_queue.get(timeout=LOOK_S if self._node.resizes else None)
+            except Empty:
+                self._observe(epoch)
+                continue
             if code is None:
                 return None
             codes.append(code)
@@ -299,6 +273,25 @@ class _Launcher:
         self._await_others(epoch)
         return exit_codes.EXIT_COMPLETE
 
+    def _observe(self, epoch: Epoch) -> None:
+        """Shows whether the ranks have restored, and on the lead lets nodes join."""
+        if self._keeper.uploader_count < self._node.processes:
+            return
+        self._show(**{RESTORED: epoch.number})
+        is_asked = self._control.shown.get(RESIZING) == epoch.number
+        if epoch.lead != self._control.me or is_asked or self._shutdown.requested:
+            return
+        joiners = self._control.get_joiners()
+        if not joiners:
+            return
+        # They come one by one, and each time all ranks start again.
+        is_complete = len(joiners) + len(epoch.members) >= len(self._node.nodes)
+        if is_complete or self._control.get_join_wait_s() >= GATHER_S:
+            indices = ", ".join(map(str, sorted(joiners)))
+            logs.info("gang", f"epoch {epoch.number}: node {indices} joins at the next step")
+            self._show(**{RESIZING: epoch.number})
+            self._ranks.signal(DRAIN_SIGNAL)
+
     def _judge_failure(self, codes: list[int], exit_queue: SimpleQueue[int | None]) -> int | None:
         """Returns the exit code of the node after a rank failed, or None if another node was lost.
 
@@ -306,7 +299,10 @@ class _Launcher:
         no node was lost, this node has failed.
         """
         # A program may take a lost peer for a bug, but not for bad input.
-        if exit_codes.EXIT_BAD_INPUT not in codes:
+        if self._node.resizes and exit_codes.EXIT_BAD_INPUT not in codes:
+            if self._epoch_end.await_cause(self._epoch, codes, exit_queue):
+                return None
+        elif exit_codes.EXIT_BAD_INPUT not in codes:
             wait_s = 2 * SILENT_S + 2.0
             if exit_codes.EXIT_PREEMPTED in codes:
                 # A rank that stops for another node's notice does so before that node's end.
@@ -339,13 +335,16 @@ class _Launcher:
         while time.monotonic() < deadline:
             statuses = self._peers.look_at_members([*epoch.members])
             if epoch.lead in statuses:
-                self._check_shapes([statuses[epoch.lead]])
+                check_shapes(self._node, self._control.shown, [statuses[epoch.lead]])
+            # Such a member starts no ranks in this epoch.
+            if self._node.resizes and (find_leaving(statuses) or self._shutdown.requested):
+                return None
             ready = list[dict[str, Any]]()
             for member in epoch.members:  # sorted by node
                 status = statuses.get(member, {})
                 if status.get("ready") == epoch.number:
                     ready.append(status)
-            if len(ready) == len(self._node.nodes):
+            if len(ready) == len(epoch.members):
                 return ready
             with contextlib.suppress(Empty):
                 if self._exit_codes.get(timeout=0.05) is None:
@@ -364,11 +363,12 @@ class _Launcher:
         """
         node = self._node
         size = self._node.processes
+        position = epoch.members.index(self._control.me)
         environment = {
-            "RANK": str(node.place * size + rank),
+            "RANK": str(position * size + rank),
             ENV_LOCAL_RANK: str(rank),
-            "GROUP_RANK": str(node.place),
-            "WORLD_SIZE": str(len(node.nodes) * size),
+            "GROUP_RANK": str(position),
+            "WORLD_SIZE": str(len(epoch.members) * size),
             ENV_LOCAL_WORLD_SIZE: str(size),
             "MASTER_ADDR": LOOPBACK,
             "MASTER_PORT": str(store_port),
@@ -380,25 +380,48 @@ class _Launcher:
             return environment
         keepers = list[Address]()
         domains = list[str]()
-        for (host, _), status in zip(node.nodes, statuses, strict=True):
-            keepers.append((host, int(status["keeper"])))
+        for status in statuses:
+            keepers.append(self._find_keeper(status))
             domain = str(status.get("domain", ""))
             domains.append(domain[:MAX_DOMAIN])
         places = PeerPlaces(
             run=node.run,
             epoch=epoch.number,
-            place=node.place,
+            place=position,
             keepers=tuple(keepers),
             ranks_per_node=size,
             memories=tuple(self._memories[rank]),
             domains=tuple(domains),
+            leaving=self._find_leaving_keepers(epoch),
+            min_nodes=node.fewest,
+            max_nodes=len(node.nodes),
         )
         environment[ENV_PEERS] = places.encode()
         return environment
 
+    def _find_keeper(self, status: Mapping[str, Any]) -> Address:
+        host, _ = self._node.nodes[int(status["index"])]
+        return host, int(status["keeper"])
+
+    def _find_leaving_keepers(self, epoch: Epoch) -> tuple[Address, ...]:
+        """Returns the keepers of nodes that have left and still serve their memory."""
+        if not self._node.resizes:
+            return ()
+        members = {member.index for member in epoch.members}
+        statuses = self._peers.look(range(len(self._node.nodes)))
+        keepers = list[Address]()
+        for index, status in sorted(statuses.items()):
+            if index not in members and status.get(LEAVING):
+                keepers.append(self._find_keeper(status))
+        return tuple(keepers)
+
     def _forward_notice(self) -> None:
         """Waits for the notice and forwards it to the ranks. Runs in a thread."""
         self._shutdown.wait()
+        if self._node.resizes:
+            self._show(**{LEAVING: 1})  # before the ranks stop: the others then know why
+            self._ranks.forward_notice(self._shutdown, self._node.window_s)
+            return
         if not self._ranks.running:  # this node waits for another one and has nothing to lose
             os._exit(exit_codes.EXIT_PREEMPTED)
         self._ranks.forward_notice(self._shutdown, self._node.window_s)

@@ -276,7 +276,6 @@ class Blows:
             return False
         offers = list_offers(
             self._gang.places(),
-            NODES,
             above=restores[-1]["step"] + steps,
             start=self._start + 1,
         )

@@ -473,7 +473,6 @@ class Model:
         places = SimpleNamespace(run="job", held=lambda: list_shards(state))
         offers = self.offers(
             cast(PeerPlaces, places),
-            self.nodes,
             above=0,
             start=0,
         )

@@ -102,9 +102,9 @@ def list_shards(state: State) -> dict[int, list[Description]]:
     shards: dict[int, list[Description]] = {}
     for place, node in enumerate(state.nodes):
         shards[place] = []
-        for version in node.announced:
+        for memory, version in enumerate(node.announced):
             if version != NONE:
-                shards[place].append(_describe(place, version, count))
+                shards[place].append(_describe(place, version, count, memory=memory))
         neighbour = (place - 1) % count
         for version, _ in node.copies:
             if version != NONE:
@@ -116,8 +116,11 @@ def _describe(
     rank: int,
     version: Version,
     world_size: int,
+    *,
+    memory: int = -1,
 ) -> Description:
     return {
+        "memory": memory,
         "length": 1,
         "sha256": "0" * 64,
         "bytes": 1,

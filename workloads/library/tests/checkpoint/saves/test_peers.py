@@ -81,7 +81,6 @@ class Pair:
             iter(
                 list_offers(
                     self.places[0],
-                    2,
                     above=above,
                     start=start,
                 )

@@ -45,6 +45,7 @@ class ShardedGang(Launched):
         copies: int = 1,
         child: str = CHILD,
         wait_s: float = 60.0,
+        min_nodes: int = 0,
         env: Mapping[str, str] | None = None,
         domains: Sequence[str] = (),
         **settings: Any,
@@ -63,6 +64,7 @@ class ShardedGang(Launched):
         self._copies = copies
         self._domains = tuple(domains or [""] * nodes)
         self._wait_s = wait_s
+        self._min_nodes = min_nodes
         self._port = free_run(2 * nodes)
         self._child = child
         self._env = env or {}
@@ -87,6 +89,7 @@ class ShardedGang(Launched):
         ]
         options += ["--run", self.run, "--checkpoints", self.settings["checkpoints"]]
         options += [] if self._copies else ["--copies", "0"]
+        options += ["--min-nodes", str(self._min_nodes)] if self._min_nodes else []
         command = [
             sys.executable,
             "-m",

@@ -30,7 +30,7 @@ from holdfast.training.gang.member_server import EPOCHS, Control
 from holdfast.training.gang.membership import Epoch, Member, newest_number, propose, read_epoch
 from holdfast.training.gang.node import Node
 from holdfast.training.gang.peer_client import Peers, Survey
-from holdfast.training.sharded.launcher import ShardedNode
+from holdfast.training.sharded.settings import ShardedNode
 from holdfast.training.tcp_gate import join_key
 from holdfast.vocabulary.environment import ENV_KEY_FILE
 from workloads.library.tests.training.elastic.gangs import free_ports

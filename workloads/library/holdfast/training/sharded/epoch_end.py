@@ -1,0 +1,119 @@
+"""How an epoch of a gang that resizes ends: by a loss, or at a step for a notice or a node that
+joins.
+"""
+
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from queue import Empty, SimpleQueue
+from typing import Any
+
+from holdfast.runtime.shutdown import Shutdown
+from holdfast.training.gang.failure_detector import LOOK_S, SILENT_S, FailureDetector
+from holdfast.training.gang.member_server import Control
+from holdfast.training.gang.membership import Epoch, Member
+from holdfast.training.gang.peer_client import Peers, parse_epoch, select_members
+from holdfast.training.gang.regroup import LEAVING
+from holdfast.training.sharded.settings import ShardedNode
+
+RESIZING = "resizing"
+"""Entry of a status: number of the epoch that the lead ends at a step, to let nodes join."""
+RESTORED = "restored"
+"""Entry of a status: number of the epoch in which all ranks of the node have restored."""
+STOPPING_S = 3.0
+"""Longest time that ranks which have stopped at a step take to exit."""
+
+
+class EpochEnd:
+    """Asks the other launchers why an epoch ends, and what they still need of this node."""
+
+    def __init__(self, node: ShardedNode, control: Control, peers: Peers) -> None:
+        self._node = node
+        self._control = control
+        self._peers = peers
+
+    def is_at_step(self, epoch: Epoch) -> bool:
+        """Tells whether a member has asked all to stop at a step, to leave or to let others join."""
+        if not self._node.resizes:
+            return False
+        for status in self._peers.look_at_members([*epoch.members]).values():
+            if status.get(LEAVING) or status.get(RESIZING) == epoch.number:
+                return True
+        return False
+
+    def await_cause(
+        self,
+        epoch: Epoch,
+        codes: list[int],
+        exit_queue: SimpleQueue[int | None],
+    ) -> bool:
+        """Tells, after a rank of this node has ended, whether the others go on without some node,
+        or with more. Waits for the node's other ranks if all stopped at a step.
+
+        `codes` are those of the ranks that have ended; further ones are added.
+        """
+        deadline = time.monotonic() + 2 * SILENT_S
+        # A rank that failed is evidence that another was lost: less silence is needed than while
+        # all work.
+        members = [member for member in epoch.members if member != self._control.me]
+        indices = [member.index for member in members]
+        detector = FailureDetector(self._peers, indices, silent_s=LOOK_S)
+        while not self._has_stopped(epoch, members, detector):
+            if detector.silent:
+                return True
+            if time.monotonic() > deadline:
+                return False
+            with suppress(Empty):
+                if exit_queue.get(timeout=LOOK_S) is None:
+                    return True
+        deadline = time.monotonic() + STOPPING_S
+        while len(codes) < self._node.processes and time.monotonic() < deadline:
+            with suppress(Empty):
+                code = exit_queue.get(timeout=LOOK_S)
+                if code is None:
+                    return True
+                codes.append(code)
+        return True
+
+    def _has_stopped(
+        self,
+        epoch: Epoch,
+        members: list[Member],
+        detector: FailureDetector,
+    ) -> bool:
+        statuses = detector.survey()
+        if self._control.shown.get(RESIZING) == epoch.number:
+            return True
+        return any(_has_ended(member, statuses.get(member.index), epoch) for member in members)
+
+    def serve_memory(self, epoch: Epoch, shutdown: Shutdown) -> None:
+        """Keeps this node's memory until the others have restored, or the window ends."""
+        while shutdown.seconds_left(self._node.window_s) > 0:
+            statuses = self._peers.look(range(len(self._node.nodes)))
+            if has_restored(statuses, epoch.number):
+                return
+            time.sleep(LOOK_S)
+
+
+def has_restored(statuses: Mapping[int, dict[str, Any]], number: int) -> bool:
+    """Tells whether the ranks of an epoch after `number` have restored on all its nodes."""
+    newest: Epoch | None = None
+    for status in statuses.values():
+        epoch = parse_epoch(status)
+        if epoch and epoch.number > number and (not newest or epoch.number > newest.number):
+            newest = epoch
+    if newest is None:
+        return False
+    members = select_members(newest.members, statuses)
+    if len(members) < len(newest.members):
+        return False
+    return {status.get(RESTORED) for status in members.values()} == {newest.number}
+
+
+def _has_ended(member: Member, status: Mapping[str, Any] | None, epoch: Epoch) -> bool:
+    """Tells whether a member says that the epoch is over, or was replaced."""
+    if status is None:
+        return False
+    if status.get("incarnation") != member.incarnation or status.get(LEAVING):
+        return True
+    return epoch.number in (status.get("lost"), status.get(RESIZING))

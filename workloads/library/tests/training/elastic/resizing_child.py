@@ -1,0 +1,112 @@
+"""A rank of a sharded gang that continues with fewer nodes, for tests: `python -m
+workloads.library.tests.training.elastic.resizing_child SETTINGS`.
+
+It waits at `gate_step` until the file `gate` is there, and shows by another that it does. What each
+start begins with, and each step that it does, go to the file `bits`, for any number of ranks alike.
+"""
+
+import hashlib
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor
+
+from holdfast.checkpoint import Checkpointer, PerRank, Tuning
+from holdfast.runtime.events import EventLog
+from holdfast.support.errors import run_cli
+from holdfast.training.sharded.logical_shards import LogicalShards
+from holdfast.vocabulary.telemetry import KIND_TRAINING
+
+WIDTH = 8
+
+
+def hash_state(model: nn.Module, optimizer: torch.optim.Optimizer) -> str:
+    """Returns the digest of the whole state, which does not depend on the number of ranks."""
+    digest = hashlib.sha256()
+    for parameter in model.parameters():
+        values = [parameter, *optimizer.state.get(parameter, {}).values()]
+        for value in values:
+            whole = value.full_tensor() if isinstance(value, DTensor) else value
+            digest.update(whole.detach().contiguous().numpy().tobytes())
+    return digest.hexdigest()
+
+
+def build(settings: dict[str, Any]) -> tuple[nn.Module, torch.optim.Optimizer, LogicalShards]:
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        nn.Linear(WIDTH, 64), nn.ReLU(), nn.Dropout(0.1), nn.Linear(64, 65), nn.Linear(65, 1)
+    )
+    for layer in (model[0], model[3]):
+        fully_shard(layer)
+    fully_shard(model)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    parts = LogicalShards(
+        model,
+        shards=settings.get("shards", 12),
+        batch=settings.get("batch", 48),
+        exact=settings.get("exact", True),
+    )
+    return model, optimizer, parts
+
+
+def train(settings: dict[str, Any]) -> None:
+    dist.init_process_group("gloo")
+    rank = dist.get_rank()
+    size = dist.get_world_size()
+    model, optimizer, parts = build(settings)
+    events = EventLog.open(Path(settings["events"]), job="sharded", kind=KIND_TRAINING)
+    state: dict[str, Any] = {"model": model, "optimizer": optimizer, "parts": parts}
+    if settings.get("per_rank"):
+        state["own"] = PerRank(torch.zeros(3))
+
+    def note(step: int, **fields: Any) -> None:
+        digest = hash_state(model, optimizer)
+        if rank == 0:
+            line = {"step": step, "digest": digest, "size": size, "at": time.time(), **fields}
+            with Path(settings["bits"]).open("a") as file:
+                file.write(json.dumps(line) + "\n")
+
+    with Checkpointer(
+        settings["checkpoints"],
+        state,
+        run="sharded",
+        every=settings["every"],
+        tuning=Tuning(peer_steps=settings["peer_steps"]),
+        events=events,
+    ) as ckpt:
+        note(ckpt.step, start=True)
+        for step in range(ckpt.step, settings["steps"]):
+            while step == settings["gate_step"] and not Path(settings["gate"]).exists():
+                Path(f"{settings['gate']}-reached").touch()
+                ckpt.poll()
+                time.sleep(0.02)
+            optimizer.zero_grad()
+            for part in parts.of_step(step):
+                draws = torch.Generator().manual_seed(parts.first_sample(step, part))
+                inputs = torch.randn(parts.samples, WIDTH, generator=draws)
+                loss = (model(inputs).squeeze(1) - inputs.sum(1)).square().mean()
+                parts.backward(loss)
+            optimizer.step()
+            note(step + 1)
+            time.sleep(settings.get("pace_s", 0.0))
+            ckpt.tick(step + 1)
+            # A step here is shorter than a copy: else most steps would have none.
+            writer: Any = ckpt._writer  # pyright: ignore[reportPrivateUsage]
+            while settings["peer_steps"] == 1 and writer.copying:
+                ckpt.poll()
+                time.sleep(0.005)
+    whole = hash_state(model, optimizer)
+    if rank == 0:
+        events.emit("exit", code=0, step=settings["steps"], digest=whole)
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    run_cli(lambda: train(json.loads(sys.argv[1])))

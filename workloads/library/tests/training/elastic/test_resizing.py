@@ -1,0 +1,148 @@
+"""A sharded gang with a least number of nodes: it goes on without lost nodes, and takes others in.
+
+Each run ends with the bits of an undisturbed one on any other number of nodes.
+"""
+
+import json
+import signal
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.vocabulary.exit_codes import EXIT_PREEMPTED
+from workloads.library.tests.training.elastic.sharded_gangs import ShardedGang
+
+pytestmark = [pytest.mark.process, pytest.mark.timeout(600)]
+
+CHILD = "workloads.library.tests.training.elastic.resizing_child"
+GATE = 5
+STEPS = 8
+Make = Callable[..., ShardedGang]
+
+
+@pytest.fixture
+def make(make: Make) -> Make:
+    return partial(
+        make,
+        kind=ShardedGang,
+        child=CHILD,
+        gate_step=GATE,
+        steps=STEPS,
+        every=1000,
+        min_nodes=1,
+    )
+
+
+def lines(gang: ShardedGang) -> list[dict[str, Any]]:
+    """Returns what each start and each step noted, in order."""
+    path = Path(gang.settings["bits"])
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def starts(gang: ShardedGang, size: int) -> list[int]:
+    """Returns the steps with which the starts of so many ranks began."""
+    return [line["step"] for line in lines(gang) if line.get("start") and line["size"] == size]
+
+
+def at_the_gate(gang: ShardedGang, *places: int) -> ShardedGang:
+    gang.start(*(places or range(gang.nodes)))
+    gang.until(lambda: gang.at_gate() and any(line["step"] == GATE for line in lines(gang)))
+    return gang
+
+
+def ends_alike(gang: ShardedGang, *, lost_places: tuple[int, ...] = ()) -> None:
+    """Opens the gate. All nodes but those of `lost_places` complete, and each step has one digest."""
+    gang.open_gate()
+    for place in lost_places:
+        gang.processes.pop(place, None)
+    assert {*gang.all_ended()} == {0}, gang.logs()
+    digests = {(line["step"], line["digest"]) for line in lines(gang)}
+    assert len(digests) == len({step for step, _ in digests}) == STEPS + 1, gang.logs()
+    assert all(event["source"] == "memory" for event in gang.of("restore")[1:]), gang.logs()
+    assert not gang.shards_in_bucket() or gang.committed()
+
+
+def test_the_others_go_on_without_a_lost_node_and_take_its_replacement_in(make: Make) -> None:
+    gang = at_the_gate(make(nodes=4))
+    gang.until(lambda: gang.copied(GATE))
+    survivors = {place: gang.processes[place].pid for place in (0, 1, 3)}
+    gang.lose(2)
+    gang.until(lambda: starts(gang, 3))
+    assert starts(gang, 3)[0] == GATE, gang.logs()
+    gang.start(2)
+    gang.until(lambda: len(starts(gang, 4)) == 2)
+    assert starts(gang, 4) == [0, GATE], gang.logs()
+    ends_alike(gang)
+    assert survivors.items() <= {place: p.pid for place, p in gang.processes.items()}.items()
+
+
+def test_a_noticed_node_hands_its_shard_over_and_no_step_is_lost(make: Make) -> None:
+    gang = at_the_gate(make(nodes=4, peer_steps=100))
+    gang.processes[2].send_signal(signal.SIGTERM)
+    assert gang.ended(2) == EXIT_PREEMPTED, gang.logs()
+    gang.until(lambda: starts(gang, 3))
+    assert starts(gang, 3)[0] == GATE, gang.logs()
+    ends_alike(gang, lost_places=(2,))
+
+
+@pytest.mark.parametrize("noticed", [(0, 1), (1, 2, 3)], ids=["neighbours", "all but one"])
+def test_noticed_neighbours_serve_their_memory_until_the_others_have_it(
+    make: Make, noticed: tuple[int, ...]
+) -> None:
+    gang = at_the_gate(make(nodes=4, peer_steps=100))
+    for place in noticed:
+        gang.processes[place].send_signal(signal.SIGTERM)
+    for place in noticed:
+        assert gang.ended(place) == EXIT_PREEMPTED, gang.logs()
+    remaining = gang.nodes - len(noticed)
+    gang.until(lambda: starts(gang, remaining))
+    assert starts(gang, remaining)[0] == GATE, gang.logs()
+    ends_alike(gang, lost_places=noticed)
+
+
+def test_two_nodes_may_be_lost_at_once_unless_they_are_neighbours(make: Make) -> None:
+    gang = at_the_gate(make(nodes=4))
+    gang.until(lambda: gang.copied(GATE))
+    for place in (1, 3):
+        gang.lose(place)
+    gang.until(lambda: starts(gang, 2))
+    assert starts(gang, 2)[0] == GATE, gang.logs()
+    ends_alike(gang, lost_places=(1, 3))
+
+
+@pytest.mark.parametrize("point", ["peer.restore", "restore.verified", "gang.report"])
+def test_a_node_may_be_lost_while_the_others_divide_the_state(make: Make, point: str) -> None:
+    gang = make(nodes=4)
+    gang.start(0, 1, 2)
+    gang.start(3, kill_at=point)
+    gang.until(lambda: gang.at_gate() and gang.copied(GATE))
+    gang.lose(1)
+    assert gang.ended(3) not in (0, EXIT_PREEMPTED), gang.logs()
+    gang.until(lambda: starts(gang, 2))
+    ends_alike(gang, lost_places=(1, 3))
+
+
+def test_a_node_that_dies_while_it_joins_is_left_out(make: Make) -> None:
+    gang = at_the_gate(make(nodes=3))
+    gang.until(lambda: gang.copied(GATE))
+    gang.lose(1)
+    gang.until(lambda: starts(gang, 2))
+    gang.start(1, kill_at="peer.restore")
+    assert gang.ended(1) != 0, gang.logs()
+    gang.until(lambda: len(starts(gang, 2)) == 2)
+    ends_alike(gang, lost_places=(1,))
+
+
+def test_all_at_once_continue_from_the_bucket(make: Make) -> None:
+    gang = at_the_gate(make(nodes=3, every=2))
+    gang.until(gang.committed)
+    for place in range(3):
+        gang.lose(place)
+    gang.start(0, 1, 2)
+    gang.open_gate()
+    assert gang.all_ended() == [0, 0, 0], gang.logs()
+    digests = {(line["step"], line["digest"]) for line in lines(gang)}
+    assert len(digests) == STEPS + 1, gang.logs()
