@@ -4,11 +4,12 @@ import asyncio
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from holdfast.inference.errors import Refused
 from holdfast.inference.router.client import CARRIED_HEADER, Client, ClientGone
-from holdfast.inference.router.detokenizer import count_parts, split_piece
+from holdfast.inference.router.detokenizer import Texts, count_parts, detokenize, split_piece
 from holdfast.inference.router.engine_connection import (
     EngineConnection,
     EngineLost,
@@ -36,6 +37,8 @@ _MOST_TRIES = 3
 """The servers that a request may lose without a new token: more, and it may be the cause."""
 _MOST_SEAMS = 64
 _PAUSE_S = 0.1
+_CONTEXT_TOKENS = 8
+_LAST_EVENTS_S = 1.0
 _LEAVING = "this router shuts down"
 _SEED_HEADER = "x-seed-scope"
 """A server sends it with the value `position` if a seed and a position give one random number."""
@@ -248,7 +251,7 @@ class CarriedStream:
         transcript = self._transcript
         if transcript.is_finished:
             transcript.read_usage(document)
-            return bool(document.get("usage"))
+            return False
         piece = read_piece(document)
         transcript.read_head(document, piece)
         transcript.read_usage(document)
@@ -261,17 +264,21 @@ class CarriedStream:
         pieces = [piece]
         if transcript.is_split_needed(piece):
             pieces = await split_piece(
-                server.address,
+                self._texts(server),
                 piece,
-                context=transcript.ids[-1:].tolist(),
-                model=self._generation.body.get("model"),
+                transcript.ids[-_CONTEXT_TOKENS:].tolist(),
             )
         for part in pieces:
             if not transcript.is_finished:
                 await self._send_pieces(transcript.add(part))
-        # After its last text a server sends its usage, but not if the end was found here.
-        is_last = piece.finish_reason is None or not self._generation.wants_usage
-        return transcript.is_finished and is_last
+        if not transcript.is_finished:
+            return False
+        if piece.finish_reason is None:
+            return True  # a stop sequence, which the server does not know
+        # The server ends by itself, and sends its usage.
+        assert self._connection is not None
+        self._connection.limit_s = _LAST_EVENTS_S
+        return False
 
     def _note_event(self, piece: Piece) -> None:
         now = self._loop.time()
@@ -353,11 +360,14 @@ class CarriedStream:
         transcript.rewind()
         ids = transcript.doubtful_ids()
         if ids:
-            addresses = [server.address for server in self._pool.ready()]
-            model = self._generation.body.get("model")
-            transcript.settle(await count_parts(addresses, ids, model=model))
+            server = self._pool.choose(self._generation.prompt_digest)
+            count = 0 if server is None else await count_parts(self._texts(server), ids)
+            transcript.settle(count)
         if transcript.is_full:
             await self._send_pieces(transcript.finish_full())
+
+    def _texts(self, server: Server) -> Texts:
+        return partial(detokenize, server.address, self._generation.body.get("model"))
 
     async def _finish(self) -> None:
         if not self._generation.is_streamed:

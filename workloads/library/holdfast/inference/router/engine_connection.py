@@ -7,6 +7,7 @@ so no connection can be closed by the other side while a request is written to i
 import asyncio
 import contextlib
 import math
+import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, cast
@@ -14,6 +15,10 @@ from typing import Any, cast
 import httptools
 
 _MOST_HEADER_BYTES = 64 * 1024
+SOCKET_BUFFER_BYTES = 128 * 1024
+"""The kernel's buffer of a connection, which counts in a container's memory: its default grows to
+megabytes for each client that does not read.
+"""
 _MOST_BUFFER_BYTES = 256 * 1024
 """What is buffered for a client that reads slowly; above it the server waits."""
 
@@ -183,6 +188,9 @@ async def connect(
             )
     except (OSError, TimeoutError):
         raise EngineLost("unreachable") from None
+    transport.get_extra_info("socket").setsockopt(
+        socket.SOL_SOCKET, socket.SO_RCVBUF, SOCKET_BUFFER_BYTES
+    )
     transport.write(request)
     return connection
 

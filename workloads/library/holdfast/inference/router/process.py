@@ -11,6 +11,7 @@ import uvicorn
 
 from holdfast.inference.router.app import App
 from holdfast.inference.router.discovery import Discovery
+from holdfast.inference.router.engine_connection import SOCKET_BUFFER_BYTES
 from holdfast.inference.router.metrics import Metrics
 from holdfast.inference.router.servers import ServerPool
 from holdfast.inference.router.settings import RouterSettings
@@ -42,6 +43,8 @@ def serve(settings: RouterSettings) -> int:
     # A stream has a connection to its client and one to its server.
     raise_file_limit(settings.connections + 2 * settings.streams + OTHER_FILES)
     with listen(settings.host, settings.port) as listener:
+        # Connections inherit it.
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SOCKET_BUFFER_BYTES)
         port = listener.getsockname()[1]
         logs.info("router", f"listening on port {port}", port=port)
         return asyncio.run(_Process(settings, shutdown).run(listener))

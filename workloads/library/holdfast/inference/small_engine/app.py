@@ -92,7 +92,11 @@ class App:
                 await _send_json(client, 200, {"prompt": model.decode(body["tokens"])})
             else:
                 ids = model.encode(body["prompt"])
-                content = {"tokens": ids, "count": len(ids), "max_model_len": self._settings.longest}
+                content = {
+                    "tokens": ids,
+                    "count": len(ids),
+                    "max_model_len": self._settings.longest,
+                }
                 await _send_json(client, 200, content)
         else:
             await _send_json(client, 404, make_error("no such path", 404))
@@ -276,12 +280,11 @@ class Job:
             number += 1
             pair_every = self._settings.pair_every
             size = 2 if pair_every and number % pair_every == 0 else 1
-            chars = len(output.text)
             step = output.step(size)
             count_tokens(len(step.ids))
             self._completion_tokens += len(step.ids)
             if self._is_streamed:
-                event = self._event(index, step, chars, is_first=number == 1)
+                event = self._event(index, step, is_first=number == 1)
                 await client.write(encode_event(event))
             else:
                 steps.append(step)
@@ -300,13 +303,13 @@ class Job:
             document["prompt_token_ids"] = self.prompt
         return document
 
-    def _event(self, index: int, step: Step, chars: int, *, is_first: bool) -> dict[str, Any]:
+    def _event(self, index: int, step: Step, *, is_first: bool) -> dict[str, Any]:
         choice: dict[str, Any] = {"index": index}
         if self._is_chat:
             choice["delta"] = {"content": step.text}
         else:
             choice["text"] = step.text
-        choice["logprobs"] = self._format_logprobs(step.entries, chars)
+        choice["logprobs"] = self._format_logprobs(step.entries)
         choice["finish_reason"] = step.finish_reason
         choice["stop_reason"] = step.stop_reason
         if self._wants_ids:
@@ -326,7 +329,7 @@ class Job:
             choice["message"] = {"role": "assistant", "content": output.text}
         else:
             choice["text"] = output.text
-        choice["logprobs"] = self._format_logprobs(entries, 0)
+        choice["logprobs"] = self._format_logprobs(entries)
         choice["finish_reason"] = steps[-1].finish_reason
         choice["stop_reason"] = steps[-1].stop_reason
         if self._wants_ids:
@@ -335,18 +338,14 @@ class Job:
                 choice["prompt_token_ids"] = self.prompt
         return choice
 
-    def _format_logprobs(self, entries: Sequence[Mapping[str, Any]], chars: int) -> Any:
+    def _format_logprobs(self, entries: Sequence[Mapping[str, Any]]) -> Any:
         if not entries:
             return None
         if self._is_chat:
             top = self._top_logprobs() or 0
             return {"content": [_make_chat_entry(entry, top) for entry in entries]}
-        offsets: list[int] = []
-        for entry in entries:
-            offsets.append(chars)
-            chars += len(entry["token"])
         return {
-            "text_offset": offsets,
+            "text_offset": [entry["offset"] for entry in entries],
             "token_logprobs": [entry["logprob"] for entry in entries],
             "tokens": [entry["token"] for entry in entries],
             "top_logprobs": [entry["top"] for entry in entries],

@@ -112,5 +112,6 @@ class Output:
         return {
             "token": decode([token]),
             "logprob": logprob(number),
+            "offset": len(self.text),
             "top": {decode([other]): value for other, value in top},
         }
