@@ -42,6 +42,8 @@ PROXY_METRICS_PORT = 9902  # only the metrics of the admin interface, for scrapi
 SIDECAR_PORT = 8081  # the readiness probe of a sidecar
 # the preStop hook of a sidecar; the kubelet reaches it through any network policy, and no pod does
 HOOK_PORT = 8082
+# The router of text streams: its requests, probes and metrics.
+ROUTER_PORT = 8090
 LIVE_PATH = "/v2/health/live"
 READY_PATH = "/v2/health/ready"
 DRAIN_PATH = "/drain"
@@ -144,6 +146,34 @@ PROXY_REQUESTS_ACTIVE = Gauge(
     port=PROXY_METRICS_PORT,
     path=PROXY_ACTIVE_PATH,
 )
+# Metrics of the router.
+ROUTER_STREAMS = "holdfast_router_streams"
+ROUTER_WAITING = "holdfast_router_waiting"
+ROUTER_SERVERS = "holdfast_router_servers"
+ROUTER_READY = "holdfast_router_ready"
+ROUTER_REQUESTS = "holdfast_router_requests_total"
+ROUTER_REFUSED = "holdfast_router_refused_total"
+ROUTER_MOVED = "holdfast_router_moved_total"
+ROUTER_ENDED = "holdfast_router_ended_total"
+ROUTER_UNMOVED = "holdfast_router_unmoved_total"
+ROUTER_TOKENS = "holdfast_router_tokens_total"
+ROUTER_SEAM_SECONDS = "holdfast_router_seam_seconds"
+ROUTER_METRICS = {
+    ROUTER_STREAMS: "requests that are open, with those that wait for a server",
+    ROUTER_WAITING: "requests that wait for a ready server",
+    ROUTER_SERVERS: "servers by state: ready, draining, silent, unknown",
+    ROUTER_READY: "1 while the readiness probe is answered with 200",
+    ROUTER_REQUESTS: "requests for a text that were answered, by HTTP code; 499: the client was gone",
+    ROUTER_REFUSED: "requests refused, by reason: streams, bytes, no_server, leaving",
+    ROUTER_MOVED: (
+        "streams that went on at another server, by cause: drained, died, hung, unreachable, error,"
+        " protocol"
+    ),
+    ROUTER_ENDED: "streams that ended with an error event, by cause",
+    ROUTER_UNMOVED: "requests that are passed through and cannot move, by the field that prevents it",
+    ROUTER_TOKENS: "tokens of carried streams",
+    ROUTER_SEAM_SECONDS: "from the last event before a seam to the first one after it",
+}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

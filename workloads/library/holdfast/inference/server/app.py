@@ -50,7 +50,7 @@ A parsed body has many times the size of its text, and parsing takes up to a sec
 # check.
 _EJECT_HEADER = "x-envoy-immediate-health-check-fail"
 _EJECT = {_EJECT_HEADER: "true"}
-_LEAVING = (
+LEAVING_HEADERS = (
     (b"connection", b"close"),
     (_EJECT_HEADER.encode(), b"true"),
 )
@@ -107,7 +107,7 @@ class App:
                         self._count_response(scope, message)
                     # An open connection would stay with this pod after its endpoint is removed.
                     if self._drain.leaving:
-                        message["headers"] = [*message["headers"], *_LEAVING]
+                        message["headers"] = [*message["headers"], *LEAVING_HEADERS]
                 await send(message)
 
             if is_prediction:

@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from holdfast.inference.router.cli import app as router
 from holdfast.support.examples import examples
 from holdfast.support.values import read_settings, settings_help
 from holdfast.vocabulary.environment import ENV_WINDOW_S
@@ -21,6 +22,7 @@ SETTINGS = {
 """The settings of `serve run --set`, which ServerSettings describes."""
 
 app = typer.Typer(help="Answer requests online.", epilog=EXIT_CODES_HELP, no_args_is_help=True)
+app.add_typer(router)
 
 
 @app.command(

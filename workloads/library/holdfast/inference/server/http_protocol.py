@@ -8,7 +8,7 @@ it, and a response is written as a whole.
 import asyncio
 import math
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 from starlette.requests import Request as HttpRequest
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
@@ -16,7 +16,6 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from holdfast.inference.errors import Refused
 from holdfast.inference.server.drain import Drain
 from holdfast.inference.server.idle_connections import IdleConnections
-from holdfast.inference.server.settings import ServerSettings
 
 MAX_HEADER_BYTES = 64 * 1024
 """The maximum of a request apart from its body: headers, trailers and extensions of chunks."""
@@ -60,6 +59,17 @@ class _BufferedTransport:
         return getattr(self._transport, name)
 
 
+class ConnectionLimits(Protocol):
+    @property
+    def connections(self) -> int: ...
+
+    @property
+    def idle_s(self) -> float: ...
+
+    @property
+    def request_s(self) -> float: ...
+
+
 class Connection(HttpToolsProtocol):
     drain: Drain
     idle_connections: IdleConnections
@@ -67,7 +77,7 @@ class Connection(HttpToolsProtocol):
     header_s: float
 
     @classmethod
-    def bind(cls, drain: Drain, settings: ServerSettings) -> type["Connection"]:
+    def bind(cls, drain: Drain, settings: ConnectionLimits) -> type["Connection"]:
         """Makes the class of one server, as uvicorn makes the instances itself."""
         return type(
             "ServerConnection",

@@ -2,14 +2,11 @@
 
 import asyncio
 import contextlib
-import logging
 import math
-import resource
 import socket
 import sys
 import threading
 import time
-from collections.abc import Generator
 
 import uvicorn
 
@@ -18,6 +15,13 @@ from holdfast.inference.predictor.spec import PredictorSpec
 from holdfast.inference.server.app import App
 from holdfast.inference.server.drain import Drain, Phase
 from holdfast.inference.server.http_protocol import Connection
+from holdfast.inference.server.http_server import (
+    OTHER_FILES,
+    HttpServer,
+    forward_warnings,
+    listen,
+    raise_file_limit,
+)
 from holdfast.inference.server.metrics import Metrics
 from holdfast.inference.server.model_queue import ModelQueue
 from holdfast.inference.server.settings import ServerSettings
@@ -28,9 +32,6 @@ from holdfast.vocabulary.exit_codes import EXIT_BAD_INPUT, EXIT_BUG, EXIT_PREEMP
 from holdfast.vocabulary.serving import OVER_BUDGET
 
 _TICK_S = 0.05
-_BACKLOG = 2048
-_OTHER_FILES = 256
-"""The files that a server may have open in addition to its connections."""
 
 
 def serve(spec: PredictorSpec, settings: ServerSettings) -> int:
@@ -41,27 +42,11 @@ def serve(spec: PredictorSpec, settings: ServerSettings) -> int:
     # An alert matches this line.
     shutdown.last_words = lambda: logs.warning("drain", OVER_BUDGET)
     shutdown.leave_after(settings.window_s)
-    _raise_file_limit(settings.connections + _OTHER_FILES)
-    with _listen(settings.host, settings.port) as listener:
+    raise_file_limit(settings.connections + OTHER_FILES)
+    with listen(settings.host, settings.port) as listener:
         port = listener.getsockname()[1]
         logs.info("serve", f"listening on port {port}", port=port)
         return asyncio.run(_Process(spec, settings, shutdown).run(listener))
-
-
-def _raise_file_limit(count: int) -> None:
-    """Allows `count` open files if the system does: container runtimes begin with 1024."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if hard != resource.RLIM_INFINITY:
-        count = min(count, hard)
-    if soft != resource.RLIM_INFINITY and soft < count:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (count, hard))
-
-
-class _Server(uvicorn.Server):
-    @contextlib.contextmanager
-    def capture_signals(self) -> Generator[None]:
-        """Captures none: `Shutdown` has them, and uvicorn's would stop listening at once."""
-        yield
 
 
 class _Process:
@@ -78,7 +63,7 @@ class _Process:
             self._model,
             self._metrics,
         )
-        self._server = _Server(_configure(app, self._drain, settings))
+        self._server = HttpServer(_configure(app, self._drain, settings))
 
     async def run(self, listener: socket.socket) -> int:
         loop = asyncio.get_running_loop()
@@ -157,7 +142,7 @@ class _Process:
 
 
 def _configure(app: App, drain: Drain, settings: ServerSettings) -> uvicorn.Config:
-    _forward_warnings()
+    forward_warnings()
     return uvicorn.Config(
         app.asgi(),
         http=Connection.bind(drain, settings),
@@ -169,32 +154,3 @@ def _configure(app: App, drain: Drain, settings: ServerSettings) -> uvicorn.Conf
         timeout_keep_alive=math.ceil(settings.idle_s),
         loop="asyncio",
     )
-
-
-class _ForwardingHandler(logging.Handler):
-    def emit(self, record: logging.LogRecord) -> None:
-        error = record.exc_info[1] if record.exc_info else None
-        if error:
-            logs.error("http", record.getMessage(), cause=error)
-        else:
-            logs.warning("http", record.getMessage())
-
-
-def _forward_warnings() -> None:
-    """Sends uvicorn's warnings to our log, so that standard output has one format."""
-    logger = logging.getLogger("uvicorn.error")
-    logger.handlers = [_ForwardingHandler(logging.WARNING)]
-    logger.propagate = False
-
-
-def _listen(host: str, port: int) -> socket.socket:
-    """Binds the port before the model loads, so that probes are answered from the start."""
-    try:
-        return socket.create_server((host, port), backlog=_BACKLOG)
-    except OSError as error:
-        raise InputError(
-            "the address is not available",
-            got=f"{host}:{port}: {error.strerror}",
-            allowed="a free port of this machine",
-            fix="use another --port, or stop the program that uses it",
-        ) from None

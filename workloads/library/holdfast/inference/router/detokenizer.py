@@ -1,0 +1,80 @@
+"""Texts of a few tokens, asked of a server (`/detokenize`): for the rare events that need them."""
+
+import json
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+
+from holdfast.inference.router.engine_connection import EngineLost, ask, make_request
+from holdfast.inference.router.events import Piece
+from holdfast.inference.router.servers import Address
+from holdfast.inference.router.transcript import REPLACEMENT
+
+_PATH = "/detokenize"
+_TIMEOUT_S = 1.0
+_MOST_PARTS = 3
+"""A character has at most four bytes, so at most three tokens are parts of one without its end."""
+
+
+Texts = Callable[[Sequence[int]], Awaitable[str]]
+"""A function that returns the text of tokens."""
+
+
+async def detokenize(address: Address, model: object, ids: Sequence[int]) -> str:
+    """Returns the text of tokens. Raises EngineLost if the server does not know it."""
+    body = json.dumps({"model": model, "tokens": list(ids)}).encode()
+    headers = {"content-type": "application/json"}
+    request = make_request("POST", _PATH, str(address), body, headers)
+    status, content = await ask(address.host, address.port, request, timeout_s=_TIMEOUT_S)
+    if status != 200:
+        raise EngineLost("busy")
+    try:
+        return str(json.loads(content)["prompt"])
+    except (ValueError, LookupError, TypeError):
+        raise EngineLost("protocol") from None
+
+
+async def count_parts(texts: Texts, ids: Sequence[int]) -> int:
+    """Returns how many of the last tokens are parts of a character whose end is missing.
+
+    Returns 0 if no server can tell, as servers without this path cannot.
+    """
+    try:
+        for count in range(min(_MOST_PARTS, len(ids) - 1) + 1):
+            text = await texts(ids[: len(ids) - count])
+            if not text.endswith(REPLACEMENT):
+                return count
+    except EngineLost:
+        return 0
+    return 0
+
+
+async def split_piece(texts: Texts, piece: Piece, context: Sequence[int]) -> list[Piece]:
+    """Splits a piece of several tokens into one for each; returns it whole if that fails.
+
+    `context` are the tokens before it: the first text may complete a character, and tokenizers
+    drop the space before a first word.
+    """
+    parts: list[Piece] = []
+    text = ""
+    try:
+        start = 0
+        if context:
+            start = len((await texts(context)).rstrip(REPLACEMENT))
+        for position, token in enumerate(piece.ids, start=1):
+            whole = await texts([*context, *piece.ids[:position]])
+            former = text
+            # A part of a character has no text until its end arrives.
+            text = former if whole.endswith(REPLACEMENT) else whole[start:]
+            logprobs = piece.logprobs[position - 1 : position]
+            parts.append(Piece(ids=[token], text=text[len(former) :], logprobs=logprobs))
+    except EngineLost:
+        return [piece]
+    if text != piece.text:
+        return [piece]
+    parts[-1] = replace(
+        parts[-1],
+        finish_reason=piece.finish_reason,
+        stop_reason=piece.stop_reason,
+        extras=piece.extras,
+    )
+    return parts

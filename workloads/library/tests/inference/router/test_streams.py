@@ -1,0 +1,327 @@
+"""Streams through a router whose servers are killed, frozen, drained and replaced."""
+
+import json
+import signal
+from collections.abc import Callable, Generator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from holdfast.inference.proxy.endpoints import Endpoint, discovery, write
+from workloads.library.tests.inference.router.fleet import (
+    CHAT,
+    COMPLETIONS,
+    HOST,
+    Stream,
+    complete,
+    count_ready,
+    engine,
+    expected_text,
+    kill,
+    metric,
+    router,
+)
+from workloads.library.tests.inference.server.serving import Served
+from workloads.library.tests.processes import MIB, until
+
+pytestmark = pytest.mark.process
+COUNT = 120
+"""Tokens of a stream of 2.4 s, at 50 a second."""
+MOVED = "holdfast_router_moved_total"
+
+
+@pytest.fixture
+def engines(tmp_path: Path) -> Generator[Callable[[int], list[Served]]]:
+    """Starts engines, whose events carry two tokens now and then."""
+    with ExitStack() as stack:
+
+        def start(count: int) -> list[Served]:
+            options = ("--pair-every", "5", "--shutdown-timeout", "0.5")
+            return [stack.enter_context(engine(tmp_path, *options)) for _ in range(count)]
+
+        yield start
+
+
+def open_streams(served: Served, count: int) -> list[Stream]:
+    streams: list[Stream] = []
+    for number in range(count):
+        body = {"prompt": f"stream {number}", "max_tokens": COUNT, "ignore_eos": True}
+        body["stream_options"] = {"include_usage": True}
+        streams.append(Stream(served.port, body))
+    until(lambda: all(len(stream.payloads) > 5 for stream in streams), "the first events")
+    return streams
+
+
+def expect_whole(streams: list[Stream]) -> None:
+    for number, stream in enumerate(streams):
+        stream.wait()
+        assert stream.is_whole, stream.payloads[-1:]
+        assert stream.headers["x-holdfast-stream"] == "carried"
+        assert stream.text == expected_text(f"stream {number}", COUNT)
+        *_, last, usage = stream.events
+        assert last["choices"][0]["finish_reason"] == "length"
+        assert usage["usage"]["completion_tokens"] == COUNT
+
+
+def streamed_request(**fields: Any) -> bytes:
+    content = json.dumps(fields | {"stream": True}).encode()
+    head = f"POST {COMPLETIONS} HTTP/1.1\r\nHost: here\r\nContent-Length: {len(content)}\r\n\r\n"
+    return head.encode() + content
+
+
+def busiest(servers: list[Served]) -> Served:
+    return max(servers, key=lambda served: metric(served, "vllm:num_requests_running"))
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP, signal.SIGTERM])
+def test_streams_go_on_when_a_server_is_lost(
+    tmp_path: Path, engines: Callable[[int], list[Served]], number: signal.Signals
+) -> None:
+    servers = engines(3)
+    with router(tmp_path, servers=servers) as served:
+        streams = open_streams(served, 12)
+        busiest(servers).signal(number)
+        expect_whole(streams)
+        assert metric(served, MOVED) > 0
+        assert metric(served, "holdfast_router_ended_total") == 0
+
+
+def test_a_text_that_is_not_streamed_goes_on(
+    tmp_path: Path, engines: Callable[[int], list[Served]]
+) -> None:
+    servers = engines(2)
+    with router(tmp_path, servers=servers) as served, ExitStack() as stack:
+
+        def kill_server() -> None:
+            until(lambda: metric(busiest(servers), "vllm:generation_tokens_total") > 20)
+            kill(busiest(servers))
+
+        pool = stack.enter_context(ThreadPoolExecutor(1))
+        killing = pool.submit(kill_server)
+        answer = complete(
+            served, prompt="whole", max_tokens=COUNT, ignore_eos=True, return_token_ids=True
+        )
+        killing.result()
+        assert metric(served, MOVED, 'cause="died"') == 1
+    assert answer.status == 200
+    assert answer.headers["x-holdfast-stream"] == "carried"
+    (choice,) = answer.json["choices"]
+    assert choice["text"] == expected_text("whole", COUNT)
+    assert len(choice["token_ids"]) == COUNT
+    assert answer.json["usage"]["completion_tokens"] == COUNT
+
+
+def test_a_chat_goes_on_as_a_chat(tmp_path: Path, engines: Callable[[int], list[Served]]) -> None:
+    servers = engines(2)
+    with router(tmp_path, servers=servers) as served:
+        messages = [{"role": "user", "content": "hello"}]
+        body = {"messages": messages, "max_tokens": COUNT, "ignore_eos": True}
+        stream = Stream(served.port, body, path=CHAT)
+        until(lambda: len(stream.payloads) > 20)
+        kill(busiest(servers))
+        stream.wait()
+        assert metric(served, MOVED) == 1
+    assert stream.is_whole
+    assert stream.text == expected_text("user: hello\nassistant:", COUNT)
+    assert {event["object"] for event in stream.events} == {"chat.completion.chunk"}
+    assert len({event["id"] for event in stream.events}) == 1
+
+
+def test_a_stream_waits_for_the_only_server(tmp_path: Path) -> None:
+    with engine(tmp_path) as first:
+        port = first.port
+        with router(tmp_path, servers=[first]) as served:
+            streams = open_streams(served, 1)
+            kill(first)
+            with engine(tmp_path, port=port):
+                expect_whole(streams)
+
+
+def test_a_stream_without_a_server_ends_with_an_error_event(tmp_path: Path) -> None:
+    with engine(tmp_path) as server, router(tmp_path, "--hold", "0.5", servers=[server]) as served:
+        streams = open_streams(served, 1)
+        kill(server)
+        streams[0].wait()
+        error = streams[0].events[-1]["error"]
+        assert error["message"] == "no server is ready"
+        assert metric(served, "holdfast_router_ended_total", 'cause="no_server"') == 1
+        answer = complete(served, prompt="late")
+    assert (answer.status, answer.headers["retry-after"]) == (503, "1")
+
+
+def test_a_stream_that_cannot_move_says_so_and_ends_with_an_error_event(
+    tmp_path: Path, engines: Callable[[int], list[Served]]
+) -> None:
+    servers = engines(2)
+    with router(tmp_path, servers=servers) as served:
+        body = {"prompt": "two", "n": 2, "max_tokens": COUNT, "ignore_eos": True}
+        stream = Stream(served.port, body)
+        until(lambda: len(stream.payloads) > 5)
+        kill(busiest(servers))
+        stream.wait()
+        assert metric(served, "holdfast_router_unmoved_total", 'field="n"') == 1
+    assert stream.headers["x-holdfast-stream"] == "unmoved; n"
+    assert "cannot move" in stream.events[-1]["error"]["message"]
+
+
+def test_the_server_is_told_when_the_client_is_gone(
+    tmp_path: Path, engines: Callable[[int], list[Served]]
+) -> None:
+    servers = engines(1)
+    with router(tmp_path, servers=servers) as served:
+        body = {"prompt": "gone", "max_tokens": 10_000, "ignore_eos": True, "stream": True}
+        content = json.dumps(body).encode()
+        head = (
+            f"POST {COMPLETIONS} HTTP/1.1\r\nHost: here\r\nContent-Length: {len(content)}\r\n\r\n"
+        )
+        connection = served.send(head.encode(), content)
+        until(lambda: metric(servers[0], "vllm:num_requests_running") == 1)
+        connection.close()
+        until(lambda: metric(servers[0], "vllm:num_requests_running") == 0)
+        until(lambda: metric(served, "holdfast_router_streams") == 0)
+
+
+def test_a_client_that_does_not_read_holds_little_memory(tmp_path: Path) -> None:
+    """The server waits for such a client, and other clients do not."""
+    count = 100_000
+    with (
+        engine(tmp_path, "--max-model-len", str(2 * count), tokens_per_s=0) as server,
+        router(tmp_path, servers=[server]) as served,
+    ):
+        process = psutil.Process(served.process.pid)
+        complete(served, prompt="warm", max_tokens=500)
+        before = process.memory_info().rss
+        request = streamed_request(prompt="slow", max_tokens=count, ignore_eos=True)
+        connections = [served.send(request) for _ in range(4)]
+        sent_tokens = -1.0
+        others = 0
+        while metric(server, "vllm:generation_tokens_total") - others != sent_tokens:
+            sent_tokens = metric(server, "vllm:generation_tokens_total") - others
+            answer = complete(served, prompt="quick", max_tokens=50, ignore_eos=True)
+            assert answer.json["choices"][0]["text"] == expected_text("quick", 50)
+            others += 50
+        growth = process.memory_info().rss - before
+        for connection in connections:
+            connection.close()
+        until(lambda: metric(served, "holdfast_router_streams") == 0)
+    assert sent_tokens < 2 * count
+    assert growth < 16 * MIB
+
+
+def test_requests_over_the_limit_are_refused(
+    tmp_path: Path, engines: Callable[[int], list[Served]]
+) -> None:
+    with router(tmp_path, "--streams", "2", servers=engines(1)) as served:
+        streams = open_streams(served, 2)
+        answer = complete(served, prompt="third")
+        expect_whole(streams)
+    assert (answer.status, answer.headers["retry-after"]) == (429, "1")
+    assert answer.json["error"]["code"] == 429
+
+
+def test_a_request_that_loses_every_server_is_given_up(tmp_path: Path) -> None:
+    """It may be the cause, so it does not end all servers."""
+    with ExitStack() as stack:
+        servers = [stack.enter_context(engine(tmp_path, "--prefill", "3600")) for _ in range(4)]
+        with router(tmp_path, servers=servers) as served:
+            stream = Stream(served.port, {"prompt": "poison"})
+            for _ in range(3):
+                until(lambda: any(map(_is_running, servers)), "a server that runs it")
+                victim = next(server for server in servers if _is_running(server))
+                servers.remove(victim)
+                kill(victim)
+            stream.wait()
+            assert stream.status == 502
+            assert len(servers) == 1 and not _is_running(servers[0])
+
+
+def _is_running(served: Served) -> bool:
+    return metric(served, "vllm:num_requests_running") == 1
+
+
+def test_open_streams_end_before_the_router_and_late_ones_with_an_error_event(
+    tmp_path: Path,
+) -> None:
+    with (
+        engine(tmp_path, tokens_per_s=20) as server,
+        router(tmp_path, "--window", "10", servers=[server]) as served,
+    ):
+        streams = open_streams(served, 1)
+        late = Stream(served.port, {"prompt": "l", "max_tokens": 9000, "ignore_eos": True})
+        until(lambda: late.payloads)
+        served.signal(signal.SIGTERM)
+        until(lambda: served.ready() == 503)
+        late.wait()
+        assert served.wait() == 143
+        expect_whole(streams)
+    assert late.events[-1]["error"]["message"] == "this router shuts down"
+
+
+def test_servers_of_an_endpoints_file_are_followed(
+    tmp_path: Path, engines: Callable[[int], list[Served]]
+) -> None:
+    servers = engines(2)
+    path = tmp_path / "endpoints.json"
+
+    def write_endpoints(count: int) -> None:
+        endpoints = [Endpoint(address=HOST, port=server.port) for server in servers[:count]]
+        write(path, discovery("servers", endpoints))
+
+    write_endpoints(2)
+    with router(tmp_path, "--endpoints-file", str(path), ready=2) as served:
+        streams = open_streams(served, 4)
+        write_endpoints(1)
+        until(lambda: count_ready(served) == 1)
+        expect_whole(streams)
+        write_endpoints(2)
+        until(lambda: count_ready(served) == 2)
+
+
+def test_a_prefix_stays_with_its_server(
+    tmp_path: Path, engines: Callable[[int], list[Served]]
+) -> None:
+    servers = engines(3)
+    with router(tmp_path, servers=servers) as served:
+        for _ in range(6):
+            complete(served, prompt="the same beginning", max_tokens=2)
+    counts = [metric(server, "vllm:request_success_total") for server in servers]
+    assert sorted(counts) == [0, 0, 6]
+
+
+@pytest.mark.parametrize(
+    ("content", "status", "message"),
+    [
+        (b"{", 400, "the body is not JSON"),
+        (b"[]", 400, "the body must be a JSON object"),
+        (b'{"prompt": []}', 400, "prompt must be a text or a list of tokens"),
+        (b'{"prompt": "a", "max_tokens": 0}', 400, "max_tokens must be at least 1"),
+        (b" " * (1 << 20), 413, "the maximum body size is 65536 bytes"),
+    ],
+)
+def test_bad_requests_get_the_error_of_the_protocol(
+    shared_router: Served, content: bytes, status: int, message: str
+) -> None:
+    answer = shared_router.request("POST", COMPLETIONS, content)
+    assert answer.status == status
+    assert answer.json["error"]["message"] == message
+
+
+@pytest.fixture(scope="module")
+def shared_router(tmp_path_factory: pytest.TempPathFactory) -> Generator[Served]:
+    folder = tmp_path_factory.mktemp("router")
+    with (
+        engine(folder) as server,
+        router(folder, "--set", "body_bytes=65536", servers=[server]) as served,
+    ):
+        yield served
+
+
+def test_other_paths_are_passed_on(shared_router: Served) -> None:
+    answer = shared_router.request("GET", "/v1/models")
+    assert answer.json["data"][0]["id"] == "small"
+    assert shared_router.request("GET", "/v1/nothing").status == 404
+    assert shared_router.request("GET", "/elsewhere").status == 404
