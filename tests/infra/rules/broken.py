@@ -366,6 +366,27 @@ BROKEN: dict[str, tuple[Edit, str]] = {
         ),
         "one-repository-is-trusted",
     ),
+    "workflows of a name that anyone may take": (
+        put(
+            "google_iam_workload_identity_pool_provider.github",
+            "attribute_condition",
+            'assertion.repository == "acme/platform"',
+        ),
+        "one-repository-is-trusted",
+    ),
+    "a deployer that new repositories never reach": (
+        without("google_service_account_iam_member.workflows-deployer"),
+        "workflows-can-log-in",
+    ),
+    "a deployer that rules its host project": (
+        project(
+            "iam_member",
+            project="acme-host",
+            role="roles/resourcemanager.projectIamAdmin",
+            member=hardened().member("deployer"),
+        ),
+        "project-roles",
+    ),
     # Checkpoints
     "checkpoints deleted at age 0": (deletes(age=0), "checkpoints-do-not-age"),
     "checkpoints deleted by date": (deletes(created_before="2026-01-01"), "checkpoints-do-not-age"),
