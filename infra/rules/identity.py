@@ -19,6 +19,8 @@ from infra.rules.model import (
 PROJECT_ROLES = {
     "roles/container.defaultNodeServiceAccount": "nodes",
     "roles/monitoring.metricWriter": "exporter",
+    # Image streaming calls an API in the name of the node's account.
+    "roles/serviceusage.serviceUsageConsumer": "nodes",
 }
 READER_ROLE = "roles/monitoring.viewer"
 LISTING_ROLE = "roles/storage.legacyBucketReader"
