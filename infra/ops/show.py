@@ -1,11 +1,13 @@
 """Prints the results of the commands, as a table or as one JSON object."""
 
+from collections.abc import Sequence
 from dataclasses import asdict
 
 from holdfast.support.tables import print_json, print_table
 from holdfast.vocabulary.exit_codes import EXIT_DONE, EXIT_FINDINGS
 from holdfast.vocabulary.pools import Pool
 from infra.contract.names import AREAS
+from infra.effects import Effect
 from infra.environments import Environment, placeholders, source_path
 from infra.environments.checks import PLACEHOLDER
 from infra.ops.leftovers import Leftover
@@ -90,7 +92,7 @@ def rules(as_json: bool) -> None:
         print_table(("RULE", "WHAT HOLDS", "OTHERWISE", "SOURCE"), rows)
 
 
-def check(environment: Environment, as_json: bool) -> int:
+def check(environment: Environment, as_json: bool, changes: Sequence[Effect] = ()) -> int:
     """Check the environment before Terraform starts. Returns the exit code: 0 if it may be deployed
     as it is.
 
@@ -107,8 +109,12 @@ def check(environment: Environment, as_json: bool) -> int:
             rules=len(RULES),
             findings=[asdict(finding) for finding in findings],
             placeholders=fields,
+            takes=[change.text for change in changes if change.takes],
+            gives=[change.text for change in changes if not change.takes],
         )
     else:
+        for change in changes:
+            print(change)
         for finding in findings:
             print(lines(finding))
         for field in fields:

@@ -66,10 +66,10 @@ def features_have_what_they_need(facts: Facts) -> Iterator[Finding]:
     if enabled:
         for address, path, name in _iter_apis(facts):
             if name not in enabled:
-                where = f"{address}: {path}" if path else address
+                field = f"{address}: {path}" if path else address
                 yield environment_finding(
                     facts.environment,
-                    where,
+                    field,
                     f"{name}.googleapis.com off",
                     "the API on",
                     "add it to apis() in infra/specs/network.py",
@@ -89,10 +89,10 @@ def _iter_apis(facts: Facts) -> Iterator[tuple[str, str, str]]:
 def _find_missing_roles(facts: Facts) -> Iterator[Finding]:
     member = facts.environment.member("nodes")
     grants = facts.of("google_project_iam_member", "google_project_iam_binding")
-    held = {str(grant.get("role")) for grant in grants if _names(grant, member)}
+    granted_roles = {str(grant.get("role")) for grant in grants if _names(grant, member)}
     for pool in facts.pools() if grants else ():
         for path, role in NODE_ROLES.items():
-            if pool.get(path) and role not in held:
+            if pool.get(path) and role not in granted_roles:
                 allowed = f"{role} for {member}"
                 fix = "grant it in infra/specs/identities.py, or turn the feature off"
                 yield pool.finding(path, allowed, fix, "without the role")

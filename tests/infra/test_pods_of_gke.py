@@ -21,7 +21,7 @@ TOLERATED = {
 
 
 @pytest.mark.parametrize("name", names())
-def test_every_pod_of_gke_tolerates_the_system_pool(name: str) -> None:
+def test_gke_pods_tolerate_the_system_pool(name: str) -> None:
     environment = load(name)
     nodes = [pool for pool in environment.pools() if pool.role is Role.SYSTEM]
     for deployment, tolerated in TOLERATED.items():

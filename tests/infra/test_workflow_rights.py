@@ -26,11 +26,11 @@ Right = tuple[str, str]
 """A permission and the object on which it is needed or held."""
 
 
-def planned(environment: Environment) -> list[Resource]:
+def list_resources(environment: Environment) -> list[Resource]:
     return [*specified(environment), *monitoring(environment)]
 
 
-def target(resource: Resource, default: str) -> str:
+def find_target(resource: Resource, default: str) -> str:
     """Return the object that a resource is, or is in: a key, a subnet, a project."""
     arguments = resource.arguments
     key = arguments.get("crypto_key_id")
@@ -42,33 +42,33 @@ def target(resource: Resource, default: str) -> str:
     return project
 
 
-def needed(environment: Environment, *phases: str) -> set[Right]:
+def list_needed(environment: Environment, *phases: str) -> set[Right]:
     rights: set[Right] = set()
-    for resource in planned(environment):
+    for resource in list_resources(environment):
         if not resource.kind.startswith("google_"):
             continue
         need = NEEDS[resource.kind]
         if need.get("at") != BY_HAND:
-            on = target(resource, environment.project)
+            on = find_target(resource, environment.project)
             rights |= {(permission, on) for phase in phases for permission in need[phase]}
     return rights
 
 
-def held(environment: Environment, role: str) -> set[Right]:
+def list_held(environment: Environment, role: str) -> set[Right]:
     """Return what the account may do by its grants, each on its object."""
     rights: set[Right] = set()
-    for resource in planned(environment):
+    for resource in list_resources(environment):
         if resource.arguments.get("member") == environment.member(role):
-            on = target(resource, environment.project)
+            on = find_target(resource, environment.project)
             permissions = TABLE["roles"].get(resource.arguments["role"], ())
             rights |= {(permission, on) for permission in permissions}
     return rights
 
 
-def missing(environment: Environment, role: str, *phases: str) -> list[Right]:
-    rights = held(environment, role)
+def find_missing(environment: Environment, role: str, *phases: str) -> list[Right]:
+    rights = list_held(environment, role)
     lacks = []
-    for permission, on in needed(environment, *phases):
+    for permission, on in list_needed(environment, *phases):
         # What holds on a project holds on everything in it.
         parents = {on, "/".join(on.split("/")[:2])}
         if not any((permission, place) in rights for place in parents):
@@ -76,7 +76,7 @@ def missing(environment: Environment, role: str, *phases: str) -> list[Right]:
     return sorted(lacks)
 
 
-def shared_production() -> Environment:
+def make_shared_production() -> Environment:
     """Production in a Shared VPC whose grants the environment writes, with queues on Pub/Sub."""
     environment = hardened()
     existing = shared_network().network
@@ -89,7 +89,7 @@ def shared_production() -> Environment:
 
 ENVIRONMENTS = {
     "production": hardened(),
-    "shared VPC": shared_production(),
+    "shared VPC": make_shared_production(),
     "trial": replace(hardened(), production=False, database=None, delivery=DELIVERY),
 }
 
@@ -97,31 +97,31 @@ ENVIRONMENTS = {
 @pytest.mark.parametrize("name", ENVIRONMENTS)
 def test_planner_may_refresh_and_deployer_may_apply_every_resource(name: str) -> None:
     environment = ENVIRONMENTS[name]
-    assert missing(environment, "planner", "refresh") == []
-    assert missing(environment, "deployer", "refresh", "apply") == []
+    assert find_missing(environment, "planner", "refresh") == []
+    assert find_missing(environment, "deployer", "refresh", "apply") == []
 
 
 def test_a_role_less_is_found() -> None:
     """The computation itself finds what the first refresh of production would answer with 403."""
     environment = replace(hardened(), security=replace(hardened().security, kms_key=""))
     key = hardened().security.kms_key
-    keyless = held(environment, "deployer")
-    assert {right for right in needed(hardened(), "refresh") if right not in keyless} == {
+    keyless = list_held(environment, "deployer")
+    assert {right for right in list_needed(hardened(), "refresh") if right not in keyless} == {
         ("cloudkms.cryptoKeys.getIamPolicy", key)
     }
 
 
 def test_the_planner_gets_no_permission_to_change() -> None:
     changing = ("create", "update", "delete", "setIamPolicy", "enable", "actAs", "use")
-    for permission, on in held(shared_production(), "planner"):
+    for permission, on in list_held(make_shared_production(), "planner"):
         assert not permission.endswith(changing), (permission, on)
 
 
 def test_the_deployer_grants_one_role_in_a_host_project() -> None:
-    environment = shared_production()
+    environment = make_shared_production()
     host = [
         resource
-        for resource in planned(environment)
+        for resource in list_resources(environment)
         if resource.kind == "google_project_iam_member"
         and resource.arguments["member"] == environment.member("deployer")
         and resource.arguments["project"] != environment.project
@@ -139,5 +139,5 @@ def test_the_table_has_every_kind_that_is_planned() -> None:
         for file in folder.glob("*.yaml"):
             kinds |= {address.split(".")[0] for address in load_inventory(folder.name, file.stem)}
     for environment in ENVIRONMENTS.values():
-        kinds |= {resource.kind for resource in planned(environment)}
+        kinds |= {resource.kind for resource in list_resources(environment)}
     assert {kind for kind in kinds if kind.startswith("google_")} <= set(NEEDS)
