@@ -107,15 +107,15 @@ def _count_gpus(platform: Platform) -> Counter[str]:
     for pool in platform.pools:
         count = pool.max_nodes * pool.gpus_per_node
         if count:
-            gpus[_sold_as(pool.capacity, pool.accelerator)] += count
+            gpus[_name_offer(pool.capacity, pool.accelerator)] += count
             in_pools[pool.accelerator] += count
     for accelerator, cap in platform.auto_provisioning.items():
         rest = max(0, cap - in_pools[accelerator])
-        gpus[_sold_as(Capacity.FLEX_START, accelerator)] += rest
+        gpus[_name_offer(Capacity.FLEX_START, accelerator)] += rest
     return gpus
 
 
-def _sold_as(capacity: Capacity, accelerator: str) -> str:
+def _name_offer(capacity: Capacity, accelerator: str) -> str:
     sold = Capacity.FLEX_START if capacity is Capacity.QUEUED else capacity
     return f"{sold.value} of {accelerator}"
 
@@ -146,14 +146,14 @@ def _compare_pools(before: Platform, after: Platform) -> Iterator[Effect]:
     for name in old_pools.keys() & new_pools.keys():
         old = old_pools[name]
         new = new_pools[name]
-        # GKE makes a pool anew for these, which ends the pods on its nodes.
+        # GKE replaces a pool for these, which ends the pods on its nodes.
         remade = (old.machine_type, old.capacity, old.accelerator, old.disk_type, old.disk_gib)
         if remade != (new.machine_type, new.capacity, new.accelerator, new.disk_type, new.disk_gib):
             yield Effect(takes=True, text=f"node pool {name} is replaced: {consequence}")
         nodes = {f"node pool {name}": old.max_nodes}, {f"node pool {name}": new.max_nodes}
         yield from _compare_numbers(*nodes, "nodes at most")
-        least = {f"node pool {name}": old.min_nodes}, {f"node pool {name}": new.min_nodes}
-        yield from _compare_numbers(*least, "nodes that always run")
+        minimum = {f"node pool {name}": old.min_nodes}, {f"node pool {name}": new.min_nodes}
+        yield from _compare_numbers(*minimum, "nodes that always run")
 
 
 def _compare_zones(before: Platform, after: Platform) -> Iterator[Effect]:
@@ -166,10 +166,10 @@ def _compare_window(before: Platform, after: Platform) -> Iterator[Effect]:
         {f"notice on Spot pool {pool.name}": pool.window.pod_s for pool in platform.pools}
         for platform in (before, after)
     )
-    kept = old.keys() & new.keys()
+    names = sorted(old.keys() & new.keys())
     yield from _compare_numbers(
-        {name: old[name] for name in sorted(kept)},
-        {name: new[name] for name in sorted(kept)},
+        {name: old[name] for name in names},
+        {name: new[name] for name in names},
         "s for a pod",
     )
 

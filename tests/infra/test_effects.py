@@ -1,4 +1,4 @@
-"""What an edit of an environment takes away is named before anything is applied."""
+"""Losses by an edit of an environment are named before anything is applied."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -151,12 +151,12 @@ EDITS: dict[str, tuple[Change, Environment, tuple[str, ...]]] = {
 @pytest.mark.parametrize("name", EDITS)
 def test_what_an_edit_takes_is_named(name: str) -> None:
     edit, environment, words = EDITS[name]
-    found = effects.compare(platform(environment, {}), platform(edit(environment), {}))
-    losses = [effect.text for effect in found if effect.takes]
+    differences = effects.compare(platform(environment, {}), platform(edit(environment), {}))
+    losses = [effect.text for effect in differences if effect.takes]
     for expected in words:
         assert any(expected in loss for loss in losses), (expected, losses)
-    assert [effect.takes for effect in found] == sorted(
-        (effect.takes for effect in found), reverse=True
+    assert [effect.takes for effect in differences] == sorted(
+        (effect.takes for effect in differences), reverse=True
     )
 
 
@@ -187,7 +187,7 @@ def test_check_compares_with_what_was_rendered(
     assert "gives: flex-start of nvidia-l4: 9 to 12 GPUs" in printed
 
 
-def test_a_document_of_another_release_is_not_compared(tmp_path: Path) -> None:
+def test_another_schema_is_not_compared(tmp_path: Path) -> None:
     (tmp_path / "example").mkdir()
     (tmp_path / "example" / codec.FILE).write_text('{"schema": "holdfast.platform/9"}')
     assert effects.read_rendered("example", tmp_path) is None
