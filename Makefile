@@ -82,7 +82,7 @@ lint: setup ## Lint the rendered manifests
 	@holdfast lint workloads/rendered
 
 apply: setup ## Apply ENV's platform objects to the current cluster and delete old ones; needs no GPU
-	@$(PY) -m workloads apply $(NAMED_ENV) $(if $(YES),--yes)
+	@$(PY) -m workloads apply $(NAMED_ENV) $(if $(YES),--yes) $(if $(DRY_RUN),--dry-run)
 
 images: setup ## Build the wheel, then build and push the images of ENV (buildx or buildah) and write their digests
 	@$(if $(wildcard workloads/library),$(PY) .ci/wheel.py --wheel-only --out-dir vendor)

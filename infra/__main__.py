@@ -123,15 +123,20 @@ def check(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Check an environment against the rules, without Terraform. Exit 1 also while a field is
-    CHANGE-ME.
+    """Check an environment against the rules, without Terraform, and say what it takes and gives
+    since it was rendered last. Exit 1 also while a field is CHANGE-ME.
     """
     from infra.ops import show
 
     if rules:
         show.rules(as_json)
         return
-    raise typer.Exit(show.check(load_environment(env), as_json))
+    from infra import effects
+    from infra.describe import platform
+
+    environment = load_environment(env)
+    changes = effects.compare(effects.read_rendered(env), platform(environment))
+    raise typer.Exit(show.check(environment, as_json, changes))
 
 
 @app.command(epilog=examples("python -m infra describe example"))

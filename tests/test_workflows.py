@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
-from infra.environments.schema import Delivery, Environment
+from infra.environments.schema import Environment
 from infra.specs.delivery import resources
 from infra.specs.outputs import outputs
 from tests.check_workflows import WORKFLOWS, check
-from tests.infra.samples import hardened
+from tests.infra.samples import DELIVERY, hardened
 from tests.support import ROOT, program, ran
 
 FILES = sorted(WORKFLOWS.glob("*.yml"))
@@ -55,7 +55,7 @@ def has_gate(name: str, gate: str) -> Environment:
     return replace(
         hardened(),
         name=name,
-        delivery=Delivery(repository="acme/platform", environment=gate),
+        delivery=replace(DELIVERY, environment=gate),
     )
 
 
@@ -81,9 +81,11 @@ def test_environments_deploy_in_order_each_behind_its_gate() -> None:
         for r in resources(environment):
             if r.id.startswith("workflows-"):
                 grants[r.id] = str(r.arguments["member"])
+        gate = f"environment:{entry['gate']}"
         assert grants["workflows-deployer"].endswith(
-            f"/subject/repo:acme/platform:environment:{entry['gate']}"
+            f"/subject/repo:acme@123456/platform@456789:{gate}"
         )
+        assert grants["workflows-deployer-by-name"].endswith(f"/subject/repo:acme/platform:{gate}")
         assert (
             entry["provider"].split("/workloadIdentityPools/")[1].split("/")[0]
             in grants["workflows-planner"]

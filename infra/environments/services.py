@@ -22,6 +22,7 @@ from infra.environments.checks import (
 from infra.environments.runs import DEFAULT_RUN, Run, check_apart
 
 DAY_S = 86_400
+MAX_SUBJECT = 127
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -337,13 +338,45 @@ class Delivery:
 
     repository: str
     """owner/name, as GitHub spells it."""
+    repository_id: str
+    """The repository's number, which no other repository ever gets: `gh api repos/OWNER/NAME`."""
+    owner_id: str
+    """The number of the owner of the repository, from the same answer."""
     environment: str = "production"
     """The gate: the repository's environment in which a job must run to deploy. Name one for each
     environment, and protect it with reviewers if a person decides.
     """
 
     def __post_init__(self) -> None:
-        forms("delivery.", self, "repository", "environment")
+        forms("delivery.", self, "repository", "repository_id", "owner_id", "environment")
+        subject = self.subjects[0]
+        require(
+            len(subject) <= MAX_SUBJECT,
+            "delivery.repository and environment",
+            f"{subject} ({len(subject)} characters)",
+            f"a subject of at most {MAX_SUBJECT} characters, the limit of Google's token service",
+            "shorten the name of the repository's environment",
+        )
+
+    @property
+    def subjects(self) -> tuple[str, str]:
+        """The subjects of tokens of the gate: GitHub's form by numbers, which repositories have
+        that were made, renamed or transferred since July 2026, and the older form by names.
+        """
+        owner, _, name = self.repository.partition("/")
+        numbered = f"repo:{owner}@{self.owner_id}/{name}@{self.repository_id}"
+        return (
+            f"{numbered}:environment:{self.environment}",
+            f"repo:{self.repository}:environment:{self.environment}",
+        )
+
+    @property
+    def condition(self) -> str:
+        """The tokens that Google accepts: a recycled name has other numbers."""
+        return (
+            f'assertion.repository_id == "{self.repository_id}" &&'
+            f' assertion.repository_owner_id == "{self.owner_id}"'
+        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -22,15 +22,15 @@ from typing import NamedTuple
 import typer
 
 from holdfast.clients import gcloud
-from holdfast.cost.prices import Table, family, load
-from holdfast.support.errors import InputError, Unjudged
+from holdfast.cost.prices import Table, load
+from holdfast.support.errors import InputError
 from holdfast.support.tables import print_table
 from holdfast.vocabulary.capacity import Capacity
 from holdfast.vocabulary.exit_codes import EXIT_DONE, EXIT_FINDINGS, EXIT_STOPPED
 from holdfast.vocabulary.machines import MACHINE_TYPES
 from holdfast.vocabulary.pools import Pool, Role
 from infra.environments import Environment
-from infra.environments.services import Database
+from infra.ops.cost import price, price_of_database, price_of_node
 from infra.ops.deploy import ask_for_name, require_no_placeholders
 from infra.ops.synth import ROOT
 
@@ -40,20 +40,6 @@ PODS = 2  # pods of a sample; each fills a machine
 MACHINES = PODS + 1
 # An interrupted apply finishes its requests and writes its state: a kill would lose resources.
 GRACE_S = 1_800.0
-# USD an hour in us-central1: pages of GKE, Cloud NAT and Cloud SQL, and the Cloud Billing Catalog
-# of 2026-08-20. The price of a machine family is for a vCPU with its memory on demand, that of a
-# disk for a GiB of pd-ssd, the most expensive.
-USD = {
-    "cluster": 0.10,
-    "NAT": 0.0498,
-    "e2": 0.0336,
-    "n2": 0.0486,
-    "c3": 0.0505,
-    "disk": 0.000233,
-    "database vCPU": 0.0413,
-    "database GiB": 0.007,
-}
-ELSEWHERE = 1.6  # the highest ratio of a region's prices to those of us-central1
 MARGIN = 1.25  # for prices that have risen since
 STEPS = Path(__file__).with_name("prove_steps.txt")
 CLEAN_UP = 3  # the last steps: each is tried, even if the one before failed
@@ -95,7 +81,7 @@ def prove(
         f" {run} --remove"
     )
     script.note(f"run {run}, logs in {script.folder}. If this is killed: {clean_up_command}")
-    usd_per_hour = MACHINES * _hourly(environment, pool, table)
+    usd_per_hour = MACHINES * price_of_node(environment, pool, table)
     first, *middle = steps(environment, pool, script.folder, run, usd_per_hour)
     clean_up = middle[-CLEAN_UP:]
     del middle[-CLEAN_UP:]
@@ -285,7 +271,7 @@ def smallest_spot(environment: Environment, table: Table) -> Pool:
             allowed=f"a Spot group of GPUs with max_nodes and quota for {PODS}",
             fix="raise both",
         )
-    return min(fitting, key=lambda pool: _hourly(environment, pool, table))
+    return min(fitting, key=lambda pool: price_of_node(environment, pool, table))
 
 
 def _holds_sample(environment: Environment, pool: Pool) -> bool:
@@ -300,53 +286,21 @@ def prices(environment: Environment, spot: Pool, table: Table) -> Iterator[tuple
     price.
     """
     for part in ("cluster", "NAT"):
-        yield part, _usd(environment, part)
+        yield part, price(environment, part)
     for pool in environment.pools():
         nodes = pool.max_nodes if pool.role is Role.SYSTEM else pool.min_nodes
         if nodes and pool.capacity is Capacity.ON_DEMAND:
-            usd = nodes * _hourly(environment, pool, table)
+            usd = nodes * price_of_node(environment, pool, table)
             yield f"{nodes} x {pool.machine_type} ({pool.name})", usd
     # Auto-provisioning creates this machine.
-    usd = MACHINE_TYPES["e2-standard-4"].vcpus * _usd(environment, "e2")
-    usd += environment.auto_provisioning.disk_gib * _usd(environment, "disk")
+    usd = MACHINE_TYPES["e2-standard-4"].vcpus * price(environment, "e2")
+    usd += environment.auto_provisioning.disk_gib * price(environment, "disk")
     yield "1 x e2-standard-4 (loader)", usd
-    usd = MACHINES * _hourly(environment, spot, table)
+    usd = MACHINES * price_of_node(environment, spot, table)
     yield f"{MACHINES} x {spot.machine_type} Spot ({spot.name})", usd
     if environment.database:
-        usd = _database_hourly(environment, environment.database)
+        usd = price_of_database(environment, environment.database)
         yield f"database {environment.database.tier}", usd
-
-
-def _database_hourly(environment: Environment, database: Database) -> float:
-    size = re.fullmatch(r"db-custom-(\d+)-(\d+)", database.tier)
-    if not size:
-        raise Unjudged(f"no price of database {database.tier}: use db-custom-<vCPUs>-<MiB>")
-    usd = int(size[1]) * _usd(environment, "database vCPU")
-    usd += int(size[2]) / 1024 * _usd(environment, "database GiB")
-    usd += database.disk_gib * _usd(environment, "disk")
-    return 2 * usd if database.highly_available else usd
-
-
-def _hourly(environment: Environment, pool: Pool, table: Table) -> float:
-    """Return the price of one machine with its disk."""
-    machine = MACHINE_TYPES[pool.machine_type]
-    region = environment.region
-    disk = pool.disk_gib * _usd(environment, "disk")
-    if not machine.gpus:
-        return machine.vcpus * _usd(environment, family(machine.name)) + disk
-    quote = table.quote(machine, region, pool.capacity)
-    if quote is None:
-        raise Unjudged(
-            f"no {pool.capacity.value} price of {machine.name} in {region}: `holdfast prices"
-            " --refresh`"
-        )
-    return quote.usd + disk
-
-
-def _usd(environment: Environment, part: str) -> float:
-    if part not in USD:
-        raise Unjudged(f"no price of {part}: the cost has no bound")
-    return USD[part] * (1.0 if environment.region == "us-central1" else ELSEWHERE)
 
 
 def steps(

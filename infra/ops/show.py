@@ -1,13 +1,17 @@
 """Prints the results of the commands, as a table or as one JSON object."""
 
+from collections.abc import Sequence
 from dataclasses import asdict
 
 from holdfast.support.tables import print_json, print_table
 from holdfast.vocabulary.exit_codes import EXIT_DONE, EXIT_FINDINGS
 from holdfast.vocabulary.pools import Pool
 from infra.contract.names import AREAS
+from infra.effects import Effect
 from infra.environments import Environment, placeholders, source_path
 from infra.environments.checks import PLACEHOLDER
+from infra.ops import cost
+from infra.ops.cost import HOURS_A_MONTH
 from infra.ops.leftovers import Leftover
 from infra.ops.plan import Change, counts
 from infra.rules import RULES, Finding, judge_environment
@@ -90,7 +94,7 @@ def rules(as_json: bool) -> None:
         print_table(("RULE", "WHAT HOLDS", "OTHERWISE", "SOURCE"), rows)
 
 
-def check(environment: Environment, as_json: bool) -> int:
+def check(environment: Environment, as_json: bool, changes: Sequence[Effect] = ()) -> int:
     """Check the environment before Terraform starts. Returns the exit code: 0 if it may be deployed
     as it is.
 
@@ -99,6 +103,7 @@ def check(environment: Environment, as_json: bool) -> int:
     findings = judge_environment(environment)
     fields = placeholders(environment)
     state = _state(findings, fields)
+    estimate = cost.estimate(environment)
     if as_json:
         print_json(
             "check",
@@ -107,16 +112,30 @@ def check(environment: Environment, as_json: bool) -> int:
             rules=len(RULES),
             findings=[asdict(finding) for finding in findings],
             placeholders=fields,
+            takes=[change.text for change in changes if change.takes],
+            gives=[change.text for change in changes if not change.takes],
+            cost=_cost_fields(estimate),
         )
     else:
+        for change in changes:
+            print(change)
         for finding in findings:
             print(lines(finding))
         for field in fields:
             print(f"{source_path(environment.name)}: {field} is still {PLACEHOLDER}")
+        print(*estimate.lines(), sep="\n")
         numbers = f"{len(RULES)} rules, {len(findings)} findings, {len(fields)} placeholders"
         result = "valid, but not ready to deploy" if state == "not settled" else state
         print(f"{environment.name}: {numbers}: {result}")
     return EXIT_DONE if state == "right" else EXIT_FINDINGS
+
+
+def _cost_fields(estimate: cost.Cost) -> dict[str, object]:
+    return {
+        "floor_usd_per_month": round(estimate.floor_usd_per_month, 2),
+        "full_load_usd_per_hour": round(estimate.full_usd_per_hour, 2),
+        "unpriced": estimate.unpriced,
+    }
 
 
 def _state(findings: list[Finding], fields: list[str]) -> str:
@@ -145,18 +164,27 @@ def outputs(environment: Environment, as_json: bool = False) -> None:
     for area in ("cluster", *AREAS):
         values |= by_area[area]
     pools = [_describe_pool(pool) for pool in environment.pools()]
+    estimate = cost.estimate(environment)
     if as_json:
         print_json(
             "outputs",
             environment=environment.name,
             outputs=values,
             pools=pools,
+            cost=_cost_fields(estimate),
         )
     else:
         print_table(("OUTPUT", "VALUE"), list(values.items()))
         print()
         columns = [key.upper() for key in pools[0]]
         print_table(columns, [list(pool.values()) for pool in pools])
+        print()
+        rows = []
+        for part in estimate.floor:
+            usd = part.usd_per_hour
+            rows.append((part.name, "no price" if usd is None else f"{HOURS_A_MONTH * usd:,.0f}"))
+        print_table(("ALWAYS RUNS", "USD A MONTH"), rows)
+        print(*estimate.lines(), sep="\n")
 
 
 def _describe_pool(pool: Pool) -> dict[str, str]:

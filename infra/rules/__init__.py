@@ -13,6 +13,7 @@ from infra.environments import Environment, source_path
 from infra.rules import (
     alerts,
     autoprovisioning,
+    features,
     fit,
     hardening,
     identity,
@@ -42,6 +43,7 @@ MODULES = (
     fit,
     refusals,
     autoprovisioning,
+    features,
     hardening,
     network,
     identity,

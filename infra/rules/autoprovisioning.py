@@ -71,6 +71,38 @@ def nap_caps_cover_pools(facts: Facts) -> Iterator[Finding]:
                 yield cluster.finding(f"{LIMITS}[{name}]", allowed, fix, maximum)
 
 
+@rule(
+    reason=(
+        "pools count towards the cap: once they may have all of it, auto-provisioning makes no"
+        " node, and flex-start jobs of that accelerator wait forever"
+    ),
+    source="GKE documentation on NAP limits",
+)
+def nap_leaves_flex_start(facts: Facts) -> Iterator[Finding]:
+    """Each cap leaves auto-provisioning a whole machine beyond the pools, or a flex-start pool has
+    the accelerator.
+    """
+    totals = _sum_pools(facts)
+    in_flex_pools: set[str] = set()
+    for pool in facts.pools("flex"):
+        for gpu in pool.blocks("node_config.guest_accelerator"):
+            in_flex_pools.add(str(gpu.get("type")))
+    for cluster in facts.cluster():
+        for name, limit in _limits(cluster).items():
+            if name not in ACCELERATORS or name in in_flex_pools:
+                continue
+            machine = min(item.gpus for item in MACHINE_TYPES.values() if item.accelerator == name)
+            allowed = totals[name] + machine
+            # The rule nap-caps-cover-pools reports a cap below the pools.
+            if totals[name] <= limit.get("maximum", 0) < allowed:
+                yield cluster.finding(
+                    f"{LIMITS}[{name}]",
+                    f"{allowed:,} or more: the pools may have {totals[name]:,} of them",
+                    f"raise max_gpus of {name}, or lower max_nodes of a group",
+                    limit.get("maximum"),
+                )
+
+
 def _sum_pools(facts: Facts) -> Counter[str]:
     """Return vCPUs, GiB of memory and GPUs by accelerator of all pools at their maximum."""
     totals: Counter[str] = Counter()

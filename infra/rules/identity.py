@@ -19,6 +19,8 @@ from infra.rules.model import (
 PROJECT_ROLES = {
     "roles/container.defaultNodeServiceAccount": "nodes",
     "roles/monitoring.metricWriter": "exporter",
+    # Image streaming calls an API in the name of the node's account.
+    "roles/serviceusage.serviceUsageConsumer": "nodes",
 }
 READER_ROLE = "roles/monitoring.viewer"
 LISTING_ROLE = "roles/storage.legacyBucketReader"
@@ -38,6 +40,10 @@ KEY_ROLE = "roles/cloudkms.cryptoKeyEncrypterDecrypter"
 KEY_GRANTS = ("google_kms_crypto_key_iam_member", "google_kms_crypto_key_iam_binding")
 # GKE's own agent has it in the host project of a Shared VPC.
 HOST_ROLE = "roles/container.hostServiceAgentUser"
+PROJECT_IAM = "roles/resourcemanager.projectIamAdmin"
+HOST_CONDITION = (
+    f"api.getAttribute('iam.googleapis.com/modifiedGrantsByRole', []).hasOnly(['{HOST_ROLE}'])"
+)
 SERVICE_AGENT = re.compile(r"serviceAccount:service-[\w-]+@[a-z-]+\.iam\.gserviceaccount\.com")
 
 
@@ -99,6 +105,8 @@ def _may_have(environment: Environment, grant: PlannedResource, member: str) -> 
         return role.lower().endswith(("viewer", "reader", "reviewer")) and role not in BROAD_ROLES
     if environment.delivery and member == environment.member("deployer"):
         # The deployment includes grants, so the deployer may grant roles; it must not be an owner.
+        if grant.get("project") != environment.project:
+            return role == PROJECT_IAM and grant.get("condition.expression") == HOST_CONDITION
         return role not in BROAD_ROLES and role.startswith("roles/")
     if role == HOST_ROLE:
         existing = environment.network.existing
@@ -321,8 +329,17 @@ def no_account_keys(facts: Facts) -> Iterator[Finding]:
     source="CIS Google Cloud 1.11",
 )
 def keys_serve_agents(facts: Facts) -> Iterator[Finding]:
-    """Only Google's service agents use a key, to encrypt and decrypt."""
+    """Only Google's service agents use a key, to encrypt and decrypt; deployer and planner manage
+    and read the grants on it.
+    """
+    environment = facts.environment
+    workflows = {}
+    if environment.delivery:
+        workflows[environment.member("deployer")] = "roles/cloudkms.admin"
+        workflows[environment.member("planner")] = "roles/iam.securityReviewer"
     for grant in facts.of(*KEY_GRANTS):
+        if workflows.get(str(grant.get("member"))) == grant.get("role"):
+            continue
         members = sorted(_members(grant))
         strangers = [member for member in members if not SERVICE_AGENT.fullmatch(member)]
         if strangers or grant.get("role") != KEY_ROLE:
@@ -337,11 +354,11 @@ def _is_one_workload(environment: Environment, account: str, member: str) -> boo
     delivery = environment.delivery
     if delivery and account.endswith(environment.service_account_email("planner")):
         return member.startswith("principalSet://") and member.endswith(
-            f"/attribute.repository/{delivery.repository}"
+            f"/attribute.repository_id/{delivery.repository_id}"
         )
     if delivery and account.endswith(environment.service_account_email("deployer")):
-        subject = f"/subject/repo:{delivery.repository}:environment:{delivery.environment}"
-        return member.startswith("principal://") and member.endswith(subject)
+        subjects = tuple(f"/subject/{subject}" for subject in delivery.subjects)
+        return member.startswith("principal://") and member.endswith(subjects)
     return member.startswith(f"serviceAccount:{environment.workload_pool}[") and "/" in member
 
 
@@ -354,11 +371,44 @@ def one_repository_is_trusted(facts: Facts) -> Iterator[Finding]:
     delivery = facts.environment.delivery
     condition = "no such resource"
     if delivery:
-        condition = f'assertion.repository == "{delivery.repository}"'
+        condition = (
+            f'assertion.repository_id == "{delivery.repository_id}" &&'
+            f' assertion.repository_owner_id == "{delivery.owner_id}"'
+        )
     providers = facts.of("google_iam_workload_identity_pool_provider")
-    yield from check_value(providers, "attribute_condition", condition, "set delivery.repository")
+    fix = "set delivery.repository_id and owner_id"
+    yield from check_value(providers, "attribute_condition", condition, fix)
     # The operator of the issuer can write anything into the tokens that the condition reads.
     yield from check_value(providers, "oidc.issuer_uri", ISSUER, "trust only GitHub's issuer")
+
+
+@rule(
+    reason=(
+        "the subject of a repository that was made, renamed or transferred since July 2026 has its"
+        " number in it, and a grant to the name never matches"
+    ),
+    source="https://docs.github.com/en/actions/reference/security/oidc#immutable-subject-claims",
+)
+def workflows_can_log_in(facts: Facts) -> Iterator[Finding]:
+    """The deployer can be used by both forms of its gate's subject."""
+    delivery = facts.environment.delivery
+    grants = facts.of(*ACCOUNT_GRANTS)
+    if delivery is None or not grants:
+        return
+    deployer = facts.environment.service_account_email("deployer")
+    members: set[str] = set()
+    for grant in grants:
+        if str(grant.get("service_account_id")).endswith(deployer):
+            members |= _members(grant)
+    for subject in delivery.subjects:
+        if not any(member.endswith(f"/subject/{subject}") for member in members):
+            yield environment_finding(
+                facts.environment,
+                "delivery",
+                ", ".join(sorted(members)) or "no grant",
+                f"a grant of the deployer to {subject}",
+                "grant it, as infra/specs/delivery.py does",
+            )
 
 
 @rule(

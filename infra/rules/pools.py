@@ -132,6 +132,29 @@ def system_pool_stays(facts: Facts) -> Iterator[Finding]:
         )
 
 
+@rule(
+    reason=(
+        "the autoscaler raises no pool to its minimum before a pod needs a node, so that the first"
+        " requests wait for machines"
+    ),
+    source="GKE documentation on the cluster autoscaler; accelerated-platforms starts with 1",
+)
+def minimum_is_there_from_the_start(facts: Facts) -> Iterator[Finding]:
+    """A pool with a minimum starts with as many nodes, in each zone the same number."""
+    for pool in facts.pools():
+        low = pool.get("autoscaling.total_min_node_count", 0)
+        high = pool.get("autoscaling.total_max_node_count", 0)
+        zones = len(pool.get("node_locations", [])) or 1
+        nodes = (pool.get("initial_node_count") or 0) * zones
+        if not low <= nodes <= high:
+            yield pool.finding(
+                "initial_node_count",
+                f"{low} to {high} nodes, a multiple of {zones} zones",
+                f"name fewer zones in the group, or set max_nodes to {zones} or more",
+                f"{nodes} nodes",
+            )
+
+
 def _role(pool: PlannedResource) -> object:
     return pool.get("node_config.labels", {}).get(LABEL_ROLE)
 

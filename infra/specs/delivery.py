@@ -1,9 +1,12 @@
 """Accounts that plan and deploy from the workflows of a repository, by exchanged tokens, never by a
 key.
 
-The pool trusts one repository. Any of its workflows may plan, which reads; to deploy, a job must
-run in the protected environment of the repository, since that is where a person agrees.
+The pool trusts one repository, by its number: a name can be taken by somebody else once it is free.
+Any of its workflows may plan, which reads; to deploy, a job must run in the protected environment
+of the repository, since that is where a person agrees.
 """
+
+# Decision: infra/decisions/0133.
 
 from infra.environments.schema import Delivery, Environment
 from infra.specs.identities import account, acting_as, project_grant, service_account
@@ -15,6 +18,7 @@ POOL = "google_iam_workload_identity_pool.github"
 PLANNER = (
     "artifactregistry.reader",
     "cloudsql.viewer",
+    "compute.networkViewer",
     "compute.viewer",
     "container.viewer",
     "dns.reader",
@@ -44,6 +48,17 @@ DEPLOYER = (
     "serviceusage.serviceUsageAdmin",
     "storage.admin",
 )
+KEY_ADMIN = "roles/cloudkms.admin"
+REVIEWER = "roles/iam.securityReviewer"
+PROJECT_IAM = "roles/resourcemanager.projectIamAdmin"
+# IAM documentation, limits on granting roles: the holder changes bindings of this role only.
+ONE_ROLE = {
+    "title": "GKE host agent only",
+    "expression": (
+        "api.getAttribute('iam.googleapis.com/modifiedGrantsByRole', [])"
+        ".hasOnly(['roles/container.hostServiceAgentUser'])"
+    ),
+}
 
 
 def resources(environment: Environment) -> list[Resource]:
@@ -57,13 +72,66 @@ def resources(environment: Environment) -> list[Resource]:
         planner_roles += ("binaryauthorization.policyViewer",)
         deployer_roles += ("binaryauthorization.policyEditor",)
     pool = _pool(environment)
-    subject = f"repo:{delivery.repository}:environment:{delivery.environment}"
-    planner = f"principalSet:{pool}/attribute.repository/{delivery.repository}"
-    deployer = f"principal:{pool}/subject/{subject}"
+    planner = f"principalSet:{pool}/attribute.repository_id/{delivery.repository_id}"
+    numbered, named = (f"principal:{pool}/subject/{subject}" for subject in delivery.subjects)
     return [
         *_trust(environment, delivery),
         *_account(environment, "planner", planner_roles, "objectViewer", planner),
-        *_account(environment, "deployer", deployer_roles, "objectUser", deployer),
+        *_account(environment, "deployer", deployer_roles, "objectUser", numbered),
+        acting_as(
+            environment,
+            "workflows-deployer-by-name",
+            "deployer",
+            named,
+            account("deployer"),
+            POOL,
+        ),
+        *_key_grants(environment),
+        *_host_grants(environment),
+    ]
+
+
+def _key_grants(environment: Environment) -> list[Resource]:
+    """Let the accounts manage, or read, the grants of Google's services on the environment's key,
+    which may belong to another project.
+    """
+    key = environment.security.kms_key
+    if not key:
+        return []
+    grants = []
+    for role, granted in (("deployer", KEY_ADMIN), ("planner", REVIEWER)):
+        after = (account(role), *api(environment, "cloudkms"))
+        member = environment.member(role)
+        grants.append(
+            grant("kms_crypto_key", f"{role}-key", granted, member, after, crypto_key_id=key)
+        )
+    return grants
+
+
+def _host_grants(environment: Environment) -> list[Resource]:
+    """Let the accounts manage, or read, what the environment grants in a Shared VPC host project,
+    and no other role there.
+    """
+    existing = environment.network.existing
+    if existing is None or not existing.grants:
+        return []
+    _, project, _, region, _, subnet = existing.subnet.split("/")
+    deployer = environment.member("deployer")
+    planner = environment.member("planner")
+    after = (account("deployer"), account("planner"))
+    return [
+        grant(
+            "compute_subnetwork",
+            "host-deployer",
+            "roles/compute.networkAdmin",
+            deployer,
+            after,
+            project=project,
+            region=region,
+            subnetwork=subnet,
+        ),
+        grant("project", "host-deployer", PROJECT_IAM, deployer, after, ONE_ROLE, project=project),
+        grant("project", "host-planner", REVIEWER, planner, after, project=project),
     ]
 
 
@@ -91,10 +159,10 @@ def _trust(environment: Environment, delivery: Delivery) -> list[Resource]:
                 "workload_identity_pool_provider_id": "github",
                 "attribute_mapping": {
                     "google.subject": "assertion.sub",
-                    "attribute.repository": "assertion.repository",
+                    "attribute.repository_id": "assertion.repository_id",
                 },
                 # Without it every repository of the world gets a token of this pool.
-                "attribute_condition": f'assertion.repository == "{delivery.repository}"',
+                "attribute_condition": delivery.condition,
                 "oidc": {"issuer_uri": ISSUER},
             },
             after=(POOL,),

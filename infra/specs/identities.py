@@ -12,12 +12,13 @@ from infra.environments.schema import Environment
 from infra.specs.network import api
 from infra.specs.resource import Resource, grant
 
-# Roles that exist on a project only: a node logs, pulls and reports under its own name; the
-# exporter writes metrics, which belong to no resource.
+# Roles that exist on a project only: a node logs, pulls and reports under its own name, and streams
+# images by an API of the project; the exporter writes metrics, which belong to no resource.
 PROJECT_ROLES = {
     "nodes": "roles/container.defaultNodeServiceAccount",
     "exporter": "roles/monitoring.metricWriter",
 }
+STREAMING_ROLE = "roles/serviceusage.serviceUsageConsumer"
 # A listing with any prefix is a request to the bucket, so no condition on objects admits it.
 LIST_ROLE = "roles/storage.legacyBucketReader"
 # People who run the report read metrics, which belong to no resource.
@@ -109,6 +110,7 @@ def resources(environment: Environment) -> list[Resource]:
     grants = [
         project_grant(environment, role, role, granted) for role, granted in PROJECT_ROLES.items()
     ]
+    grants.append(project_grant(environment, "nodes-streaming", "nodes", STREAMING_ROLE))
     return [
         *accounts,
         *grants,

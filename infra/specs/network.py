@@ -15,6 +15,8 @@ APIS = (
     "cloudresourcemanager",
     "compute",
     "container",
+    # Image streaming; without it, nodes pull whole images and say nothing.
+    "containerfilesystem",
     "cloudkms",
     "dns",
     "iam",

@@ -32,8 +32,7 @@ def pool_resource(environment: Environment, pool: Pool) -> Resource:
         "cluster": environment.cluster_name,
         "location": environment.region,
         "node_locations": list(pool.zones or environment.zones),
-        # This count is for each zone. The autoscaler brings a pool to its minimum over all zones.
-        "initial_node_count": 0,
+        "initial_node_count": _initial_nodes(pool, len(pool.zones or environment.zones)),
         "max_pods_per_node": environment.network.max_pods_per_node,
         "autoscaling": {
             "total_min_node_count": pool.min_nodes,
@@ -65,6 +64,14 @@ def pool_resource(environment: Environment, pool: Pool) -> Resource:
         ignore_changes=IGNORED,
         skips=NO_AUTO_REPAIR if flex else {},
     )
+
+
+def _initial_nodes(pool: Pool, zones: int) -> int:
+    """Return the nodes of each zone at the start: the autoscaler does not raise a pool to its
+    minimum before a pod needs a node.
+    """
+    nodes = -(-pool.min_nodes // zones)
+    return nodes if nodes * zones <= pool.max_nodes else pool.min_nodes // zones
 
 
 def _node_config(environment: Environment, pool: Pool) -> dict[str, object]:

@@ -2,13 +2,14 @@
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
 from holdfast.clients.api import Api, Object
 from holdfast.manifests.render_context import RenderContext
 from holdfast.support.errors import InputError
-from holdfast.vocabulary.kubernetes import LABEL_HALF, LABEL_NAME
+from holdfast.vocabulary.kubernetes import KUEUE_API, LABEL_HALF, LABEL_NAME
 from tests import platforms
 from tests.cluster.sim import flex
 from tests.cluster.sim.waiting import until
@@ -69,6 +70,24 @@ def test_apply_starts_nothing_that_costs_money_and_is_idempotent(world: World, a
         if "template" in body.get("spec", {})
     )
     _prunes_only_its_own(api, context)
+
+
+@pytest.mark.usefixtures("gke_kinds", "cleared")
+def test_a_dry_run_names_what_goes_and_changes_nothing(api: Api) -> None:
+    context = RenderContext(platforms.with_images("example"))
+    list(platform.apply(api, context))
+    smaller = RenderContext(replace(context.platform, auto_provisioning={}))
+    changes = {(change.verb, change.name) for change in platform.preview(api, smaller)}
+    flavor = "flex-nvidia-l4"
+    assert {
+        ("removed", f"ResourceFlavor/{flavor}"),
+        ("removed", "ClusterQueue/flex"),
+        ("removed", "ComputeClass/nvidia-l4"),
+        ("changed", "ConfigMap/holdfast-platform"),
+    } <= changes
+    assert api.find(f"/apis/{KUEUE_API}/resourceflavors/{flavor}")
+    unchanged = {change.verb for change in platform.preview(api, context)}
+    assert unchanged == {"unchanged"}
 
 
 @pytest.mark.usefixtures("gke_kinds", "cleared")

@@ -22,6 +22,7 @@ from infra.environments.schema import (
 )
 
 EXAMPLE = load("example")
+DELIVERY = Delivery(repository="acme/platform", repository_id="456789", owner_id="123456")
 
 
 def shared_network() -> Environment:
@@ -129,6 +130,6 @@ def hardened() -> Environment:
         database=replace(EXAMPLE.database, deletion_protection=True, highly_available=True)
         if EXAMPLE.database
         else None,
-        delivery=Delivery(repository="acme/platform"),
+        delivery=DELIVERY,
         budget=Budget(billing_account="012345-6789AB-CDEF01", monthly_usd=1_000),
     )

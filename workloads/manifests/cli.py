@@ -28,7 +28,10 @@ def render(
         str, typer.Option(help="Source of the batch in its pod, with --small.")
     ] = "/data",
 ) -> None:
-    """Write the manifests of environments as YAML."""
+    """Write the manifests of environments as YAML, and say what they take and give since the last
+    time.
+    """
+    from infra import effects
     from infra.describe import load_platform
     from infra.environments import names
     from workloads.manifests import rendering
@@ -52,10 +55,18 @@ def render(
         rendering.small(load_platform(env[0]), small, workers, items) if env and small else None
     )
     changed: list[Path] = []
+    said: list[str] = []
     with working("render") as step:
         for name in env or names():
             step(name)
-            changed += rendering.render(load_platform(name), out, write=not check, small=limits)
+            platform = load_platform(name)
+            before = effects.read_rendered(name, out)
+            for effect in effects.compare(before, platform):
+                said.append(f"{name} {effect}")
+            said += rendering.list_removed(platform, out, limits)
+            changed += rendering.render(platform, out, write=not check, small=limits)
+    for line in said:
+        typer.echo(line, err=True)
     for path in changed:
         typer.echo(path.as_posix())
     if not check:

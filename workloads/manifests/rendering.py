@@ -131,6 +131,35 @@ def _kustomization(files: list[str]) -> Body:
     }
 
 
+def list_removed(platform: Platform, out: Path, small: Small | None = None) -> list[str]:
+    """Returns a line for each object that was rendered last time and is rendered no more."""
+    folder = out / platform.name
+    if not folder.is_dir():
+        return []
+    current: set[str] = set()
+    for file, text in texts(platform, small).items():
+        if file.endswith(".yaml"):
+            current |= _name_objects(text)
+    before: set[str] = set()
+    for path in folder.rglob("*.yaml"):
+        before |= _name_objects(path.read_text(encoding="utf-8"))
+    return [f"{platform.name} takes: {name}" for name in sorted(before - current)]
+
+
+def _name_objects(text: str) -> set[str]:
+    """Returns `Kind/name in namespace` of the objects in a rendered file, whose form is known."""
+    names: set[str] = set()
+    for body in text.split("\n---\n"):
+        kind = re.search(r"^kind: (.+)$", body, re.M)
+        metadata = re.search(r"^metadata:\n((?: .*\n)+)", body, re.M)
+        if kind and metadata:
+            name = re.search(r"^  name: (.+)$", metadata[1], re.M)
+            namespace = re.search(r"^  namespace: (.+)$", metadata[1], re.M)
+            suffix = f" in {namespace[1]}" if namespace else ""
+            names.add(f"{kind[1]}/{name[1] if name else ''}{suffix}")
+    return names
+
+
 def render(
     platform: Platform,
     out: Path,

@@ -117,6 +117,12 @@ def apply_platform(
             min=1, help="With --operators: seconds to wait for each operator's pods and webhooks."
         ),
     ] = 300,
+    dry_run: Annotated[
+        bool,
+        typer.Option(
+            "--dry-run", help="Say what it would take, give, change and delete; change nothing."
+        ),
+    ] = False,
     kubeconfig: Kubeconfig = None,
     yes: Yes = False,
     as_json: Json = False,
@@ -128,13 +134,38 @@ def apply_platform(
     """
     from holdfast.clients.api import Api
     from holdfast.manifests.render_context import RenderContext
+    from holdfast.platform.cluster import read_published, require_same_cluster
     from holdfast.support.tables import print_json
+    from infra import effects
     from infra.describe import load_platform
     from workloads.operators import platform
 
     api = Api(kubeconfig)
     context = RenderContext(load_platform(env))
-    require_consent(api, context.platform, yes=yes)
+    if dry_run and operators:
+        raise InputError(
+            "--dry-run with --operators",
+            got="both",
+            allowed="one of them",
+            fix="leave --operators out: --dry-run is of the platform's own objects",
+        )
+    if dry_run:
+        require_same_cluster(api, context.platform)
+    else:
+        require_consent(api, context.platform, yes=yes)
+    differences = [] if operators else effects.compare(read_published(api), context.platform)
+    for effect in differences:
+        typer.echo(str(effect), err=True)
+    if dry_run:
+        changes, count = _report_changes(
+            f"compare {env} with the cluster", platform.preview(api, context), as_json
+        )
+        if as_json:
+            takes = [effect.text for effect in differences if effect.takes]
+            gives = [effect.text for effect in differences if not effect.takes]
+            print_json("apply", environment=env, changes=changes, takes=takes, gives=gives)
+        typer.echo(f"{count} objects would change; nothing was applied", err=True)
+        return
     if operators:
         _apply_operators(api, context, timeout_s, as_json=as_json)
         return

@@ -175,21 +175,52 @@ def _explain_rejection(name: str, error: ApiError) -> Exception:
     )
 
 
-def prune(api: Api, bodies: Sequence[Body], selector: str) -> Iterator[Change]:
-    """Deletes objects that the selector matches, of the kinds of `bodies`, but not among them."""
+def preview(api: Api, body: Body, manager: str) -> Change:
+    """Returns the change that `put` would make, by a dry run. Raises InputError if the cluster
+    rejects it.
+    """
+    name = f"{body['kind']}/{body['metadata']['name']}"
+    path = api.path_of(body)
+    before = api.find(path)
+    if before is None:
+        return Change(verb="created", name=name)
+    try:
+        after = api.apply(path, body, dryRun="All", fieldManager=manager)
+    except ApiError as error:
+        raise _explain_rejection(name, error) from error
+    is_equal = _strip_status(before) == _strip_status(after)
+    return Change(verb="unchanged" if is_equal else "changed", name=name)
+
+
+def prune(
+    api: Api,
+    bodies: Sequence[Body],
+    selector: str,
+    *,
+    former: Sequence[Body] = (),
+    dry_run: bool = False,
+) -> Iterator[Change]:
+    """Deletes objects that the selector matches, of the kinds of `bodies` and of those that were
+    applied before, but not among `bodies`.
+
+    With `dry_run` it only yields them.
+    """
     paths: set[str] = set()
     collections: set[tuple[str, str]] = set()
-    for body in bodies:
+    for body in (*bodies, *former):
         if body["kind"] not in KEPT:
             path = api.path_of(body)
-            paths.add(path)
             collections.add((path.rpartition("/")[0], body["kind"]))
+    for body in bodies:
+        if body["kind"] not in KEPT:
+            paths.add(api.path_of(body))
     for collection, kind in sorted(collections):
         for item in api.items(collection, labelSelector=selector):
             name = item["metadata"]["name"]
             if f"{collection}/{name}" not in paths:
-                # A Job would leave its pods.
-                api.delete(f"{collection}/{name}", propagationPolicy="Background")
+                if not dry_run:
+                    # A Job would leave its pods.
+                    api.delete(f"{collection}/{name}", propagationPolicy="Background")
                 yield Change(verb="removed", name=f"{kind}/{name}")
 
 

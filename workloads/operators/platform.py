@@ -7,10 +7,12 @@ from collections.abc import Iterator
 
 from holdfast.clients.api import Api, ApiError, suggest_fix
 from holdfast.manifests.render_context import Body, RenderContext, yaml_text
+from holdfast.platform.cluster import read_published
 from holdfast.support.errors import InputError
 from holdfast.vocabulary.kubernetes import LABEL_HALF, PLATFORM_HALF
 from workloads.manifests.rendering import images, platform
 from workloads.operators.install import Change, prune, put
+from workloads.operators.install import preview as dry
 
 MANAGER = "holdfast-platform"
 
@@ -24,9 +26,36 @@ def apply(api: Api, context: RenderContext) -> Iterator[Change]:
     # A pod whose digest is zeros would wait for its image forever.
     context.require_digests(images(context, yaml_text(bodies)))
     _dry_run(api, bodies)
+    former = _read_former(api)
     for body in bodies:
         yield put(api, body, MANAGER)
-    yield from prune(api, bodies, f"{LABEL_HALF}={PLATFORM_HALF}")
+    yield from prune(api, bodies, f"{LABEL_HALF}={PLATFORM_HALF}", former=former)
+
+
+def preview(api: Api, context: RenderContext) -> Iterator[Change]:
+    """Yields the change of each object that `apply` would make, and changes nothing.
+
+    Raises InputError if the cluster rejects one of them.
+    """
+    bodies = platform(context)
+    _dry_run(api, bodies)
+    for body in bodies:
+        yield dry(api, body, MANAGER)
+    yield from prune(
+        api,
+        bodies,
+        f"{LABEL_HALF}={PLATFORM_HALF}",
+        former=_read_former(api),
+        dry_run=True,
+    )
+
+
+def _read_former(api: Api) -> list[Body]:
+    """Returns what was applied last, by the document in the cluster: of a kind of which nothing is
+    left, too, the old objects must go.
+    """
+    published = read_published(api)
+    return platform(RenderContext(published)) if published else []
 
 
 def _dry_run(api: Api, bodies: list[Body]) -> None:

@@ -18,7 +18,6 @@ from infra.environments.schema import (
     AcceleratorCap,
     AuthorizedRange,
     Budget,
-    Delivery,
     Environment,
     ExistingNetwork,
     NodeGroup,
@@ -27,11 +26,10 @@ from infra.environments.schema import (
     Run,
     Team,
 )
-from tests.infra.samples import EXAMPLE, hardened
+from tests.infra.samples import DELIVERY, EXAMPLE, hardened
 
 # Where the sections of an environment lie; one sample of each repeatable one.
 SERVING = EXAMPLE.serving
-DELIVERY = Delivery(repository="acme/platform")
 BUDGET = Budget(billing_account="012345-6789AB-CDEF01", monthly_usd=100)
 RANGE = AuthorizedRange(name="office", cidr="10.50.0.0/28")
 RUN = Run(name="train")
@@ -195,6 +193,7 @@ WRONG: list[tuple[str, str, Make]] = [
     *wrong(QUOTA, source="", gpus=0),
     *wrong(RUN, indices=13, read_by=("trainer",)),
     *wrong(DELIVERY, repository="https://github.com/a/b", environment="a b"),
+    *wrong(DELIVERY, repository_id="acme/platform", owner_id=123456),
     *wrong(
         SPOT,
         role="trainig",

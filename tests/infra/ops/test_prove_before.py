@@ -23,7 +23,7 @@ from holdfast.vocabulary.kubernetes import LABEL_NAME
 from holdfast.vocabulary.machines import MACHINE_TYPES
 from holdfast.vocabulary.pools import LABEL_NODEPOOL
 from infra.contract.names import LABEL_RUN
-from infra.ops import prove
+from infra.ops import cost, prove
 from infra.specs import resources
 from tests.command_lines import APPS, parse
 from tests.infra.ops.google import Gcloud
@@ -100,11 +100,11 @@ def test_price_counts_sample_machines_and_fixed_costs() -> None:
     usd_by_part = dict(prove.prices(EXAMPLE, EXAMPLE.pool("spot-a100"), TABLE))
     machine = MACHINE_TYPES["a2-highgpu-1g"]
     a100 = TABLE.quote(machine, EXAMPLE.region, Capacity.SPOT)
-    disk = EXAMPLE.pool("spot-a100").disk_gib * prove.USD["disk"]
+    disk = EXAMPLE.pool("spot-a100").disk_gib * cost.USD["disk"]
     assert a100 and usd_by_part["3 x a2-highgpu-1g Spot (spot-a100)"] == pytest.approx(
         3 * (a100.usd + disk)
     )
-    assert usd_by_part["1 x e2-standard-4 (loader)"] > 4 * prove.USD["e2"]
+    assert usd_by_part["1 x e2-standard-4 (loader)"] > 4 * cost.USD["e2"]
     assert {"cluster", "NAT", "3 x e2-standard-4 (system)", "1 x g2-standard-8 (serving)"} <= set(
         usd_by_part
     )
@@ -118,7 +118,7 @@ def test_unpriced_parts_have_no_bound() -> None:
     with pytest.raises(Unjudged, match="no spot price of g2-standard-8"):
         prove.smallest_spot(EXAMPLE, replace(TABLE, skus=()))
     families = {name.split("-")[0] for name, machine in MACHINE_TYPES.items() if not machine.gpus}
-    assert families <= set(prove.USD), "every machine without a GPU has a price"
+    assert families <= set(cost.USD), "every machine without a GPU has a price"
 
 
 def test_the_samples_run_on_the_cheapest_spot_pool_that_holds_them() -> None:

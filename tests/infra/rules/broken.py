@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import cache
 from typing import Any
 
-from infra.environments.schema import AcceleratorCap, AuthorizedRange, Quota
+from infra.environments.schema import AcceleratorCap, AuthorizedRange, NodeGroup, Quota
 from infra.rules.model import Facts, PlannedResource, read_specs
 from tests.infra.rules.edits import (
     Edit,
@@ -151,6 +151,15 @@ def ranges(cidr: str) -> Edit:
     return network(authorized_ranges=(AuthorizedRange(name="r", cidr=cidr),))
 
 
+def _grown(**fields: Any) -> tuple[NodeGroup, ...]:
+    """Return the groups, with other fields of the serving group."""
+    groups = []
+    for node_group in hardened().groups:
+        changed = fields if node_group.name == "serving" else {}
+        groups.append(replace(node_group, **changed))
+    return tuple(groups)
+
+
 L4_ONLY = (AcceleratorCap(accelerator="nvidia-l4", max_gpus=64),)
 BROKEN: dict[str, tuple[Edit, str]] = {
     # Pools and auto-provisioning
@@ -159,6 +168,14 @@ BROKEN: dict[str, tuple[Edit, str]] = {
     "no Spot taint": (taints(SPOT, "nvidia.com/gpu"), "pools-are-tainted"),
     "Spot taint only preferred": (soften_taints(SPOT), "pools-are-tainted"),
     "system taint only preferred": (soften_taints(SYSTEM), "system-pool-stays"),
+    "a minimum that nothing makes": (
+        put("google_container_node_pool.pool-serving", "initial_node_count", 0),
+        "minimum-is-there-from-the-start",
+    ),
+    "a minimum that three zones cannot share": (
+        state(serving=None, groups=_grown(min_nodes=2, max_nodes=2)),
+        "minimum-is-there-from-the-start production-is-safe",
+    ),
     "a zone that sells no such GPU": (
         group("spot-a100", zones=("us-central1-z",)),
         "zone-sells-the-gpu",
@@ -170,6 +187,11 @@ BROKEN: dict[str, tuple[Edit, str]] = {
     ),
     "GPUs that no job is offered": (caps(accelerators=L4_ONLY), "pools-have-jobs"),
     "caps below the pools": (caps(max_vcpus=8), "nap-caps-cover-pools"),
+    "a cap that the pools use up": (
+        # The cap of L4 is 64, and 6 serving nodes have one each.
+        group("spot-l4", max_nodes=58, machine_types=("g2-standard-8",)),
+        "nap-leaves-flex-start",
+    ),
     "caps without end": (caps(max_vcpus=100_000), "nap-caps-finite"),
     "memory without end": (limit(1, 999_999_999), "nap-caps-finite"),
     "GPUs without end": (limit(2, 999_999), "nap-caps-finite"),
@@ -184,6 +206,18 @@ BROKEN: dict[str, tuple[Edit, str]] = {
     "the token of nodes": (
         put(SPOT, "node_config.workload_metadata_config.mode", "GCE_METADATA"),
         "metadata-server",
+    ),
+    "image streaming without its API": (
+        without("google_project_service.containerfilesystem"),
+        "features-have-what-they-need",
+    ),
+    "image streaming without its role": (
+        without("google_project_iam_member.nodes-streaming"),
+        "features-have-what-they-need",
+    ),
+    "a queue without its API": (
+        without("google_project_service.pubsub"),
+        "features-have-what-they-need",
     ),
     # Protections
     "endpoint open in production": (cluster(dns_endpoint_public=True), "production-is-hardened"),
@@ -365,6 +399,27 @@ BROKEN: dict[str, tuple[Edit, str]] = {
             "https://tokens.example.org",
         ),
         "one-repository-is-trusted",
+    ),
+    "workflows of a name that anyone may take": (
+        put(
+            "google_iam_workload_identity_pool_provider.github",
+            "attribute_condition",
+            'assertion.repository == "acme/platform"',
+        ),
+        "one-repository-is-trusted",
+    ),
+    "a deployer that new repositories never reach": (
+        without("google_service_account_iam_member.workflows-deployer"),
+        "workflows-can-log-in",
+    ),
+    "a deployer that rules its host project": (
+        project(
+            "iam_member",
+            project="acme-host",
+            role="roles/resourcemanager.projectIamAdmin",
+            member=hardened().member("deployer"),
+        ),
+        "project-roles",
     ),
     # Checkpoints
     "checkpoints deleted at age 0": (deletes(age=0), "checkpoints-do-not-age"),

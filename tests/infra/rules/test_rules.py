@@ -160,7 +160,8 @@ def test_project_roles_are_judged_independently_from_the_specs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setitem(identities.PROJECT_ROLES, "nodes", "roles/storage.objectViewer")
-    assert {finding.rule for finding in judge_environment(EXAMPLE)} == {"project-roles"}
+    rules = {finding.rule for finding in judge_environment(EXAMPLE)}
+    assert rules == {"project-roles", "features-have-what-they-need"}
 
 
 def test_planner_may_read_and_deployer_may_write_the_image_policy() -> None:

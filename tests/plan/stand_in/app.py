@@ -8,8 +8,9 @@ from pathlib import Path
 
 from infra import cdk
 from infra.environments import Environment, load
-from infra.environments.schema import Delivery, Queue
+from infra.environments.schema import Queue
 from infra.main import build
+from tests.infra.samples import DELIVERY
 
 NUMBER = "123456789012"
 BILLING_ACCOUNT = "0A1B2C-3D4E5F-6A7B8C"
@@ -32,7 +33,7 @@ def settled(name: str) -> Environment:
         alerts=replace(environment.alerts, emails=("oncall@acme.example",)),
         budget=environment.budget and replace(environment.budget, billing_account=BILLING_ACCOUNT),
         # Off in it: here it has both, so that their resources are applied, too.
-        delivery=Delivery(repository="acme/platform") if name == "prod" else None,
+        delivery=DELIVERY if name == "prod" else None,
         queue=Queue(lanes=1) if name == "prod" else environment.queue,
     )
 

@@ -2,6 +2,7 @@
 
 import re
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -171,3 +172,17 @@ def test_containers_are_pinned_bounded_and_read_only(env: str) -> None:
             assert {"cpu", "memory", "ephemeral-storage"} <= set(container["resources"]["limits"])
         for volume in spec["volumes"]:
             assert "emptyDir" not in volume or volume["emptyDir"]["sizeLimit"]
+
+
+def test_render_says_what_an_edit_takes(tmp_path: Path) -> None:
+    """Renders a platform with one cap more first, then the environment without it."""
+    before = load_platform("example")
+    caps = {**before.auto_provisioning, "nvidia-h100-80gb": 8}
+    quotas = {**before.quotas, "nvidia-h100-80gb": 8}
+    render(replace(before, auto_provisioning=caps, quotas=quotas), tmp_path, write=True)
+    done = CliRunner().invoke(app, ["render", "example", "--out", str(tmp_path)])
+    assert done.exit_code == 0, done.output
+    assert "example takes: flex-start of nvidia-h100-80gb: 8 to 0 GPUs" in done.stderr
+    assert "example takes: ResourceFlavor/flex-nvidia-h100-80gb" in done.stderr
+    second = CliRunner().invoke(app, ["render", "example", "--out", str(tmp_path)])
+    assert "takes" not in second.stderr

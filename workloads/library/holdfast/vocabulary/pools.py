@@ -46,8 +46,9 @@ class Taint:
         return f"{self.key}={self.value}:{self.effect.value}"
 
 
-# Set by us on the system pool; GKE's add-ons tolerate the key.
-SYSTEM_TAINT = Taint(key="CriticalAddonsOnly", value="true")
+# Set by us on the system pool. Every pod of GKE tolerates it; two of them, which log events and
+# answer unknown hosts, tolerate no other taint.
+SYSTEM_TAINT = Taint(key="components.gke.io/gke-managed-components", value="true")
 # Set by us on every Spot pool. GKE adds only labels to manual Spot pools, no taint.
 SPOT_TAINT = Taint(key="provisioning-tier", value="preemptible")
 # Set by us on every GPU pool, and by GKE on those that NAP creates.

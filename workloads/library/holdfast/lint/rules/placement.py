@@ -299,7 +299,7 @@ def tolerates_everything(pod: Pod, context: Context) -> Iterator[Hit]:
     source="workloads/library/holdfast/vocabulary/pools.py",
     fix="remove the toleration",
     base="job-pod",
-    bad="tolerations: [{key: CriticalAddonsOnly, operator: Exists}]",
+    bad="tolerations: [{key: components.gke.io/gke-managed-components, operator: Exists}]",
 )
 def work_on_system_pool(pod: Pod, context: Context) -> Iterator[Hit]:
     for path, toleration in pod.tolerations:

@@ -1,0 +1,251 @@
+"""Says in words what a change of an environment takes away and what it gives: the difference of two
+platform documents. The difference of cloud resources is that of `infra plan` and `infra diff`.
+"""
+
+# Decision: infra/decisions/0134.
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from holdfast.platform import Platform, codec
+from holdfast.support.errors import InputError
+from holdfast.vocabulary.capacity import QUEUES, Capacity
+from holdfast.vocabulary.pools import STAYING
+
+RENDERED = Path(__file__).parents[1] / "workloads" / "rendered"
+WAITING = "its running jobs are evicted, and those that wait there wait forever"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Effect:
+    takes: bool
+    """False: it gives."""
+    text: str
+
+    def __str__(self) -> str:
+        return f"{'takes' if self.takes else 'gives'}: {self.text}"
+
+
+def read_rendered(name: str, folder: Path | None = None) -> Platform | None:
+    """Return the platform that was rendered last; None if there is none, or if a newer or older
+    release wrote it.
+    """
+    path = (folder or RENDERED) / name / codec.FILE
+    if not path.is_file():
+        return None
+    try:
+        return codec.read(path)
+    except InputError:
+        return None
+
+
+def compare(before: Platform | None, after: Platform) -> list[Effect]:
+    """Return the effects, losses first. None before: everything is new, which needs no words."""
+    if before is None:
+        return []
+    effects = [
+        *_compare_cluster(before, after),
+        *_compare_numbers(_count_gpus(before), _count_gpus(after), "GPUs"),
+        *_compare_names(_list_flavors(before), _list_flavors(after), "quota", WAITING),
+        *_compare_pools(before, after),
+        *_compare_numbers(before.quotas, after.quotas, "GPUs that jobs may use at the same time"),
+        *_compare_zones(before, after),
+        *_compare_window(before, after),
+        *_compare_runs(before, after),
+        *_compare_teams(before, after),
+        *_compare_services(before, after),
+        *_compare_protections(before, after),
+    ]
+    unique = dict.fromkeys(effects)
+    return sorted(unique, key=lambda effect: not effect.takes)
+
+
+def _compare_cluster(before: Platform, after: Platform) -> Iterator[Effect]:
+    if before.identity != after.identity:
+        text = f"cluster {before.cluster} with all it has; {after.cluster} is another one"
+        yield Effect(takes=True, text=text)
+    for purpose, bucket in before.buckets.items():
+        if after.buckets.get(purpose) != bucket:
+            yield Effect(takes=True, text=f"bucket {bucket}: jobs no longer find what is in it")
+
+
+def _compare_numbers(
+    before: Mapping[str, float],
+    after: Mapping[str, float],
+    unit: str,
+) -> Iterator[Effect]:
+    for name in (*before, *(name for name in after if name not in before)):
+        old = before.get(name, 0)
+        new = after.get(name, 0)
+        if old != new:
+            yield Effect(takes=new < old, text=f"{name}: {old:g} to {new:g} {unit}")
+
+
+def _compare_names(
+    before: list[str],
+    after: list[str],
+    kind: str,
+    consequence: str = "",
+) -> Iterator[Effect]:
+    ending = f": {consequence}" if consequence else ""
+    for name in before:
+        if name not in after:
+            yield Effect(takes=True, text=f"{kind} {name} goes{ending}")
+    for name in after:
+        if name not in before:
+            yield Effect(takes=False, text=f"{kind} {name}")
+
+
+def _count_gpus(platform: Platform) -> Counter[str]:
+    """Return `capacity of accelerator` -> GPUs at most. Auto-provisioning has what the pools leave
+    of its cap, and sells it as flex-start.
+    """
+    gpus: Counter[str] = Counter()
+    in_pools: Counter[str] = Counter()
+    for pool in platform.pools:
+        count = pool.max_nodes * pool.gpus_per_node
+        if count:
+            gpus[_name_offer(pool.capacity, pool.accelerator)] += count
+            in_pools[pool.accelerator] += count
+    for accelerator, cap in platform.auto_provisioning.items():
+        rest = max(0, cap - in_pools[accelerator])
+        gpus[_name_offer(Capacity.FLEX_START, accelerator)] += rest
+    return gpus
+
+
+def _name_offer(capacity: Capacity, accelerator: str) -> str:
+    sold = Capacity.FLEX_START if capacity is Capacity.QUEUED else capacity
+    return f"{sold.value} of {accelerator}"
+
+
+def _list_flavors(platform: Platform) -> list[str]:
+    """Return the names of Kueue's flavors: what each queue lends GPUs of."""
+    flavors: list[str] = []
+    for name, (pool, *_) in platform.classes.items():
+        if platform.quota(name) and pool.capacity in (Capacity.SPOT, *STAYING):
+            flavors.append(f"{QUEUES[pool.capacity]}-{name}")
+    for accelerator in platform.auto_provisioning:
+        shares = {Capacity.FLEX_START: 0, Capacity.QUEUED: 0}
+        rest = platform.quota(accelerator)
+        shares[Capacity.FLEX_START] += rest - rest // 2
+        shares[Capacity.QUEUED] += rest // 2
+        for name, (pool, *_) in platform.classes.items():
+            if pool.accelerator == accelerator and pool.capacity in shares:
+                shares[pool.capacity] += platform.quota(name)
+        flavors += [f"{QUEUES[kind]}-{accelerator}" for kind, gpus in shares.items() if gpus]
+    return flavors
+
+
+def _compare_pools(before: Platform, after: Platform) -> Iterator[Effect]:
+    old_pools = {pool.name: pool for pool in before.pools}
+    new_pools = {pool.name: pool for pool in after.pools}
+    consequence = "its nodes are drained and deleted"
+    yield from _compare_names(list(old_pools), list(new_pools), "node pool", consequence)
+    for name in old_pools.keys() & new_pools.keys():
+        old = old_pools[name]
+        new = new_pools[name]
+        # GKE replaces a pool for these, which ends the pods on its nodes.
+        remade = (old.machine_type, old.capacity, old.accelerator, old.disk_type, old.disk_gib)
+        if remade != (new.machine_type, new.capacity, new.accelerator, new.disk_type, new.disk_gib):
+            yield Effect(takes=True, text=f"node pool {name} is replaced: {consequence}")
+        nodes = {f"node pool {name}": old.max_nodes}, {f"node pool {name}": new.max_nodes}
+        yield from _compare_numbers(*nodes, "nodes at most")
+        minimum = {f"node pool {name}": old.min_nodes}, {f"node pool {name}": new.min_nodes}
+        yield from _compare_numbers(*minimum, "nodes that always run")
+
+
+def _compare_zones(before: Platform, after: Platform) -> Iterator[Effect]:
+    consequence = "its nodes end, and there is one place less to find Spot machines"
+    yield from _compare_names(list(before.zones), list(after.zones), "zone", consequence)
+
+
+def _compare_window(before: Platform, after: Platform) -> Iterator[Effect]:
+    old, new = (
+        {f"notice on Spot pool {pool.name}": pool.window.pod_s for pool in platform.pools}
+        for platform in (before, after)
+    )
+    names = sorted(old.keys() & new.keys())
+    yield from _compare_numbers(
+        {name: old[name] for name in names},
+        {name: new[name] for name in names},
+        "s for a pod",
+    )
+
+
+def _compare_runs(before: Platform, after: Platform) -> Iterator[Effect]:
+    consequence = "it can no longer write its checkpoints, which stay in the bucket"
+    if not after.runs and before.runs:
+        yield Effect(takes=True, text="runs are no longer kept apart: all training shares a folder")
+        return
+    old = [run.name for run in before.runs]
+    yield from _compare_names(old, [run.name for run in after.runs], "run", consequence)
+
+
+def _compare_teams(before: Platform, after: Platform) -> Iterator[Effect]:
+    old_teams = {team.name: team for team in before.other_teams}
+    new_teams = {team.name: team for team in after.other_teams}
+    consequence = "members lose their rights, and its jobs their queues and their account"
+    yield from _compare_names(list(old_teams), list(new_teams), "team", consequence)
+    for name in old_teams.keys() & new_teams.keys():
+        old = old_teams[name]
+        new = new_teams[name]
+        spaces = list(old.namespaces), list(new.namespaces)
+        yield from _compare_names(*spaces, f"namespace of team {name}:")
+        if old.members != new.members:
+            yield Effect(takes=True, text=f"team {name}: {old.members or 'nobody'} may not submit")
+        guaranteed = (
+            {f"team {name}, {accelerator}": gpus for accelerator, gpus in team.quotas.items()}
+            for team in (old, new)
+        )
+        yield from _compare_numbers(*guaranteed, "GPUs guaranteed")
+
+
+def _compare_services(before: Platform, after: Platform) -> Iterator[Effect]:
+    old_database = [before.database.connection] if before.database else []
+    new_database = [after.database.connection] if after.database else []
+    consequence = "results that are in it, and the queue of batches"
+    yield from _compare_names(old_database, new_database, "database", consequence)
+    topics = list(before.topics.values()), list(after.topics.values())
+    yield from _compare_names(*topics, "topic", "with its backlog")
+    if after.serving and not before.serving:
+        yield Effect(takes=False, text="online inference")
+    if before.serving and not after.serving:
+        yield Effect(takes=True, text="online inference goes: servers and proxies are deleted")
+    if before.serving and after.serving:
+        old = {
+            "servers on demand, at least": before.serving.base_replicas,
+            "servers on demand, at most": before.serving.base_most,
+            "servers on Spot, at most": before.serving.overflow_most,
+        }
+        new = {
+            "servers on demand, at least": after.serving.base_replicas,
+            "servers on demand, at most": after.serving.base_most,
+            "servers on Spot, at most": after.serving.overflow_most,
+        }
+        yield from _compare_numbers(old, new, "replicas")
+
+
+def _compare_protections(before: Platform, after: Platform) -> Iterator[Effect]:
+    settings = {
+        "secret_manager": "jobs can mount secrets",
+        "signed_checkpoints": "checkpoints are signed",
+        "gpu_exporter": "faults of GPUs are seen, and their alerts",
+    }
+    for name, meaning in settings.items():
+        old = getattr(before.security, name)
+        new = getattr(after.security, name)
+        if old != new:
+            yield Effect(takes=old, text=f"{meaning} (security.{name})")
+    old_patterns = before.security.image_patterns
+    new_patterns = after.security.image_patterns
+    if old_patterns != new_patterns:
+        # None means that no policy refuses an image.
+        allowed = "all" if new_patterns is None else ", ".join(new_patterns)
+        narrower = old_patterns is None or not set(old_patterns) <= set(
+            new_patterns or old_patterns
+        )
+        yield Effect(takes=narrower, text=f"images that may run: {allowed}")
+    if before.drills != after.drills:
+        yield Effect(takes=before.drills, text="drills may evict pods here (allow_drills)")
