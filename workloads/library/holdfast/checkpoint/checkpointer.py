@@ -21,7 +21,7 @@ from holdfast.checkpoint.errors import CheckpointExit, Preempted, RankLost
 from holdfast.checkpoint.format import signing_key
 from holdfast.checkpoint.ranks import Ranks, is_lost_peer, on_every_rank
 from holdfast.checkpoint.reports import Reports
-from holdfast.checkpoint.restore import Restored
+from holdfast.checkpoint.restore import Restored, list_loaders
 from holdfast.checkpoint.restore.run_start import Start, start
 from holdfast.checkpoint.save.agreement import check_state, step_error
 from holdfast.checkpoint.save.copying_writer import CopyingWriter
@@ -315,7 +315,8 @@ class Checkpointer:
         try:
             # Before anything is loaded: a state that cannot be saved is an error now and not at the
             # first save, hours later.
-            check_state(self._state, self._ranks)
+            loaders = list_loaders(self._state)
+            check_state(self._state, self._ranks, leave_out=loaders)
             self.stop.shutdown.takes_s = self._window_s
             storage = on_every_rank(
                 self._ranks, lambda: reliable_storage(self._url, self._tuning, create=True)
@@ -328,6 +329,7 @@ class Checkpointer:
                 self._ranks,
                 self._tuning,
                 lambda: self.stop.requested,
+                lambda: check_state(self._state, self._ranks),
             )
             self._reports.report_restore(run_start.restored)
             if self.stop.should_stop(run_start.restored.step):

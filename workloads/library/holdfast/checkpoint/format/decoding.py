@@ -17,6 +17,7 @@ from holdfast.checkpoint.format import (
     COUNT_FIELD,
     MAX_BYTES,
     SCHEMA,
+    SCHEMA_2,
     SIGNATURE_FIELD,
     Commit,
     Json,
@@ -260,7 +261,7 @@ def _get_match(
 
 def _check_schema(body: Body) -> None:
     schema = body.get("schema")
-    if schema == SCHEMA:
+    if schema in (SCHEMA, SCHEMA_2):
         return
     # Other text is no version of this format; to refuse it would be a way to block every restore.
     if not isinstance(schema, str) or not _OTHER_VERSION.fullmatch(schema):
@@ -268,7 +269,7 @@ def _check_schema(body: Body) -> None:
     raise InputError(
         "checkpoint has another format version",
         got=schema,
-        allowed=SCHEMA,
+        allowed=f"{SCHEMA}, {SCHEMA_2}",
         fix=(
             "read it with the release that wrote it (`checkpoints export`), or choose another run"
             " name"
