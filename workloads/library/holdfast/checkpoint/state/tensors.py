@@ -91,7 +91,9 @@ def detach_storable(tensor: torch.Tensor, key: str) -> torch.Tensor:
         )
     if dtype_name(local.dtype) in NO_KERNEL:
         raise _memory_error(
-            key, f"{local.dtype}, which PyTorch cannot copy", "save its .view(torch.uint8), or .int_repr()"
+            key,
+            f"{local.dtype}, which PyTorch cannot copy",
+            "save its .view(torch.uint8), or .int_repr()",
         )
     if local.is_conj() or local.is_neg():
         raise _memory_error(
