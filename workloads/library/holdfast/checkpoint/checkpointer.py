@@ -22,7 +22,7 @@ from holdfast.checkpoint.format import signing_key
 from holdfast.checkpoint.peers.keeper_client import PeerPlaces
 from holdfast.checkpoint.ranks import Ranks, is_lost_peer, on_every_rank
 from holdfast.checkpoint.reports import Reports
-from holdfast.checkpoint.restore import Restored
+from holdfast.checkpoint.restore import Restored, list_loaders
 from holdfast.checkpoint.restore.run_start import Start, start
 from holdfast.checkpoint.save.agreement import check_resizable, check_state, step_error
 from holdfast.checkpoint.save.copying_writer import CopyingWriter
@@ -318,7 +318,8 @@ class Checkpointer:
         try:
             # Before anything is loaded: a state that cannot be saved is an error now and not at the
             # first save, hours later.
-            check_state(self._state, self._ranks)
+            loaders = list_loaders(self._state)
+            check_state(self._state, self._ranks, leave_out=loaders)
             places = PeerPlaces.of_environment()
             if places and places.resizes and places.run == self._run:
                 check_resizable(self._state, self._ranks, places)
@@ -335,6 +336,7 @@ class Checkpointer:
                 self._ranks,
                 self._tuning,
                 lambda: self.stop.requested,
+                lambda: check_state(self._state, self._ranks),
             )
             self._reports.report_restore(run_start.restored)
             if self.stop.should_stop(run_start.restored.step):

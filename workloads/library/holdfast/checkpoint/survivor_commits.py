@@ -2,8 +2,9 @@
 
 If a rank dies before all have agreed on a stop, no joint save is possible: its part would be
 missing. With replicated state (DDP) every other rank has all of it, so one of them writes the step
-as a checkpoint of one rank, and the others wait for it. The store's counter picks that rank; a
-second one could do no harm, since a commit is created once.
+as a checkpoint of one rank, and the others wait for it. An object in the storage, created once,
+picks that rank: torch's store ends with the rank that keeps it, which may be the one that was lost.
+A second writer could do no harm, since a commit is created once too.
 
 No survivor has the whole of a state that is sharded over ranks (FSDP, HSDP, tensor parallel) or
 marked PerRank; such a state is not committed. Random streams are not written: those of the lost
@@ -13,19 +14,15 @@ rank are lost, so a resume treats the checkpoint as one of another number of ran
 # Why it is so: infra/decisions/0030.
 
 import json
-import threading
 import time
-from collections.abc import Callable, Generator, Iterator
-from concurrent.futures import Future
-from contextlib import contextmanager
-from typing import TypeVar
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager, suppress
 
 import torch
-import torch.distributed as dist
 
-from holdfast.checkpoint.errors import Damaged, Fenced, StorageError
-from holdfast.checkpoint.format.commit import CommitState, commit
-from holdfast.checkpoint.ranks import Ranks, describe_lost_store
+from holdfast.checkpoint.errors import AlreadyExists, Damaged, Fenced, NotFound, StorageError
+from holdfast.checkpoint.format.commit import CommitState, commit, read_commit
+from holdfast.checkpoint.ranks import Ranks
 from holdfast.checkpoint.save.agreement import (
     Notes,
     State,
@@ -46,15 +43,16 @@ from holdfast.checkpoint.state import (
 )
 from holdfast.checkpoint.state.tensors import as_dtensor, make_pieces
 from holdfast.checkpoint.stores.factory import reliable_storage
-from holdfast.checkpoint.stores.storage import random_hex
+from holdfast.checkpoint.stores.storage import Storage, put_new, random_hex, read_object
 from holdfast.runtime import logs
+from holdfast.support import object_names
 from holdfast.support.errors import InputError
 
-_POLL_S = 0.05
-_ANSWER_S = 3.0
+_FIRST_PAUSE_S = 0.05
+_LONGEST_PAUSE_S = 1.0
+_MAX_CLAIM_BYTES = 1024
 _LARGE = 10_000
 """Number of elements from which comparing a tensor takes longer than a tick may."""
-T = TypeVar("T")
 _SHARDED = "the state is sharded, and no rank has all of it"
 
 
@@ -138,25 +136,22 @@ class SurvivorCommits:
         timeout_s: float,
     ) -> str:
         deadline = time.monotonic() + timeout_s
-        store = self._ranks.store
         try:
             captured = without_streams(capture(self._state))
             if any(as_dtensor(tensor) is not None for tensor in captured.tensors.values()):
                 return _SHARDED
-            turn = _ask_store(lambda: store.add(f"survivor/{step}", 1))
-            if turn > 1:
-                return self._wait_for_other(step, deadline)
+            storage = reliable_storage(self._url, self._writer.tuning)
+            if self._is_committed(storage, step):
+                return ""
+            if not self._claim(storage, step):
+                return self._wait_for_other(storage, step, deadline)
             self._write(
+                storage,
                 step,
                 captured,
                 notes,
                 timeout_s,
             )
-            _ask_store(lambda: store.set(f"survivor/{step}/done", "1"))
-        except TimeoutError:
-            return "the rank that keeps the store does not answer"
-        except dist.DistError as error:
-            return describe_lost_store(error)
         except (StorageError, Damaged, Fenced, InputError) as error:
             return f"this rank alone could not store it: {str(error)[:160]}"
         logs.warning(
@@ -164,14 +159,32 @@ class SurvivorCommits:
         )
         return ""
 
+    def _claim(self, storage: Storage, step: int) -> bool:
+        """Returns whether this rank is the one that writes the step."""
+        name = object_names.survivor_object(self._run, self._epoch, step)
+        token = f"{self._ranks.rank} {random_hex(6)}".encode()
+        try:
+            put_new(storage, name, token)
+        except AlreadyExists:
+            # It may be this rank's own, of an earlier try whose answer was lost.
+            with suppress(EOFError, NotFound):
+                return read_object(storage, name, limit=_MAX_CLAIM_BYTES) == token
+            return False
+        return True
+
+    def _is_committed(self, storage: Storage, step: int) -> bool:
+        """Returns whether a rank of this start has committed the step."""
+        present = read_commit(storage, self._run, step)
+        return present is not None and present.epoch == self._epoch
+
     def _write(
         self,
+        storage: Storage,
         step: int,
         captured: Captured,
         notes: Notes,
         timeout_s: float,
     ) -> None:
-        storage = reliable_storage(self._url, self._writer.tuning)
         pieces = make_pieces(captured, 0, 1)
         single_rank = Ranks(self._ranks.store, 0, 1)
         attempt = random_hex(6)
@@ -199,13 +212,19 @@ class SurvivorCommits:
             abandoned=lambda _: False,
         )
 
-    def _wait_for_other(self, step: int, deadline: float) -> str:
+    def _wait_for_other(
+        self,
+        storage: Storage,
+        step: int,
+        deadline: float,
+    ) -> str:
         """Waits for the rank that writes: a launcher ends it with the first rank that exits."""
-        key = f"survivor/{step}/done"
-        while not _ask_store(lambda: self._ranks.store.check([key])):
+        pause_s = _FIRST_PAUSE_S
+        while not self._is_committed(storage, step):
             if time.monotonic() > deadline:
                 return "the rank that stores it has not finished"
-            time.sleep(_POLL_S)
+            time.sleep(pause_s)
+            pause_s = min(1.5 * pause_s, _LONGEST_PAUSE_S)
         return ""
 
     def _find_missing_state(self) -> str:
@@ -253,22 +272,6 @@ class SurvivorCommits:
                 value = entry.state_dict() if isinstance(entry, Stateful) else entry
                 values.append(json.dumps(encode_value(value, name, put)))
         return None if is_large else values
-
-
-def _ask_store(ask: Callable[[], T]) -> T:
-    """Calls `ask`, which waits for torch's store. A client of it waits without limit if the store's
-    machine is frozen. Raises TimeoutError.
-    """
-    answer: Future[T] = Future()
-
-    def run() -> None:
-        try:
-            answer.set_result(ask())
-        except Exception as error:  # noqa: BLE001  # raised in the thread that waits
-            answer.set_exception(error)
-
-    threading.Thread(target=run, name="ask-store", daemon=True).start()
-    return answer.result(_ANSWER_S)
 
 
 def _parameters(state: State) -> Iterator[torch.Tensor]:

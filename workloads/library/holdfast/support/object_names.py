@@ -65,6 +65,11 @@ def epoch_object(run: str, number: int) -> str:
     return f"{epochs_prefix(run)}/{number:010d}.json"
 
 
+def survivor_object(run: str, epoch: int, step: int) -> str:
+    """Names the object whose creator commits a step alone, after another rank was lost."""
+    return f"{checked_run(run)}/survivors/{epoch:010d}-{step:010d}.json"
+
+
 def gang_prefix(run: str) -> str:
     return f"{checked_run(run)}/gang"
 

@@ -29,6 +29,10 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 SCHEMA = "holdfast.checkpoint/1"
+# Of a manifest with what version 1 does not have: a reader of that version then says so, and does
+# not take the checkpoint for a damaged one.
+SCHEMA_2 = "holdfast.checkpoint/2"
+_MARKS_OF_2 = (b'"$wrapped":', b'"$dtype":')
 # These names on disk are older than the code's: a new name would make checkpoints unreadable, or
 # drop them from the count.
 SIGNATURE_FIELD = "seal"
@@ -82,7 +86,12 @@ class Manifest:
     """The state without its tensors, as this rank saw it."""
 
     def encode(self) -> bytes:
-        return _encode({"schema": SCHEMA, **shallow_asdict(self)})
+        fields = shallow_asdict(self)
+        encoded = _encode({"schema": SCHEMA, **fields})
+        # Exact: inside of a text the quotes would be escaped.
+        if any(mark in encoded for mark in _MARKS_OF_2):
+            return _encode({"schema": SCHEMA_2, **fields})
+        return encoded
 
     @property
     def name(self) -> str:

@@ -17,6 +17,7 @@ from holdfast.checkpoint.format import (
     COUNT_FIELD,
     MAX_BYTES,
     SCHEMA,
+    SCHEMA_2,
     SIGNATURE_FIELD,
     Commit,
     Json,
@@ -69,7 +70,7 @@ def decode_commit(
 
     Raises Damaged; InputError if the commit is intact but of another format version.
     """
-    body = _parse(_verify_body(data), "commit")
+    body = _parse(_verify_body(data), "commit", (SCHEMA,))
     commit = _build("commit", lambda: _make_commit(body))
     if commit.run != run:
         raise Damaged(f"it belongs to another run, {commit.run}: a copied folder is not a new run")
@@ -121,7 +122,7 @@ def parse_manifest(data: bytes) -> Manifest:
 
     Raises Damaged; InputError for another format version.
     """
-    body = _parse(data, "manifest")
+    body = _parse(data, "manifest", (SCHEMA, SCHEMA_2))
     manifest = _build("manifest", lambda: _make_manifest(body))
     # Offsets from a manifest become addresses of memory.
     length = manifest.length
@@ -260,9 +261,9 @@ def _get_match(
     return value
 
 
-def _check_schema(body: Body) -> None:
+def _check_schema(body: Body, known: tuple[str, ...]) -> None:
     schema = body.get("schema")
-    if schema == SCHEMA:
+    if schema in known:
         return
     # Other text is no version of this format; to refuse it would be a way to block every restore.
     if not isinstance(schema, str) or not _OTHER_VERSION.fullmatch(schema):
@@ -270,7 +271,7 @@ def _check_schema(body: Body) -> None:
     raise InputError(
         "checkpoint has another format version",
         got=schema,
-        allowed=SCHEMA,
+        allowed=", ".join(known),
         fix=(
             "read it with the release that wrote it (`checkpoints export`), or choose another run"
             " name"
@@ -287,8 +288,12 @@ def _build(kind: str, make: Callable[[], T]) -> T:
         raise Damaged(f"the {kind} is malformed: {printable(repr(error), 300)}") from error
 
 
-def _parse(data: bytes, kind: str) -> Body:
-    """Parse an object; `kind` names it in errors.
+def _parse(
+    data: bytes,
+    kind: str,
+    schemas: tuple[str, ...],
+) -> Body:
+    """Parse an object of one of the schemas; `kind` names it in errors.
 
     Raises Damaged; InputError for another format version.
     """
@@ -299,7 +304,7 @@ def _parse(data: bytes, kind: str) -> Body:
         raise Damaged(f"the {kind} is not JSON: {printable(str(error), 200)}") from error
     if not isinstance(body, dict):
         raise Damaged(f"the {kind} is not a JSON object")
-    _check_schema(body)
+    _check_schema(body, schemas)
     return body
 
 

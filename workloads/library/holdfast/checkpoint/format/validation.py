@@ -28,6 +28,8 @@ Json = Any
 MAX_DEPTH = 200
 FLOATS = ("nan", "inf", "-inf")
 MAPPINGS = ("$map", "$ordered", "$counter")
+# Python refuses to write or read a number of more than 4,300 digits.
+MAX_INT_BITS = 14_000
 # Factories of a defaultdict that can be found again without an import; "" means none.
 FACTORIES = ("", "int", "float", "bool", "str", "list", "dict", "set")
 _NUMPY_BYTES = ("|b1", "|i1", "|u1")
@@ -92,6 +94,10 @@ def _list_children(mark: str, content: Json) -> list[Json]:
         return content
     if mark in MAPPINGS and isinstance(content, list):
         return _list_items(content)
+    if mark == "$wrapped" and isinstance(content, list) and len(content) == 5:
+        type_name, settings, size, stride, pairs = content
+        if isinstance(type_name, str) and isinstance(pairs, list):
+            return [settings, size, stride, *_list_items(pairs)]
     if mark == "$default" and _is_pair(content):
         factory, pairs = content
         if factory in FACTORIES and isinstance(pairs, list):
@@ -136,6 +142,10 @@ def _is_size(content: Json) -> bool:
     return all(_is_length(item) for item in content)
 
 
+def _is_dtype(content: Json) -> bool:
+    return isinstance(content, str) and content.isidentifier() and len(content) <= 40
+
+
 def _is_length(item: Json) -> bool:
     return type(item) is int and 0 <= item < 1 << 63
 
@@ -145,6 +155,7 @@ _SCALARS: dict[str, Callable[[Json], bool]] = {
     "$bytes": _is_bytes,
     "$numpy": _is_numpy,
     "$size": _is_size,
+    "$dtype": _is_dtype,
 }
 
 

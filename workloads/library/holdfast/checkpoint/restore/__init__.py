@@ -20,15 +20,16 @@ from holdfast.checkpoint.format import Commit
 from holdfast.checkpoint.format.commit import committed_steps
 from holdfast.checkpoint.format.validation import NOTES_KEY
 from holdfast.checkpoint.ranks import Ranks, agree_or_raise, outcome, worst
-from holdfast.checkpoint.restore.reader import Transfer, open_step, plan
-from holdfast.checkpoint.restore.state_loading import (
-    StateLoader,
+from holdfast.checkpoint.restore.comparison import (
     check_same,
     count_writes,
     find_rewritten,
     fingerprint,
     has_own_format,
+    keeps_position,
 )
+from holdfast.checkpoint.restore.reader import Transfer, open_step, plan
+from holdfast.checkpoint.restore.state_loading import StateLoader
 from holdfast.checkpoint.settings import Tuning
 from holdfast.checkpoint.state import Captured, PerRank, State, capture, targets
 from holdfast.checkpoint.state.tensors import Tensors
@@ -105,10 +106,11 @@ def restore(
         )
     # Once, and before a rank can find damage alone: state_dict() of sharded modules may be a
     # collective.
-    live = capture(state)
+    loaders = list_loaders(state)
+    live = capture(state, leave_out=loaders)
     fingerprints: dict[str, str] = {}
     for name, value in targets(state):
-        if has_own_format(value):
+        if has_own_format(value) and name not in loaders:
             fingerprints[name] = fingerprint(live, name)
     sources = [storage] if fallback is None else [storage, fallback]
     make_attempt = partial(
@@ -150,6 +152,11 @@ def restore(
     # Never step 0 here: retention would then delete the checkpoints that a person could still
     # repair.
     raise unverified_error(run, skipped)
+
+
+def list_loaders(state: State) -> list[str]:
+    """Return the entries whose state_dict() must not be called before they are loaded."""
+    return [name for name, value in targets(state) if keeps_position(value)]
 
 
 def unverified_error(run: str, skipped: Skipped) -> InputError:
@@ -265,6 +272,8 @@ class _Attempt:
             live=self.live,
         )
         self._read(self._loader.tensors, self.stop_asked)
+        with torch.no_grad():
+            self._loader.merge_shared()
         self._loader.check_random_state()
         return self.attempt
 

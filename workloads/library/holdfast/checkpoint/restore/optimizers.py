@@ -1,6 +1,7 @@
 """Load an optimizer's state by the names of its parameters, since their numbers may differ."""
 
 from collections.abc import Iterable
+from copy import copy
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,11 +10,26 @@ import torch
 from holdfast.checkpoint.format import TensorPart
 from holdfast.checkpoint.restore.reader import empty_like_saved
 from holdfast.checkpoint.state.parameter_names import NAMES, number_by_name
-from holdfast.checkpoint.state.tensors import Tensors, as_dtensor, saved_dtype
+from holdfast.checkpoint.state.tensors import Tensors, as_dtensor, is_wrapper, saved_dtype
 from holdfast.support.errors import InputError
 
 Groups = list[dict[str, int]]
 """Numbers of parameters by name, for each group of an optimizer."""
+
+_MOMENTS = (
+    "exp_avg",
+    "exp_avg_sq",
+    "max_exp_avg_sq",
+    "exp_inf",
+    "momentum_buffer",
+    "square_avg",
+    "grad_avg",
+    "acc_delta",
+    "sum",
+    "prev",
+    "step_size",
+)
+"""State of PyTorch's optimizers that has the shape of its parameter."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -204,30 +220,64 @@ def load_optimizer(optimizer: torch.optim.Optimizer, saved: dict[str, Any]) -> N
         groups.append(settings)
     optimizer.load_state_dict(saved | {"param_groups": groups})
     # load_state_dict casts to the parameter's dtype: fp32 moments of bf16 parameters would lose
-    # bits.
+    # bits. State under other keys than numbers belongs to no parameter, and is loaded as it is.
     parameters = _list_parameters(optimizer)
     for index, entries in saved["state"].items():
-        loaded = optimizer.state[parameters[index]]
-        for name, value in entries.items():
-            if not isinstance(value, torch.Tensor):
-                continue
-            cast = loaded[name]
-            if cast.dtype != value.dtype:
-                loaded[name] = value.to(cast.device)
+        if type(index) is int and index < len(parameters):
+            parameter = parameters[index]
+            optimizer.state[parameter] = _undo_casts(optimizer.state[parameter], entries)
+
+
+def _undo_casts(loaded: Any, saved: Any) -> Any:
+    """Return what was loaded with the types that were saved, on the devices that it is on."""
+    if isinstance(saved, torch.Tensor):
+        return loaded if loaded.dtype == saved.dtype else saved.to(loaded.device)
+    if isinstance(saved, dict) and isinstance(loaded, dict):
+        filled = copy(saved)
+        for name, value in saved.items():
+            filled[name] = _undo_casts(loaded[name], value)
+        return filled
+    if type(saved) in (list, tuple):
+        items = zip(loaded, saved, strict=True)
+        return type(saved)(_undo_casts(item, value) for item, value in items)
+    # A newer PyTorch turns numbers of steps into tensors.
+    return saved if type(loaded) is type(saved) else loaded
+
+
+def check_moment(
+    key: str,
+    part: TensorPart,
+    optimizer: torch.optim.Optimizer,
+) -> None:
+    """Raise InputError if a moment without a name has another shape than its parameter."""
+    name, *_, number, moment = ["", "", *key.split("/")]
+    parameters = _list_parameters(optimizer)
+    if moment not in _MOMENTS or not number.isdigit() or int(number) >= len(parameters):
+        return
+    shape = tuple(parameters[int(number)].shape)
+    if shape != part.shape:
+        raise _parameter_error(name, f"{key} is {list(part.shape)}, its parameter {list(shape)}")
 
 
 def new_moment(
     part: TensorPart,
     number: int,
     optimizer: torch.optim.Optimizer,
+    *,
+    is_inside: bool = False,
 ) -> torch.Tensor:
-    """Allocate memory for a saved tensor like its parameter: a DTensor for a DTensor."""
+    """Allocate memory for a saved tensor like its parameter: a DTensor for a DTensor.
+
+    `is_inside`: it is a part of a tensor, and all parts must be on one device.
+    """
     parameters = _list_parameters(optimizer)
     if number >= len(parameters):
         return empty_like_saved(part)
     parameter = parameters[number].detach()
+    if is_inside and as_dtensor(parameter) is None:
+        return empty_like_saved(part).to(parameter.device)
     is_scalar = not part.shape and as_dtensor(parameter) is None
-    if tuple(parameter.shape) != part.shape or is_scalar:
+    if tuple(parameter.shape) != part.shape or is_scalar or is_wrapper(parameter):
         return empty_like_saved(part)
     return torch.empty_like(parameter, dtype=saved_dtype(part))
 

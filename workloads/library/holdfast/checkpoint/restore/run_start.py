@@ -15,7 +15,7 @@ from holdfast.checkpoint.peers.keeper_client import PeerPlaces
 from holdfast.checkpoint.peers.protocol import Address
 from holdfast.checkpoint.peers.storage import Offer, PeerStorage, list_offers
 from holdfast.checkpoint.ranks import Ranks, agree_or_raise, outcome
-from holdfast.checkpoint.restore import Restored, restore
+from holdfast.checkpoint.restore import Restored, list_loaders, restore
 from holdfast.checkpoint.settings import Tuning
 from holdfast.checkpoint.state import State
 from holdfast.checkpoint.stores.storage import Storage
@@ -47,8 +47,12 @@ def start(
     ranks: Ranks,
     tuning: Tuning,
     stop_asked: Callable[[], bool],
+    check_new: Callable[[], None] = lambda: None,
 ) -> Start:
-    """Fill `state` and take the fence. Raises as `restore` does."""
+    """Fill `state` and take the fence. Raises as `restore` does.
+
+    `check_new` is called if nothing was restored, and raises if the state cannot be saved.
+    """
     # The fence comes after the restore: a start that is refused, by another model's shapes or a
     # mistyped name, must not take the right to commit from a trainer that runs well.
     places = _find_places(run, ranks)
@@ -71,6 +75,8 @@ def start(
         )
     if restored is None:
         restored = restore_from(storage)
+    if not restored.step:
+        check_new()
     fenced = agree_or_raise(
         ranks,
         outcome(
@@ -88,6 +94,7 @@ def start(
     for step, _ in restored.skipped:
         newest_tried = max(newest_tried, step)
     if newest_step > newest_tried:
+        _check_loaded_once(state)
         restored = restore_from(storage)
     if ranks.coordinator:
         log_restored(
@@ -101,6 +108,18 @@ def start(
         epoch=epoch,
         stale=tuple(stale),
     )
+
+
+def _check_loaded_once(state: State) -> None:
+    """Raise Later if an entry would ignore a second load, on every rank."""
+    loaders = list_loaders(state)
+    if loaders:
+        raise Later(
+            "another trainer of this run committed a checkpoint during this start",
+            got=f"entry {loaders[0]}, which takes its position only once",
+            allowed="one trainer for each run name",
+            fix="start again: the start after it finds the newest checkpoint",
+        )
 
 
 def _find_places(run: str, ranks: Ranks) -> PeerPlaces | None:

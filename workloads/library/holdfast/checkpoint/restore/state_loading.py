@@ -9,28 +9,35 @@ load_state_dict. An optimizer that has not stepped yet has no tensors, so they a
 parameters that they belong to.
 """
 
-import hashlib
-import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import nn
 
 from holdfast.checkpoint.format import TensorPart
-from holdfast.checkpoint.format.validation import MAPPINGS, NOTES_KEY
+from holdfast.checkpoint.format.validation import NOTES_KEY
+from holdfast.checkpoint.restore.comparison import (
+    EXACT,
+    check_changed,
+    check_values,
+    find_differences,
+    fingerprint,
+    has_own_format,
+)
 from holdfast.checkpoint.restore.optimizers import (
     Renumbering,
     check_kind,
+    check_moment,
     load_optimizer,
     match_parameters,
     new_moment,
 )
 from holdfast.checkpoint.restore.reader import Opened, empty_like_saved
+from holdfast.checkpoint.restore.shared_memory import SharedMemory
 from holdfast.checkpoint.state import (
     RNG_KEY,
     Captured,
-    Skeleton,
     State,
     Stateful,
     decode,
@@ -38,22 +45,16 @@ from holdfast.checkpoint.state import (
     targets,
     tensor_keys,
 )
+from holdfast.checkpoint.state.module_keys import restore_compiled, strip_compiled, strip_key
 from holdfast.checkpoint.state.random_streams import check_rng_state, set_rng_state
 from holdfast.checkpoint.state.tensors import (
     Tensors,
     dtype_name,
     saved_dtype,
     storage_address,
-    to_local,
 )
+from holdfast.checkpoint.state.values import same_container, wrapped_types
 from holdfast.support.errors import InputError
-
-# Objects whose state_dict() after load_state_dict() returns what was loaded; that of loaders and
-# schedulers may not.
-EXACT = (nn.Module, torch.optim.Optimizer, torch.Tensor)
-# Elements of a tensor that show whether it changed: more would read each average of a model's
-# weights again.
-_HEAD_ELEMENTS = 1024
 
 
 class StateLoader:
@@ -73,17 +74,36 @@ class StateLoader:
         self._saved = opened.values(rank)
         self.tensors: Tensors = {}
         """Tensors to fill, by their keys in the checkpoint."""
+        self.reports: list[str] = []
+        """What could not be proved, for the log."""
         self._entries = [*targets(state)]
         self._check_entries()
+        self._compiled_keys = self._find_compiled_keys()
         self._optimizers = self._match_optimizers(live)
         self._live = self.map_keys(live.tensors)
+        self._live_skeleton = live.skeleton
         for name, value in self._entries:
             self._check_module(name, value)
             for key in tensor_keys(self._saved[name]):
                 self.tensors[key] = self._find_memory(key, value)
+        self._shared = SharedMemory(self.tensors)
         if self._restores_rng:
             for key in tensor_keys(self._saved[RNG_KEY]):
                 self.tensors[key] = empty_like_saved(opened.part(key, rank))
+
+    def _find_compiled_keys(self) -> dict[str, str]:
+        """Return the keys in the checkpoint of modules that were saved with torch.compile's prefix.
+
+        By the keys without it, which captured modules have.
+        """
+        keys: dict[str, str] = {}
+        for name, value in self._entries:
+            saved_keys = tensor_keys(self._saved[name]) if isinstance(value, nn.Module) else []
+            for key in saved_keys:
+                # Of two keys that would become one, none was renamed in the captured state either.
+                if strip_key(key) not in saved_keys:
+                    keys[strip_key(key)] = key
+        return keys
 
     def _match_optimizers(self, live: Captured) -> dict[str, Renumbering]:
         matches: dict[str, Renumbering] = {}
@@ -95,10 +115,21 @@ class StateLoader:
             renumbering = match_parameters(name, saved_state, live_state)
             if renumbering:
                 matches[name] = renumbering
+            else:
+                self._check_order(name, value)
         return matches
+
+    def _check_order(self, name: str, optimizer: torch.optim.Optimizer) -> None:
+        """Check moments that are matched by the order of parameters, for lack of names."""
+        self.reports.append(
+            f"{name}: the checkpoint has no names of its parameters: matched by their order"
+        )
+        for key in tensor_keys(self._saved[name]):
+            check_moment(key, self._opened.part(key, self._rank), optimizer)
 
     def map_keys(self, live: Tensors) -> Tensors:
         """Return the tensors of the state by their keys in the checkpoint."""
+        live = {self._compiled_keys.get(key, key): tensor for key, tensor in live.items()}
         for name, renumbering in self._optimizers.items():
             live = renumbering.map_keys(name, live)
         return live
@@ -130,9 +161,11 @@ class StateLoader:
         `fingerprints` are those of these entries before the load, `after` is the state after it.
         Raises InputError if an entry ignored what was loaded.
         """
-        reports: list[str] = []
+        reports = [*self.reports]
         for name, value in self._entries:
-            if name not in fingerprints:
+            if isinstance(value, nn.Module | torch.optim.Optimizer):
+                self._check_values(name, value, after)
+            if not has_own_format(value):
                 continue
             differences = find_differences(
                 name,
@@ -140,7 +173,8 @@ class StateLoader:
                 self.tensors,
                 after,
             )
-            changed = fingerprint(after, name) != fingerprints[name]
+            # An entry that was not captured before the load has no fingerprint.
+            changed = fingerprint(after, name) != fingerprints.get(name)
             report = check_changed(
                 name,
                 value,
@@ -150,6 +184,20 @@ class StateLoader:
             if report:
                 reports.append(report)
         return reports
+
+    def _check_values(self, name: str, value: Any, after: Captured) -> None:
+        numbers = self._optimizers[name].numbers if name in self._optimizers else {}
+
+        def find_live_key(key: str) -> str:
+            if isinstance(value, nn.Module):
+                return strip_key(key)
+            return str(numbers.get(int(key), key)) if key.isdigit() else key
+
+        check_values(name, self._saved[name], after.skeleton[name], find_live_key)
+
+    def merge_shared(self) -> None:
+        """Finish the tensors that share memory. Raises InputError if they cannot all be right."""
+        self._shared.merge(self.tensors)
 
     def check_random_state(self) -> None:
         """Raise Damaged if no generator accepts the filled random state."""
@@ -180,6 +228,12 @@ class StateLoader:
     def _check_module(self, name: str, value: Any) -> None:
         if not isinstance(value, nn.Module | torch.Tensor):
             return
+        saved_types = wrapped_types(self._saved[name])
+        live_types = wrapped_types(self._live_skeleton[name])
+        for key, kind in saved_types.items():
+            live_kind = live_types.get(strip_key(key))
+            if live_kind != kind:
+                raise _mismatch_error(f"{key}: {live_kind} here", f"{kind} as saved")
         live_keys: set[str] = set()
         for key in self._live:
             if key == name or key.startswith(f"{name}/"):
@@ -228,7 +282,12 @@ class StateLoader:
         if name in self._optimizers:
             numbers = self._optimizers[name].numbers
             parameter_number = numbers.get(parameter_number, parameter_number)
-        return new_moment(part, parameter_number, owner)
+        return new_moment(
+            part,
+            parameter_number,
+            owner,
+            is_inside=rest.count("/") > 2,
+        )
 
 
 def load_entry(
@@ -259,9 +318,17 @@ def load_entry(
     elif isinstance(value, nn.Module) and _is_filled(value, saved):
         pass
     elif isinstance(value, Stateful):
+        if isinstance(value, nn.Module):
+            saved = restore_compiled(value, strip_compiled(saved))
         value.load_state_dict(saved)
-    elif not isinstance(value, torch.Tensor):
+    elif isinstance(value, torch.Tensor):
+        pass
+    elif same_container(value, saved):
         refill(value, saved)
+    else:
+        raise _mismatch_error(
+            f"{name}: a {type(value).__name__} here", f"a {type(saved).__name__} as saved"
+        )
 
 
 def _is_filled(module: nn.Module, saved: dict[str, Any]) -> bool:
@@ -271,6 +338,8 @@ def _is_filled(module: nn.Module, saved: dict[str, Any]) -> bool:
     addresses: set[int] = set()
     for tensor in (*module.parameters(), *module.buffers()):
         addresses.add(storage_address(tensor))
+    if not isinstance(saved, Mapping):
+        return False
     for value in saved.values():
         if not isinstance(value, torch.Tensor):
             return False
@@ -285,160 +354,4 @@ def _mismatch_error(got: str, allowed: str) -> InputError:
         got=got,
         allowed=allowed,
         fix="build the model that was saved, or choose another run name",
-    )
-
-
-def has_own_format(value: Any) -> bool:
-    """Return whether an entry has a state format of its own, as loaders and schedulers have."""
-    return isinstance(value, Stateful) and not isinstance(value, EXACT)
-
-
-def fingerprint(captured: Captured, name: str) -> str:
-    """Return a digest of an entry's values and of the first elements of its tensors.
-
-    It stays the same if load_state_dict() did nothing.
-    """
-    skeleton = captured.skeleton[name]
-    digest = hashlib.sha256(json.dumps(skeleton).encode())
-    for key in tensor_keys(skeleton):
-        local = to_local(captured.tensors[key])
-        head = _view_bytes(local.flatten()[:_HEAD_ELEMENTS])
-        digest.update(bytes(head.tolist()))
-    return digest.hexdigest()
-
-
-def find_differences(
-    name: str,
-    saved: Skeleton,
-    tensors: Mapping[str, torch.Tensor],
-    after: Captured,
-) -> dict[str, bool]:
-    """Return the keys in which an entry's state_dict() differs from the saved one.
-
-    The value is True if the key is present in the state_dict() after the load.
-    """
-    saved_items = _list_items(saved)
-    live_items = _list_items(after.skeleton[name])
-    differences: dict[str, bool] = {}
-    for key, item in saved_items.items():
-        is_present = key in live_items
-        same_values = is_present and live_items[key] == item
-        if not same_values or not _same_tensors(item, after, tensors):
-            full_key = f"{name}/{key}".rstrip("/")
-            differences[full_key] = is_present
-    return differences
-
-
-def _same_tensors(
-    skeleton: Skeleton,
-    after: Captured,
-    tensors: Mapping[str, torch.Tensor],
-) -> bool:
-    keys = tensor_keys(skeleton)
-    return all(_same_bits(after.tensors[key], tensors[key]) for key in keys)
-
-
-def _list_items(skeleton: Skeleton) -> dict[str, Skeleton]:
-    """Return the items of a mapping's skeleton by key; any other skeleton under an empty key."""
-    if isinstance(skeleton, dict):
-        ((mark, content),) = skeleton.items()
-        if mark in MAPPINGS:
-            return {str(key): item for key, item in content}
-    return {"": skeleton}
-
-
-def check_changed(
-    name: str,
-    value: Any,
-    differences: dict[str, bool],
-    *,
-    changed: bool,
-) -> str:
-    """Return a report of what could not be checked in an entry, or an empty string.
-
-    `changed` tells whether the load changed its state_dict(). Raises InputError if a value differs
-    from the saved one although nothing changed.
-    """
-    present = [key for key, is_present in differences.items() if is_present]
-    # A loader may apply its position only when it is iterated.
-    if present and not changed and not isinstance(value, Iterable):
-        raise _not_restored_error(present[0])
-    keys = ", ".join([*differences][:3])
-    if not keys:
-        return ""
-    return (
-        f"{name}: could not be checked: after load_state_dict() its state_dict() differs in {keys}"
-    )
-
-
-def count_writes(tensors: Mapping[str, torch.Tensor]) -> dict[str, int]:
-    """Return how often PyTorch has written each tensor; -1 if it does not count them."""
-    return {key: _count_writes(tensor) for key, tensor in tensors.items()}
-
-
-def _count_writes(tensor: torch.Tensor) -> int:
-    local = to_local(tensor)
-    return -1 if local.is_inference() else local._version
-
-
-def find_rewritten(
-    loaded: Mapping[str, torch.Tensor],
-    live: Mapping[str, torch.Tensor],
-    write_counts: Mapping[str, int],
-) -> list[str]:
-    """Compare live tensors with the loaded ones. Returns the keys that need a second reading.
-
-    These are live tensors in the memory that was verified, but written since. `write_counts` are
-    those of `loaded` when its bytes were verified. Raises InputError for a key with other bits.
-    """
-    rewritten: list[str] = []
-    for key, tensor in loaded.items():
-        if key not in live:
-            raise _not_restored_error(key)
-        if storage_address(live[key]) != storage_address(tensor):
-            check_same(key, live[key], tensor)
-            continue
-        count = write_counts[key]
-        if count < 0 or count != _count_writes(live[key]):
-            rewritten.append(key)
-    return rewritten
-
-
-def check_same(
-    key: str,
-    live: torch.Tensor,
-    expected: torch.Tensor,
-) -> None:
-    """Raise InputError unless both tensors have the same bits."""
-    if not _same_bits(live, expected):
-        raise _not_restored_error(key)
-
-
-def _same_bits(live: torch.Tensor, expected: torch.Tensor) -> bool:
-    live = to_local(live)
-    expected = to_local(expected)
-    if live.shape != expected.shape:
-        return False
-    if live.dtype != expected.dtype:
-        return False
-    live_bytes = _view_bytes(live)
-    expected_bytes = _view_bytes(expected).to(live.device)
-    return torch.equal(live_bytes, expected_bytes)
-
-
-def _view_bytes(tensor: torch.Tensor) -> torch.Tensor:
-    # As bytes: a NaN equals no NaN, and -0.0 equals 0.0.
-    flat = tensor.detach().contiguous().view(-1)
-    return flat.view(torch.uint8)
-
-
-def _not_restored_error(key: str) -> InputError:
-    return InputError(
-        "state was not restored: it holds other bits than the checkpoint that was loaded into it",
-        got=key,
-        allowed="a load_state_dict() after which state_dict() returns what was loaded",
-        fix=(
-            "fix load_state_dict() (or set_extra_state) of this entry, or leave the entry out of"
-            " the state"
-        ),
     )

@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any
 
 import torch
@@ -35,13 +35,18 @@ NOTHING = Captured(
 )
 
 
-def check_state(state: State, ranks: Ranks) -> None:
-    """Checks the state before training starts.
+def check_state(
+    state: State,
+    ranks: Ranks,
+    *,
+    leave_out: Collection[str] = (),
+) -> None:
+    """Checks the state before training starts, without the entries in `leave_out`.
 
     Raises InputError on every rank if something cannot be saved, or differs between ranks.
     """
     try:
-        captured = capture(state)
+        captured = capture(state, leave_out=leave_out)
         # a layout without boxes would be found at the first save
         make_pieces(captured, ranks.rank, ranks.world_size)
         if ranks.world_size > 1:

@@ -49,6 +49,9 @@ NO_KERNEL = {
     "uint7",
     "quint2x4",
     "quint4x2",
+    "quint8",
+    "qint8",
+    "qint32",
 }
 
 
@@ -78,16 +81,19 @@ def detach_storable(tensor: torch.Tensor, key: str) -> torch.Tensor:
         raise _memory_error(key, got, "convert it to a dense tensor, or leave it out of the state")
     tensor = tensor.detach()
     local = to_local(tensor)
-    # A copy would unwrap it, and the restored tensor would differ from the saved one.
+    # Of a DTensor: one that is whole is stored by the tensors inside.
     if hasattr(type(local), "__tensor_flatten__"):
         raise _memory_error(
             key,
-            f"a {type(local).__name__}, which wraps other tensors",
-            "save the tensors that it wraps",
+            f"a sharded {type(local).__name__}, which wraps other tensors",
+            "quantize after fully_shard (FSDP2) has gathered the weights, or keep this state whole"
+            " (DDP); for moments, use an optimizer of torch.optim",
         )
     if dtype_name(local.dtype) in NO_KERNEL:
         raise _memory_error(
-            key, f"{local.dtype}, which PyTorch cannot copy", "save its .view(torch.uint8)"
+            key,
+            f"{local.dtype}, which PyTorch cannot copy",
+            "save its .view(torch.uint8), or .int_repr()",
         )
     if local.is_conj() or local.is_neg():
         raise _memory_error(
@@ -134,6 +140,25 @@ def as_dtensor(tensor: torch.Tensor) -> "DTensor | None":
     return None
 
 
+def is_wrapper(tensor: torch.Tensor) -> bool:
+    """Return whether a tensor wraps others. A DTensor does not count: it is stored by its boxes."""
+    if type(tensor) is torch.Tensor or not hasattr(type(tensor), "__tensor_flatten__"):
+        return False
+    # Lazy, nested and sharded tensors are refused by name when they are stored.
+    is_plain = tensor.layout is torch.strided and not tensor.is_nested
+    return is_plain and as_dtensor(tensor) is None
+
+
+def first_part(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the first plain tensor inside a wrapper; a tensor that wraps none is its own."""
+    while is_wrapper(tensor):
+        names, _ = tensor.__tensor_flatten__()  # pyright: ignore[reportAttributeAccessIssue]
+        if not names:
+            break
+        tensor = getattr(tensor, names[0])
+    return tensor
+
+
 def to_local(tensor: torch.Tensor) -> torch.Tensor:
     """Return this rank's part of a tensor, without its graph."""
     # No full_tensor(): it is a collective, and a save must not contain one.
@@ -142,9 +167,12 @@ def to_local(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def storage_address(tensor: torch.Tensor) -> int:
-    """Return the address of the storage of this rank's part; -1 if it has no storage of its own."""
+    """Return the address of the storage of this rank's part; -1 if it has no storage of its own.
+
+    That of a tensor that wraps others is the address of the first one inside.
+    """
     try:
-        return to_local(tensor).untyped_storage().data_ptr()
+        return to_local(first_part(tensor)).untyped_storage().data_ptr()
     # Raised by a subclass that wraps other tensors.
     except (NotImplementedError, RuntimeError):
         return -1

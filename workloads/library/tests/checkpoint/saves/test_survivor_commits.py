@@ -1,20 +1,36 @@
 """Commits of a survivor: only whole state, as of the last step, and of one rank only."""
 
-import threading
+import os
+import signal
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.distributed import HashStore  # pyright: ignore[reportPrivateImportUsage]
 
 from holdfast.checkpoint import Checkpointer, PerRank, Tuning
-from holdfast.checkpoint import survivor_commits as survivor_module
 from holdfast.checkpoint.ranks import Ranks
+from holdfast.checkpoint.stores import LocalStorage, put_new
 from holdfast.checkpoint.survivor_commits import SurvivorCommits
+from holdfast.drill.serving.fleet import free_port
+from holdfast.support import object_names
 from tests.support import commits
+from workloads.library.tests.checkpoint.jobs import (
+    RUN,
+    STEPS,
+    TUNING,
+    WIDTH,
+    Jobs,
+    build,
+    finish,
+    newest,
+    set_up,
+)
+from workloads.library.tests.checkpoint.made import failing
 
 STEP = 7
 PEER = "rank 0 was lost"
@@ -111,14 +127,9 @@ def test_a_state_that_is_not_whole_or_does_not_fit_is_not_committed(
 
 
 def test_a_survivor_that_waits_in_vain_returns_the_reason(tmp_path: Path) -> None:
-    store = HashStore()
-    store.add(f"survivor/{STEP}", 1)
-    waiting = survivor(
-        tmp_path,
-        {"model": nn.Linear(2, 2)},
-        2,
-        store,
-    )
+    claim = object_names.survivor_object("run", 0, STEP)
+    put_new(LocalStorage.open(str(tmp_path)), claim, b"2 of a rank that was killed")
+    waiting = survivor(tmp_path, {"model": nn.Linear(2, 2)}, 1)
     assert "has not finished" in waiting.commit(
         STEP,
         {},
@@ -127,21 +138,51 @@ def test_a_survivor_that_waits_in_vain_returns_the_reason(tmp_path: Path) -> Non
     )
 
 
-def test_a_store_on_a_frozen_machine_blocks_no_survivor(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(survivor_module, "_ANSWER_S", 0.05)
-    released = threading.Event()
-    store = SimpleNamespace(add=lambda *_: released.wait(60))
-    waiting = survivor(tmp_path, {"model": nn.Linear(2, 2)}, store=store)
-    reason = waiting.commit(
+def test_a_survivor_does_not_ask_the_store_of_the_lost_rank(tmp_path: Path) -> None:
+    store = SimpleNamespace(add=failing(OSError("gone")), check=failing(OSError("gone")))
+    commits_of_rank = survivor(tmp_path, {"model": nn.Linear(2, 2)}, store=store)
+    reason = commits_of_rank.commit(
         STEP,
         {},
         PEER,
         5.0,
     )
-    released.set()
-    assert "does not answer" in reason and commits(tmp_path) == []
+    assert not reason
+    assert len(commits(tmp_path)) == 1
+
+
+def lose_rank_0(rank: int, world: int, port: int, folder: str) -> None:
+    """Runs one rank of a job whose rank 0, which keeps torch's store, dies in step 4."""
+    set_up(rank, world, "", {"meet": f"tcp://127.0.0.1:{port}", "log": f"{folder}/log"})
+    state = build()
+    torch.manual_seed(5)
+    with Checkpointer(f"{folder}/url", state, run=RUN, every=10**9, tuning=TUNING) as ckpt:
+        for step in range(ckpt.step, STEPS):
+            with ckpt.computing():
+                loss = state["model"](torch.randn(4, WIDTH)).square().mean()
+                state["optimizer"].zero_grad()
+                loss.backward()
+                if rank == 0 and step == 4:
+                    os.kill(os.getpid(), signal.SIGKILL)
+                dist.barrier()
+            state["optimizer"].step()
+            state["progress"]["at"] += 1
+            ckpt.tick(step + 1)
+
+
+@pytest.mark.process
+def test_survivors_of_rank_0_commit_the_last_step(jobs: Jobs, tmp_path: Path) -> None:
+    port = free_port()
+    ranks: list[Any] = []
+    for rank in range(3):
+        arguments = (rank, 3, port, str(tmp_path))
+        ranks.append(jobs.context.Process(target=lose_rank_0, args=arguments))
+    for process in ranks:
+        process.start()
+    codes = finish(ranks)
+    assert codes[0] == -signal.SIGKILL
+    assert 0 not in codes
+    assert newest(tmp_path / "url") == 4, (tmp_path / "log").read_text()
 
 
 @pytest.mark.parametrize(
