@@ -2,7 +2,6 @@
 alerts fire.
 """
 
-import re
 from collections.abc import Iterator
 
 from holdfast.support.values import duration_s
@@ -11,7 +10,6 @@ from infra.rules.model import Facts, Finding, PlannedResource, environment_findi
 PROVIDER = "google provider 7.39 accepts it silently (tested)"
 POLICY = "google_monitoring_alert_policy"
 STEP_S = 30
-BRACKETS = ("()", "[]", "{}")
 MAX_S = {"duration": 3_600, "evaluation_interval": 300}
 
 
@@ -20,14 +18,6 @@ def _iter_queries(facts: Facts) -> Iterator[PlannedResource]:
     for policy in facts.of(POLICY):
         for condition in policy.blocks("conditions"):
             yield from condition.blocks("condition_prometheus_query_language")
-
-
-def _has_balanced_brackets(query: str) -> bool:
-    """Tell whether brackets match in number and no quote is open, strings left out."""
-    code = re.sub(r'"(?:[^"\\]|\\.)*"', "", query)
-    if '"' in code or not code.strip():
-        return False
-    return all(code.count(opening) == code.count(closing) for opening, closing in BRACKETS)
 
 
 @rule(
@@ -47,14 +37,6 @@ def alert_durations(facts: Facts) -> Iterator[Finding]:
             seconds = duration_s(str(text), "s")
             if text is not None and (seconds is None or seconds % STEP_S or seconds > limit):
                 yield query.finding(path, f"a multiple of 30s up to {limit}s", "correct it")
-
-
-@rule(reason="the plan accepts broken PromQL, the apply fails", source=PROVIDER)
-def alert_queries_balance(facts: Facts) -> Iterator[Finding]:
-    """Alert queries have balanced brackets and quotes."""
-    for query in _iter_queries(facts):
-        if not _has_balanced_brackets(str(query.get("query"))):
-            yield query.finding("query", "balanced PromQL", "correct the expression")
 
 
 @rule(reason="otherwise an alert has no recipient", source="Cloud Monitoring documentation")

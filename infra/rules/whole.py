@@ -166,7 +166,7 @@ def serving_keeps_its_promise(facts: Facts) -> Iterator[Finding]:
 
 
 def _count_proxy_room(pool: Pool) -> int:
-    """Return the proxies for which a system pool has processors, next to the platform's own pods."""
+    """Return the proxies that a system pool has processors for, with the platform's own pods."""
     if pool.role is not Role.SYSTEM:
         return 0
     free_cpus = MACHINE_TYPES[pool.machine_type].vcpus - _SYSTEM_CPUS

@@ -457,7 +457,19 @@ BROKEN: dict[str, tuple[Edit, str]] = {
     "a day": (put(ALERT, f"{QUERY}.duration", "86400s"), "alert-durations"),
     "a bracket that is open": (
         put(ALERT, f"{QUERY}.query", "sum(rate(x[5m])"),
-        "alert-queries-balance",
+        "queries-parse",
+    ),
+    "a filter that is open": (
+        add("google_logging_log_view.extra", name="events", filter='severity="ERROR'),
+        "log-filters-parse",
+    ),
+    "twice the flows that there are": (
+        put(SUBNET, "log_config.flow_sampling", 2),
+        "arguments-are-in-limits",
+    ),
+    "a zone that is none": (
+        put(CLUSTER, "node_locations", ["us-central1-z"]),
+        "locations-exist",
     ),
     "an alert that is off": (put(ALERT, "enabled", False), "alerts-are-on-and-heard"),
     "nobody hears": (alerts(emails=(), channels=()), "alerts-are-on-and-heard"),

@@ -1,0 +1,112 @@
+"""What Google refuses of single arguments is found, and what it takes beside that is not."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from infra.environments import load, names
+from infra.rules import RULES, judge
+from infra.rules.limits import load_limits
+from infra.rules.model import Facts, PlannedResource, read_specs
+from infra.rules.queries import find_filter_defect
+from tests.infra.rules.broken import sound
+from tests.infra.rules.limit_cases import (
+    ACCEPTED_FILTERS,
+    ACCEPTED_QUERIES,
+    CASES,
+    REFUSED_FILTERS,
+    REFUSED_QUERIES,
+)
+
+LIMITS = "arguments-are-in-limits"
+PROMQL = "condition_prometheus_query_language"
+
+
+def make_facts(kind: str, path: str, value: Any, *, as_plan: bool) -> Facts:
+    """Returns facts of one resource; a plan wraps each block in a list."""
+    nested: Any = value
+    for step in reversed(path.split(".")):
+        nested = {step: nested}
+        if as_plan and step != path.split(".")[0]:
+            nested = [nested]
+    resource = PlannedResource(kind=kind, address=f"{kind}.extra", values=nested)
+    return replace(sound(), resources=(resource,))
+
+
+def find(facts: Facts, rule: str) -> list[str]:
+    return [finding.got for finding in RULES[rule].check(facts)]
+
+
+def iter_values(which: int) -> Iterator[tuple[str, str, Any]]:
+    for (kind, path), values in CASES.items():
+        for value in values[which]:
+            yield kind, path, value
+
+
+@pytest.mark.parametrize(("kind", "path", "value"), [*iter_values(0)])
+def test_refused_value_is_found_in_specs_and_plans(kind: str, path: str, value: Any) -> None:
+    for as_plan in (False, True):
+        assert find(make_facts(kind, path, value, as_plan=as_plan), LIMITS)
+
+
+@pytest.mark.parametrize(("kind", "path", "value"), [*iter_values(1)])
+def test_accepted_value_is_not_found(kind: str, path: str, value: Any) -> None:
+    for as_plan in (False, True):
+        assert not find(make_facts(kind, path, value, as_plan=as_plan), LIMITS)
+
+
+def test_values_that_terraform_fills_in_are_not_judged() -> None:
+    reference = "${google_storage_bucket.state.name}"
+    assert not find(make_facts("google_storage_bucket", "name", reference, as_plan=False), LIMITS)
+
+
+def test_each_limit_has_a_page_and_a_case_or_a_seeded_defect() -> None:
+    for limit in load_limits():
+        assert limit.source.startswith("https://")
+        refuses = limit.pattern or limit.values or limit.most_items or limit.most is not None
+        assert refuses, limit
+    assert len(set(iter_paths())) == len(load_limits()), "a limit stands twice"
+    assert len([value for _, _, value in iter_values(0) if value is not None]) >= 90
+
+
+def iter_paths() -> Iterator[tuple[str, str]]:
+    for limit in load_limits():
+        yield limit.kind, limit.path
+
+
+@pytest.mark.parametrize(
+    ("region", "zone"), [("us-middle9", ""), ("", "us-central1-z"), ("", "europe-west4-a")]
+)
+def test_locations_that_do_not_exist_are_found(region: str, zone: str) -> None:
+    environment = load("example")
+    if region:
+        environment = replace(environment, region=region, zones=(f"{region}-a",))
+    facts = replace(read_specs(load("example")), environment=environment)
+    if zone:
+        [cluster, *_] = facts.cluster()
+        moved = replace(cluster, values={**cluster.values, "node_locations": [zone]})
+        facts = replace(facts, resources=(moved,))
+    assert find(facts, "locations-exist")
+
+
+@pytest.mark.parametrize("query", [*REFUSED_QUERIES, *ACCEPTED_QUERIES])
+def test_query_that_does_not_parse_is_found(query: str) -> None:
+    values = {"conditions": [{PROMQL: {"query": query}}]}
+    kind = "google_monitoring_alert_policy"
+    policy = PlannedResource(kind=kind, address=f"{kind}.extra", values=values)
+    facts = replace(sound(), resources=(policy,))
+    assert bool(find(facts, "queries-parse")) is (query in REFUSED_QUERIES)
+
+
+@pytest.mark.parametrize("text", [*REFUSED_FILTERS, *ACCEPTED_FILTERS])
+def test_filter_that_does_not_parse_is_found(text: str) -> None:
+    assert bool(find_filter_defect(text)) is (text in REFUSED_FILTERS)
+
+
+@pytest.mark.parametrize("name", names())
+def test_shipped_environments_are_within_the_limits(name: str) -> None:
+    rules = {LIMITS, "locations-exist", "queries-parse", "log-filters-parse"}
+    findings = [finding for finding in judge(read_specs(load(name))) if finding.rule in rules]
+    assert findings == []
