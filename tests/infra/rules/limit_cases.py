@@ -108,7 +108,7 @@ REFUSED_QUERIES = (
     "sum by (job) (rate(x[5m]) > 1",
     'x{cluster="a} > 1',
     "x > ",
-    "avarage_over_time(x[5m]) > 1",
+    "average_over_time(x[5m]) > 1",
 )
 ACCEPTED_QUERIES = (
     'sum by (job) (rate(x{cluster="a(b"}[5m])) > 1',

@@ -27,7 +27,7 @@ class UnknownField:
     path: Path
     name: str
     known_names: tuple[str, ...]
-    """Fields that are allowed beside it."""
+    """Fields that the same place has."""
     home: str
     """Where the object may have a field of this name, as a dotted path; empty if nowhere near."""
 
@@ -92,7 +92,7 @@ def _find_home(name: str, ancestors: tuple[tuple[str, str], ...]) -> str:
 
 
 def _children(place: str, type_name: str) -> Iterator[tuple[str, str]]:
-    """Yields the fields that have fields of their own; not maps, whose keys nobody can guess."""
+    """Yields the fields that have fields of their own; not maps, whose keys are free."""
     for field, shape in _load()["types"].get(type_name, {}).items():
         if shape and not shape.startswith("{"):
             suffix = "[]" if shape.startswith("[") else ""
