@@ -22,6 +22,7 @@ AUTO = "auto"
 CPU_ONLY = "none"
 FEWEST_SHARDED = 2
 MAX_HOURS = 168.0
+_IN_MEMORY = " memory"
 _LOGS_GIB = 2  # in addition to /tmp: logs and the container's own layer
 # Fields that a sweep cannot have: a point is one pod, and runs to its own end.
 _NOT_IN_SWEEPS = ("nodes", "sharded", "predictor", "deadline_hours")
@@ -176,6 +177,18 @@ class OwnJob:
     data: str = about(
         f"gs://BUCKET/FOLDER, mounted read-only at {formats.DATA}.", "", form=formats.BUCKET
     )
+    cache: str = about(
+        f"Size of a cache for {formats.DATA}, as 50Gi on the node's disk or `20Gi memory`. What is read"
+        " again comes from there. Only for data that does not change. Empty: none.",
+        "",
+        form=formats.CACHE,
+    )
+    output: str = about(
+        "gs://BUCKET/FOLDER for results; the job writes below NAME in it, at HOLDFAST_OUTPUT. Empty:"
+        " `output` in the folder of the run's checkpoints.",
+        "",
+        form=formats.BUCKET,
+    )
     checkpoints: str = about(
         "gs://BUCKET of the checkpoints, in HOLDFAST_CHECKPOINTS; empty: the environment's.",
         "",
@@ -275,6 +288,8 @@ class OwnJob:
             got = f"hours {hours:g}, deadline_hours {deadline:g}, max_hours {max_hours:g}"
             allowed = "hours of work above 0 and below the deadline, and max_hours not before it"
             yield "deadline_hours", got, allowed, "state the undisturbed work as --hours"
+        if self.cache and not self.data:
+            yield "cache", self.cache, "nothing, without data", "add data: gs://BUCKET/FOLDER"
         if self.predictor and not self.data:
             yield (
                 "a batch needs items",
@@ -383,11 +398,25 @@ class OwnJob:
 
     @property
     def disk_gib(self) -> int:
-        """The disk that each pod requests."""
-        number = int(self.scratch[:-2])
-        unit = self.scratch[-2:]
-        scratch_gib = number if unit == "Gi" else -(-number // 1024)
+        """The disk that the program of each pod requests."""
+        scratch_gib = -(-formats.parse_size_mib(self.scratch) // 1024)
         return scratch_gib + _LOGS_GIB + (1 if self.source else 0)
+
+    @property
+    def cache_mib(self) -> int:
+        """The size of the cache for the data; 0 for none."""
+        size = self.cache.removesuffix(_IN_MEMORY)
+        return formats.parse_size_mib(size) if size else 0
+
+    @property
+    def caches_in_memory(self) -> bool:
+        return self.cache.endswith(_IN_MEMORY)
+
+    @property
+    def pod_disk_gib(self) -> int:
+        """The disk that each pod takes, with that of the cache."""
+        cache_gib = 0 if self.caches_in_memory else -(-self.cache_mib // 1024)
+        return self.disk_gib + cache_gib
 
     @property
     def gang(self) -> bool:

@@ -15,7 +15,7 @@ from holdfast.manifests.render_context import Body, RenderContext, meta, plain
 from holdfast.manifests.training import HEAD
 from holdfast.platform import Platform
 from holdfast.support.errors import InputError
-from holdfast.vocabulary.environment import ENV_KEY_FILE
+from holdfast.vocabulary.environment import ENV_KEY_FILE, ENV_POINT
 from holdfast.vocabulary.exit_codes import EXIT_PREEMPTED
 from holdfast.vocabulary.kubernetes import (
     ANNOTATION_INDEX,
@@ -101,18 +101,24 @@ def add_volumes(job: OwnJob, work: PodSettings) -> PodSettings:
     for number, (path, name) in enumerate(sorted(job.claims.items())):
         volumes.append((_claim(number, name), path))
     env: dict[str, str] = {}
+    other_volumes: list[client.V1Volume] = []
     if job.data:
         volumes.append((_dataset(job), data.PATH))
+    if job.cache:
+        other_volumes.append(data.cache_volume(job.cache_mib, in_memory=job.caches_in_memory))
     if secret_files(job):
         volumes.append((_secrets(job), SECRETS_PATH))
         for variable in job.secrets:
             env[f"{variable}_FILE"] = f"{SECRETS_PATH}/{variable}"
         if job.checkpoint_key:
             env[ENV_KEY_FILE] = f"{SECRETS_PATH}/{KEY}"
-    sidecar = data.SIDECAR if job.data else {}
+    sidecar: dict[str, str] = {}
+    if job.data:
+        sidecar = data.size_sidecar(job.cache_mib, in_memory=job.caches_in_memory)
     return replace(
         work,
         volumes=volumes,
+        other_volumes=other_volumes,
         env=work.env | env,
         annotations=work.annotations | sidecar,
     )
@@ -124,6 +130,15 @@ def secret_files(job: OwnJob) -> dict[str, str]:
     if job.checkpoint_key:
         files[KEY] = job.checkpoint_key
     return files
+
+
+def find_output(job: OwnJob, platform: Platform) -> str:
+    """Return the URL of the folder for the results of a run, which no other run has."""
+    run = f"{job.name}-$({ENV_POINT})" if job.sweep else job.name
+    if job.output:
+        return f"{job.output.rstrip('/')}/{run}"
+    base = job.checkpoints.rstrip("/") or platform.checkpoints_of(job.name, job.home)
+    return f"{base}/{run}/output"
 
 
 def disk(job: OwnJob) -> str:
@@ -176,6 +191,8 @@ def _dataset(job: OwnJob) -> client.V1Volume:
     name, folder = parse_bucket("data", job.data)
     options = "implicit-dirs" + (f",only-dir={folder}" if folder else "")
     attributes = {"bucketName": name, "mountOptions": options}
+    if job.cache:
+        attributes = data.add_cache(attributes, job.cache_mib)
     source = client.V1CSIVolumeSource(
         driver=FUSE_DRIVER, read_only=True, volume_attributes=attributes
     )
