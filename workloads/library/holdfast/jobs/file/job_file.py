@@ -16,6 +16,7 @@ from holdfast.jobs.file.formats import SIZE, TEXT, parse_gpus
 from holdfast.support import node_range
 from holdfast.support.errors import InputError
 from holdfast.vocabulary.capacity import Capacity
+from holdfast.vocabulary.kubernetes import JOB_PRIORITIES, PRIORITY_NORMAL
 from holdfast.vocabulary.roles import KSA_NAMESPACES
 
 AUTO = "auto"
@@ -129,6 +130,13 @@ class OwnJob:
         0.5,
         minimum=0,
         maximum=MAX_HOURS,
+    )
+    priority: str = about(
+        "low, normal or high: the order in which the queue starts jobs of your team. A job of high"
+        " priority takes the GPUs of lower ones of the team, which continue later; never those of"
+        " another team.",
+        PRIORITY_NORMAL,
+        enum=[PRIORITY_NORMAL, *JOB_PRIORITIES],
     )
     capacity: str = about(
         "Where it runs; auto: as the placement matrix says.",
@@ -288,6 +296,9 @@ class OwnJob:
             got = f"hours {hours:g}, deadline_hours {deadline:g}, max_hours {max_hours:g}"
             allowed = "hours of work above 0 and below the deadline, and max_hours not before it"
             yield "deadline_hours", got, allowed, "state the undisturbed work as --hours"
+        if self.priority != PRIORITY_NORMAL and self.gpus == CPU_ONLY:
+            allowed = f"{PRIORITY_NORMAL}, for a job without GPUs: no queue orders it"
+            yield "priority", self.priority, allowed, "leave it out"
         if self.cache and not self.data:
             yield "cache", self.cache, "nothing, without data", "add data: gs://BUCKET/FOLDER"
         if self.predictor and not self.data:

@@ -30,7 +30,6 @@ from holdfast.vocabulary.capacity import (
     Capacity,
 )
 from holdfast.vocabulary.environment import ENV_CHECKPOINTS, ENV_OUTPUT, ENV_RUN
-from holdfast.vocabulary.kubernetes import ANNOTATION_SOURCE
 from holdfast.vocabulary.pools import GPU_TAINT, LABEL_ACCELERATOR, QUEUED_TAINT, flex_selector
 
 HEAD = (
@@ -84,6 +83,7 @@ def bodies(
         deadline_s=round(job.max_hours * 3600),
         restarts=job.restarts,
         namespace=job.home,
+        labels=_list_labels(job),
         annotations=_list_annotations(archive),
     )
     if job.in_place:
@@ -101,9 +101,16 @@ def bodies(
     return [*objects, _add_plan(training.gang(context, task), placed)]
 
 
+def _list_labels(job: OwnJob) -> dict[str, str]:
+    """Return the labels of the job's own object."""
+    if job.priority == kubernetes.PRIORITY_NORMAL:
+        return {}
+    return {kubernetes.LABEL_JOB_PRIORITY: kubernetes.name_job_priority(job.priority)}
+
+
 def _list_annotations(archive: Archive | None) -> dict[str, str]:
     """Return the annotations of the job's own object."""
-    return {} if archive is None else {ANNOTATION_SOURCE: f"sha256:{archive.digest}"}
+    return {} if archive is None else {kubernetes.ANNOTATION_SOURCE: f"sha256:{archive.digest}"}
 
 
 def _add_plan(body: Body, placed: Placed) -> Body:
