@@ -23,6 +23,7 @@ AUTO = "auto"
 CPU_ONLY = "none"
 FEWEST_SHARDED = 2
 MAX_HOURS = 168.0
+MAX_LANES = 20
 _IN_MEMORY = " memory"
 _LOGS_GIB = 2  # in addition to /tmp: logs and the container's own layer
 # Fields that a sweep cannot have: a point is one pod, and runs to its own end.
@@ -242,6 +243,13 @@ class OwnJob:
         " `nodes` workers. `command` is then options of `holdfast batch run`.",
         "",
     )
+    lane: int = about(
+        "Queue of the batch: the number of a lane on Pub/Sub, which one batch uses at a time; 0: the"
+        " results database.",
+        0,
+        minimum=0,
+        maximum=MAX_LANES,
+    )
     predict_seconds: float = about(
         "Seconds after which a prediction of a batch counts as hanging; 0: learned, 300 at most.",
         0.0,
@@ -310,6 +318,8 @@ class OwnJob:
             )
         if self.predictor and self.on_notice != OnNotice.HANDLES:
             yield "on_notice", self.on_notice, "handles, for a batch", "leave it out"
+        if self.lane and not self.predictor:
+            yield "lane", self.lane, "0, without a predictor", "leave it out"
         if self.predict_seconds and not self.predictor:
             yield "predict_seconds", "no predictor", "0 without one", "leave it out"
 

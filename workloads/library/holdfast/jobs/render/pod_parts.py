@@ -9,6 +9,7 @@ from ruamel.yaml import YAML
 from holdfast.jobs.file.formats import parse_bucket, parse_secret
 from holdfast.jobs.file.job_file import OnNotice, OwnJob
 from holdfast.manifests import data, database
+from holdfast.manifests.batch import queue_options
 from holdfast.manifests.pods import PodSettings, Size, annotation, container
 from holdfast.manifests.policies import RENDEZVOUS_PORT
 from holdfast.manifests.render_context import Body, RenderContext, meta, plain
@@ -24,6 +25,7 @@ from holdfast.vocabulary.kubernetes import (
     SECRETS_DRIVER,
     SECRETS_PROVIDER,
 )
+from holdfast.vocabulary.roles import KSA_NAMESPACES
 
 RANKS = ["python", "-m", "holdfast", "train", "ranks", "--processes"]
 DRAIN_HOOK = client.V1LifecycleHandler(
@@ -220,8 +222,9 @@ def add_batch(job: OwnJob, context: RenderContext, work: PodSettings) -> PodSett
 
     They take items from the results database's queue, and end when it is empty.
     """
+    require_lane(job, context.platform)
     results = database.access(context, context.platform.role_in(job.home, "batch"))
-    command = [*_HOLDFAST, "run", job.name]
+    command = [*_HOLDFAST, "run", job.name, *queue_options(context, job.lane)]
     command += ["--predictor", job.predictor]
     command += ["--window", str(work.grace_s)]
     if job.predict_seconds:
@@ -233,6 +236,29 @@ def add_batch(job: OwnJob, context: RenderContext, work: PodSettings) -> PodSett
         sidecars=[*work.sidecars, *results.sidecars, _make_loader(job, context, work, results)],
         volumes=[*work.volumes, *results.volumes],
     )
+
+
+def require_lane(job: OwnJob, platform: Platform) -> None:
+    """Raise InputError if the environment has no such lane, or not for this namespace."""
+    if not job.lane:
+        return
+    if job.lane > platform.lanes:
+        raise InputError(
+            f"lane: {platform.name} has no such lane on Pub/Sub",
+            got=job.lane,
+            allowed=f"0 to {platform.lanes}",
+            fix=(
+                "leave it out: items queue in the results database; or the platform team sets"
+                f" lanes={job.lane} in Queue of {platform.name}, then make deploy"
+            ),
+        )
+    if platform.role_in(job.home, job.role) != job.role:
+        raise InputError(
+            "lane: the account of this namespace has no rights to it",
+            got=f"lane {job.lane} in {job.home}",
+            allowed=f"0, or the namespace {KSA_NAMESPACES[job.role]}",
+            fix="leave it out: items queue in the results database",
+        )
 
 
 def _make_loader(
@@ -248,7 +274,14 @@ def _make_loader(
     """
     settings = replace(
         work,
-        command=[*_HOLDFAST, "enqueue", job.name, "--source", data.PATH],
+        command=[
+            *_HOLDFAST,
+            "enqueue",
+            job.name,
+            "--source",
+            data.PATH,
+            *queue_options(context, job.lane),
+        ],
         size=Size(cpu="1", memory="2Gi"),
         env=results.env | work.env,
         volumes=[*work.volumes, *results.volumes],
