@@ -241,7 +241,7 @@ def count_running(api: Api, namespace: str) -> tuple[int, int]:
     return high, len(names) - high
 
 
-def test_high_priority_takes_gpus_of_its_own_team_only(world: World, api: Api) -> None:
+def test_high_priority_preempts_within_the_team_only(world: World, api: Api) -> None:
     for body in made((), "WorkloadPriorityClass"):
         api.apply(api.path_of(body), body)
     with sharing(world, api) as spaces:

@@ -27,7 +27,7 @@ def get_template(bodies: list[dict[str, Any]]) -> dict[str, Any]:
     return bodies[-1]["spec"]["template"]
 
 
-def test_cached_data_is_kept_on_the_disk_of_the_node() -> None:
+def test_cached_data_stays_on_the_disk() -> None:
     bodies = render(own(**DATA, cache="20Gi"))
     volumes = {volume["name"]: volume for volume in get_pod_spec(bodies)["volumes"]}
     attributes = volumes["data"]["csi"]["volumeAttributes"]
@@ -44,7 +44,7 @@ def test_cached_data_is_kept_on_the_disk_of_the_node() -> None:
     assert all(mount["name"] != "gke-gcsfuse-cache" for mount in container["volumeMounts"])
 
 
-def test_a_cache_in_memory_comes_out_of_the_share_of_the_pod() -> None:
+def test_a_cache_in_memory_lowers_what_the_pod_may_use() -> None:
     plain = render(own(**DATA))
     bodies = render(own(**DATA, cache="4Gi memory"))
     volumes = {volume["name"]: volume for volume in get_pod_spec(bodies)["volumes"]}
@@ -75,7 +75,7 @@ def test_a_cache_without_data_or_unit_is_refused(fields: dict[str, str]) -> None
         own(**fields)
 
 
-def test_each_run_writes_its_results_to_a_folder_of_its_own() -> None:
+def test_each_run_has_its_own_folder_for_results() -> None:
     root = load("example").checkpoints_of("my-run")
     assert get_variable(render(own()), "HOLDFAST_OUTPUT") == f"{root}/my-run/output"
     own_bucket = own(output="gs://results/team/", capacity="spot")
@@ -88,7 +88,7 @@ def test_each_run_writes_its_results_to_a_folder_of_its_own() -> None:
 
 
 @pytest.mark.parametrize("purpose", ["data", "checkpoints"])
-def test_results_in_a_bucket_of_the_platform_are_refused(purpose: str) -> None:
+def test_results_may_not_go_to_the_platforms_buckets(purpose: str) -> None:
     platform = load("example")
     job = own(output=f"gs://{platform.buckets[purpose]}/x")
     with pytest.raises(InputError, match="may not write") as error:

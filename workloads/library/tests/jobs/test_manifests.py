@@ -171,7 +171,7 @@ def test_a_batch_fills_its_queue_before_a_worker_looks_into_it() -> None:
 BATCH: dict[str, Any] = {"predictor": "mine:predict", "data": "gs://bucket/a", "command": ()}
 
 
-def test_a_batch_queues_on_the_lane_that_its_file_names() -> None:
+def test_a_batch_queues_on_its_lane() -> None:
     pod = get_pod_spec(render(own(**BATCH, lane=2)))
     topic = load("example").work_topics[1]
     project = load("example").project
