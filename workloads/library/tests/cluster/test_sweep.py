@@ -6,6 +6,7 @@ from holdfast.clients.api import Object
 from holdfast.vocabulary.exit_codes import EXIT_BUG
 from holdfast.vocabulary.kubernetes import ANNOTATION_INDEX, LABEL_QUEUE
 from holdfast.vocabulary.pools import Pool
+from tests.cluster.sim import pods
 from tests.cluster.sim.waiting import until
 from tests.cluster.sim.world import World
 from workloads.library.tests.cluster.test_mover import bodies_of
