@@ -12,6 +12,7 @@ import pytest
 
 from holdfast.clients.api import Api, Object
 from holdfast.manifests.render_context import RenderContext
+from holdfast.vocabulary.kubernetes import LABEL_JOB_PRIORITY, name_job_priority
 from holdfast.vocabulary.pools import GPU_RESOURCE
 from infra import describe
 from infra.environments.schema import Quota, Team
@@ -38,6 +39,7 @@ SUBMITTED = {
     "networkpolicies",
     "poddisruptionbudgets",
     "services",
+    "configmaps",
     "deployments",
 }
 READ = SUBMITTED | {
@@ -146,7 +148,7 @@ def test_people_submit_and_read_in_their_namespace_and_nothing_else(api: Api) ->
     assert not may(api, "get", "batch", "jobs", "vision", who="speech")
 
 
-def submit(api: Api, namespace: str, name: str) -> None:
+def submit(api: Api, namespace: str, name: str, priority: str = "") -> None:
     need = {
         "cpu": "1",
         "memory": "1Gi",
@@ -161,10 +163,12 @@ def submit(api: Api, namespace: str, name: str) -> None:
         "restartPolicy": "Never",
         "containers": [container],
     }
-    meta = {
+    meta: dict[str, Any] = {
         "name": name,
         "labels": {"kueue.x-k8s.io/queue-name": "spot"},
     }
+    if priority:
+        meta["labels"][LABEL_JOB_PRIORITY] = name_job_priority(priority)
     body = {
         "metadata": meta,
         "spec": {
@@ -175,11 +179,16 @@ def submit(api: Api, namespace: str, name: str) -> None:
     api.create(f"/apis/batch/v1/namespaces/{namespace}/jobs", body)
 
 
+def list_running(api: Api, namespace: str) -> set[str]:
+    names: set[str] = set()
+    for job in api.items(f"/apis/batch/v1/namespaces/{namespace}/jobs"):
+        if not job["spec"]["suspend"]:
+            names.add(job["metadata"]["name"])
+    return names
+
+
 def running(api: Api, namespace: str) -> int:
-    return sum(
-        not job["spec"]["suspend"]
-        for job in api.items(f"/apis/batch/v1/namespaces/{namespace}/jobs")
-    )
+    return len(list_running(api, namespace))
 
 
 @contextmanager
@@ -223,6 +232,28 @@ def test_a_team_borrows_what_another_leaves_and_gives_it_back(world: World, api:
             "its owner has it back",
             lambda: (running(api, spaces[0]), running(api, spaces[1])) == (2, 2),
         )
+
+
+def count_running(api: Api, namespace: str) -> tuple[int, int]:
+    """Return how many jobs of high priority run, and how many others."""
+    names = list_running(api, namespace)
+    high = sum(name.startswith("high") for name in names)
+    return high, len(names) - high
+
+
+def test_high_priority_preempts_within_the_team_only(world: World, api: Api) -> None:
+    for body in made((), "WorkloadPriorityClass"):
+        api.apply(api.path_of(body), body)
+    with sharing(world, api) as spaces:
+        for namespace in spaces:
+            for number in range(2):
+                submit(api, namespace, f"low-{number}", "low")
+        until("both teams use what they have", lambda: [running(api, s) for s in spaces] == [2, 2])
+        for number in range(3):
+            submit(api, spaces[0], f"high-{number}", "high")
+        # The third would have to borrow: its priority counts for nothing in the other team.
+        until("the low jobs of the team made room", lambda: count_running(api, spaces[0]) == (2, 0))
+        assert count_running(api, spaces[1]) == (0, 2)
 
 
 def test_a_team_borrows_up_to_its_limit(world: World, api: Api) -> None:

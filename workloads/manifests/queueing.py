@@ -10,6 +10,7 @@ from holdfast.vocabulary.kubernetes import (
     CLASSES_RECYCLE,
     COMPUTE_CLASS_API,
     DRIVER_LATEST,
+    JOB_PRIORITIES,
     KUEUE_API,
     LABEL_PART_OF,
     LABEL_PROVISIONING_REQUEST,
@@ -19,6 +20,7 @@ from holdfast.vocabulary.kubernetes import (
     PROVISIONING_CONTROLLER,
     RESIZE_REQUEST_DETAIL,
     api_group,
+    name_job_priority,
 )
 from holdfast.vocabulary.pools import (
     GPU_RESOURCE,
@@ -48,6 +50,7 @@ def objects(context: RenderContext) -> Iterator[Body]:
         for flavor, _ in flavors:
             yield flavor
     yield from _provisioning()
+    yield from _job_priorities()
     for queue, flavors in flavors_by_queue.items():
         if flavors:
             yield from _queues(context, queue, flavors)
@@ -197,6 +200,22 @@ def _provisioning() -> Iterator[Body]:
     }
     check = {"controllerName": PROVISIONING_CONTROLLER, "parameters": parameters}
     yield manifest(KUEUE_API, "AdmissionCheck", meta("queued"), spec=check)
+
+
+def _job_priorities() -> Iterator[Body]:
+    """Builds the classes that order the jobs of a team; no other team's jobs yield to them.
+
+    A ClusterQueue preempts by priority only within itself, and the cohort takes jobs in the order
+    of their submission (the gate PrioritySortingWithinCohort is closed).
+    """
+    for priority, settings in JOB_PRIORITIES.items():
+        yield manifest(
+            KUEUE_API,
+            "WorkloadPriorityClass",
+            meta(name_job_priority(priority)),
+            value=settings.value,
+            description=settings.what,
+        )
 
 
 def _compute_classes(context: RenderContext) -> Iterator[Body]:

@@ -44,12 +44,12 @@ def samples(context: RenderContext) -> Iterator[Body]:
     yield follower(context)
 
 
-def _queue_options(context: RenderContext, lane: int) -> list[str]:
+def queue_options(context: RenderContext, lane: int) -> list[str]:
     """Returns the options of the lane that a job has to itself.
 
     None where the environment has no such lane: the job then queues in the database.
     """
-    if lane > context.platform.lanes:
+    if not 1 <= lane <= context.platform.lanes:
         return []
     project = f"projects/{context.platform.project}"
     topic = context.platform.work_topics[lane - 1]
@@ -79,7 +79,7 @@ def _work(context: RenderContext, name: str, *, restart: str | None) -> PodSetti
             "train-gang",
             "--window",
             str(window),
-            *_queue_options(context, LANES[name]),
+            *queue_options(context, LANES[name]),
         ],
         size=gpu_size(context.batch),
         pool=context.batch,
@@ -104,7 +104,7 @@ def load(context: RenderContext) -> Body:
         command=[
             *("python", "-m", "holdfast", "batch", "enqueue", DRAIN),
             *("--source", context.small.items if context.small else data.PATH),
-            *_queue_options(context, LANES[DRAIN]),
+            *queue_options(context, LANES[DRAIN]),
         ],
         size=Size(cpu="1", memory="2Gi"),
         pool=None,

@@ -242,7 +242,7 @@ def add_requeues(task: Task, within_s: int = 0) -> Task:
         annotations[ANNOTATION_REQUEUES_FOR] = str(within_s)
     return replace(
         task,
-        labels={LABEL_REQUEUES: str(task.restarts)},
+        labels=task.labels | {LABEL_REQUEUES: str(task.restarts)},
         annotations=task.annotations | annotations,
     )
 

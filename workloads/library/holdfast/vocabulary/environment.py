@@ -9,6 +9,8 @@ ENV_IGNORED_FAILURES = "HOLDFAST_IGNORED_FAILURES"  # crashes and evictions of a
 ENV_RUN = "HOLDFAST_RUN"  # for your own job: the run's name in the storage; its script reads it
 # for your own job: URL of its checkpoints; its script reads it
 ENV_CHECKPOINTS = "HOLDFAST_CHECKPOINTS"
+# for your own job: URL of the folder for its results; its script reads it
+ENV_OUTPUT = "HOLDFAST_OUTPUT"
 # digest of the code that `source` of a job file names; commits of checkpoints hold it
 ENV_SOURCE = "HOLDFAST_SOURCE"
 ENV_POINT = "HOLDFAST_POINT"  # of a sweep: the number of the pod's point

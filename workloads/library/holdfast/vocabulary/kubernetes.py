@@ -44,6 +44,8 @@ ANNOTATION_RESTART = "jobset.sigs.k8s.io/restart-attempt"
 
 # On a Job or JobSet, set by its submitter: the LocalQueue that starts it.
 LABEL_QUEUE = "kueue.x-k8s.io/queue-name"
+# On a Job or JobSet: its WorkloadPriorityClass, which orders it among the jobs of its team.
+LABEL_JOB_PRIORITY = "kueue.x-k8s.io/priority-class"
 # On a pod, by Kueue: the ClusterQueue that started its job.
 LABEL_CLUSTER_QUEUE = "kueue.x-k8s.io/cluster-queue-name"
 NAMESPACE_KUEUE = "kueue-system"  # from its own manifest
@@ -150,3 +152,16 @@ PRIORITIES = {
     PRIORITY_SERVING: Priority(value=1_000, preempts=True, what="Online serving on demand"),
     PRIORITY_PLATFORM: Priority(value=10_000, preempts=True, what="Exporter and maintenance"),
 }
+
+# `priority` of a job file -> its WorkloadPriorityClass. A normal job has none, and then the value of
+# its pods: -5 or 0. The distances are larger than the mover's boosts.
+PRIORITY_NORMAL = "normal"
+JOB_PRIORITIES = {
+    "low": Priority(value=-20, preempts=False, what="Starts after the other jobs of its team"),
+    "high": Priority(value=20, preempts=True, what="Starts before the other jobs of its team"),
+}
+
+
+def name_job_priority(priority: str) -> str:
+    """Returns the name of the WorkloadPriorityClass: `high` -> `job-high`."""
+    return f"job-{priority}"

@@ -17,9 +17,11 @@ from holdfast.jobs.render import manifests, pod_parts
 from holdfast.jobs.submit import submission
 from holdfast.manifests.pods import KEY_FOLDER
 from holdfast.manifests.render_context import RenderContext
+from holdfast.platform.document import Team
 from holdfast.support.errors import InputError
 from holdfast.vocabulary.capacity import ANNOTATION_REQUEUES_FOR, LABEL_REQUEUES, Capacity
 from holdfast.vocabulary.environment import ENV_KEY_FILE
+from holdfast.vocabulary.roles import team_role
 from tests.platforms import load, names
 from workloads.library.tests.jobs.test_job_file import IMAGE, own
 
@@ -164,6 +166,37 @@ def test_a_batch_fills_its_queue_before_a_worker_looks_into_it() -> None:
         *options,
     ]
     assert bodies[-1]["spec"]["parallelism"] == 3 and bodies[-1]["metadata"]["namespace"] == "batch"
+
+
+BATCH: dict[str, Any] = {"predictor": "mine:predict", "data": "gs://bucket/a", "command": ()}
+
+
+def test_a_batch_queues_on_its_lane() -> None:
+    pod = get_pod_spec(render(own(**BATCH, lane=2)))
+    topic = load("example").work_topics[1]
+    project = load("example").project
+    options = ["--topic", f"projects/{project}/topics/{topic}"]
+    options += ["--subscription", f"projects/{project}/subscriptions/{topic}"]
+    for container in (pod["containers"][0], pod["initContainers"][-1]):
+        command = container["command"]
+        start = command.index("--topic")
+        assert command[start : start + 4] == options
+    assert "--topic" not in get_pod_spec(render(own(**BATCH)))["containers"][0]["command"]
+
+
+def test_a_lane_that_nothing_makes_is_refused() -> None:
+    for name, lane, allowed in (("example", 3, "0 to 2"), ("prod", 1, "0 to 0")):
+        with pytest.raises(InputError, match="no such lane") as error:
+            render(own(environment=name, lane=lane, **BATCH))
+        assert error.value.allowed == allowed and f"lanes={lane}" in error.value.fix
+    with pytest.raises(InputError, match="without a predictor"):
+        own(lane=1)
+    team = Team(name="vision", namespaces=("vision",))
+    example = load("example")
+    accounts = {**example.accounts, team_role("vision"): "vision@example.iam"}
+    shared = replace(example, teams=(*example.teams, team), accounts=accounts)
+    with pytest.raises(InputError, match="no rights to it"):
+        pod_parts.require_lane(own(**BATCH, lane=1, namespace="vision"), shared)
 
 
 @pytest.mark.parametrize(

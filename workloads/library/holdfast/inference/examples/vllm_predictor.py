@@ -4,7 +4,7 @@
 Run `holdfast batch run JOB --predictor MODULE:build --model FOLDER`, where MODULE is this one. Each
 item is a prompt, and its result is a text. Every prompt is stored once, however often workers are
 killed: another worker computes what a killed one had not committed. Needs vLLM and
-holdfast-gke[postgres,gcs].
+holdfast-gke[postgres,gcs,pubsub].
 """
 
 import os

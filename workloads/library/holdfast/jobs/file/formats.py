@@ -64,6 +64,9 @@ SECRET = Form(
     "`gcloud secrets list`",
 )
 SIZE = Form("[1-9][0-9]{0,4}(Mi|Gi)", "a size as 512Mi or 32Gi", "write it with its unit")
+CACHE = Form(
+    "[1-9][0-9]{0,4}(Mi|Gi)( memory)?", "a size as 50Gi, or 20Gi memory", "write it with its unit"
+)
 TEXT = Form(
     "[^\\x00-\\x08\\x0b-\\x1f\\x7f]*",
     "text without control characters",
@@ -110,6 +113,11 @@ def parse_gpus(text: object) -> tuple[int, str]:
             fix=f"take {MAX_GPUS} on each node, and more --nodes",
         )
     return int(count), parse_accelerator(kind)
+
+
+def parse_size_mib(size: str) -> int:
+    """Return a size of the form SIZE in MiB."""
+    return int(size[:-2]) * (1024 if size.endswith("Gi") else 1)
 
 
 def parse_bucket(field: str, url: object) -> tuple[str, str]:

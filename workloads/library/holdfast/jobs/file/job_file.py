@@ -16,12 +16,15 @@ from holdfast.jobs.file.formats import SIZE, TEXT, parse_gpus
 from holdfast.support import node_range
 from holdfast.support.errors import InputError
 from holdfast.vocabulary.capacity import Capacity
+from holdfast.vocabulary.kubernetes import JOB_PRIORITIES, PRIORITY_NORMAL
 from holdfast.vocabulary.roles import KSA_NAMESPACES
 
 AUTO = "auto"
 CPU_ONLY = "none"
 FEWEST_SHARDED = 2
 MAX_HOURS = 168.0
+MAX_LANES = 20
+_IN_MEMORY = " memory"
 _LOGS_GIB = 2  # in addition to /tmp: logs and the container's own layer
 # Fields that a sweep cannot have: a point is one pod, and runs to its own end.
 _NOT_IN_SWEEPS = ("nodes", "sharded", "predictor", "deadline_hours")
@@ -129,6 +132,13 @@ class OwnJob:
         minimum=0,
         maximum=MAX_HOURS,
     )
+    priority: str = about(
+        "low, normal or high: the order in which the queue starts jobs of your team. A job of high"
+        " priority takes the GPUs of lower ones of the team, which continue later; never those of"
+        " another team.",
+        PRIORITY_NORMAL,
+        enum=[PRIORITY_NORMAL, *JOB_PRIORITIES],
+    )
     capacity: str = about(
         "Where it runs; auto: as the placement matrix says.",
         AUTO,
@@ -176,6 +186,18 @@ class OwnJob:
     data: str = about(
         f"gs://BUCKET/FOLDER, mounted read-only at {formats.DATA}.", "", form=formats.BUCKET
     )
+    cache: str = about(
+        f"Size of a cache for {formats.DATA}, as 50Gi on the node's disk or `20Gi memory`. What is read"
+        " again comes from there. Only for data that does not change. Empty: none.",
+        "",
+        form=formats.CACHE,
+    )
+    output: str = about(
+        "gs://BUCKET/FOLDER for results; the job writes below NAME in it, at HOLDFAST_OUTPUT. Empty:"
+        " `output` in the folder of the run's checkpoints.",
+        "",
+        form=formats.BUCKET,
+    )
     checkpoints: str = about(
         "gs://BUCKET of the checkpoints, in HOLDFAST_CHECKPOINTS; empty: the environment's.",
         "",
@@ -220,6 +242,13 @@ class OwnJob:
         "MODULE:FUNCTION of the image, or gpt, entropy: a batch over `data`, each item once, with"
         " `nodes` workers. `command` is then options of `holdfast batch run`.",
         "",
+    )
+    lane: int = about(
+        "Queue of the batch: the number of a lane on Pub/Sub, which one batch uses at a time; 0: the"
+        " results database.",
+        0,
+        minimum=0,
+        maximum=MAX_LANES,
     )
     predict_seconds: float = about(
         "Seconds after which a prediction of a batch counts as hanging; 0: learned, 300 at most.",
@@ -275,6 +304,11 @@ class OwnJob:
             got = f"hours {hours:g}, deadline_hours {deadline:g}, max_hours {max_hours:g}"
             allowed = "hours of work above 0 and below the deadline, and max_hours not before it"
             yield "deadline_hours", got, allowed, "state the undisturbed work as --hours"
+        if self.priority != PRIORITY_NORMAL and self.gpus == CPU_ONLY:
+            allowed = f"{PRIORITY_NORMAL}, for a job without GPUs: no queue orders it"
+            yield "priority", self.priority, allowed, "leave it out"
+        if self.cache and not self.data:
+            yield "cache", self.cache, "nothing, without data", "add data: gs://BUCKET/FOLDER"
         if self.predictor and not self.data:
             yield (
                 "a batch needs items",
@@ -284,6 +318,8 @@ class OwnJob:
             )
         if self.predictor and self.on_notice != OnNotice.HANDLES:
             yield "on_notice", self.on_notice, "handles, for a batch", "leave it out"
+        if self.lane and not self.predictor:
+            yield "lane", self.lane, "0, without a predictor", "leave it out"
         if self.predict_seconds and not self.predictor:
             yield "predict_seconds", "no predictor", "0 without one", "leave it out"
 
@@ -383,11 +419,25 @@ class OwnJob:
 
     @property
     def disk_gib(self) -> int:
-        """The disk that each pod requests."""
-        number = int(self.scratch[:-2])
-        unit = self.scratch[-2:]
-        scratch_gib = number if unit == "Gi" else -(-number // 1024)
+        """The disk that the program of each pod requests."""
+        scratch_gib = -(-formats.parse_size_mib(self.scratch) // 1024)
         return scratch_gib + _LOGS_GIB + (1 if self.source else 0)
+
+    @property
+    def cache_mib(self) -> int:
+        """The size of the cache for the data; 0 for none."""
+        size = self.cache.removesuffix(_IN_MEMORY)
+        return formats.parse_size_mib(size) if size else 0
+
+    @property
+    def caches_in_memory(self) -> bool:
+        return self.cache.endswith(_IN_MEMORY)
+
+    @property
+    def pod_disk_gib(self) -> int:
+        """The disk that each pod takes, with that of the cache."""
+        cache_gib = 0 if self.caches_in_memory else -(-self.cache_mib // 1024)
+        return self.disk_gib + cache_gib
 
     @property
     def gang(self) -> bool:

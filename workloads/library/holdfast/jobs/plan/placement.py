@@ -263,11 +263,11 @@ def _refuse_by_disk(job: OwnJob, offer: Offer) -> str:
     if offer.pool is None or offer.machine.name.startswith(_WITH_LOCAL_SSD):
         return ""
     free_gib = offer.pool.free_disk_gib
-    if job.disk_gib <= free_gib:
+    if job.pod_disk_gib <= free_gib:
         return ""
     return (
-        f"a pod takes {job.disk_gib} GiB of disk (scratch {job.scratch}), and a node of"
-        f" {offer.pool.name} has {free_gib} GiB for pods: lower scratch, or mount a claim"
+        f"a pod takes {job.pod_disk_gib} GiB of disk ({_describe_disk(job)}), and a node of"
+        f" {offer.pool.name} has {free_gib} GiB for pods: lower scratch or cache, or mount a claim"
     )
 
 
@@ -277,13 +277,18 @@ def warn_of_disk(job: OwnJob, platform: Platform) -> str:
     The disks of nodes that auto-provisioning makes are not in the platform's document.
     """
     largest_gib = max((pool.free_disk_gib for pool in platform.pools), default=0)
-    if job.disk_gib <= largest_gib:
+    if job.pod_disk_gib <= largest_gib:
         return ""
     return (
-        f"not checked: a pod takes {job.disk_gib} GiB of disk (scratch {job.scratch}), and no node"
+        f"not checked: a pod takes {job.pod_disk_gib} GiB of disk ({_describe_disk(job)}), and no node"
         f" pool of {platform.name} has more than {largest_gib} GiB for pods; on a node without"
         " larger disks the job waits for ever"
     )
+
+
+def _describe_disk(job: OwnJob) -> str:
+    cache = f", cache {job.cache}" if job.pod_disk_gib > job.disk_gib else ""
+    return f"scratch {job.scratch}{cache}"
 
 
 def _refuse_by_calendar(job: OwnJob, offer: Offer) -> str:

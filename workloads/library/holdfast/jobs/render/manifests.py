@@ -5,6 +5,7 @@ The objects are made by the builders of the platform's own jobs.
 
 from dataclasses import replace
 
+from holdfast.jobs.file.formats import parse_size_mib
 from holdfast.jobs.file.job_file import OnNotice, OwnJob
 from holdfast.jobs.plan.placement import Placed
 from holdfast.jobs.render import pod_parts
@@ -28,8 +29,7 @@ from holdfast.vocabulary.capacity import (
     QUEUES,
     Capacity,
 )
-from holdfast.vocabulary.environment import ENV_CHECKPOINTS, ENV_RUN
-from holdfast.vocabulary.kubernetes import ANNOTATION_SOURCE
+from holdfast.vocabulary.environment import ENV_CHECKPOINTS, ENV_OUTPUT, ENV_RUN
 from holdfast.vocabulary.pools import GPU_TAINT, LABEL_ACCELERATOR, QUEUED_TAINT, flex_selector
 
 HEAD = (
@@ -83,6 +83,7 @@ def bodies(
         deadline_s=round(job.max_hours * 3600),
         restarts=job.restarts,
         namespace=job.home,
+        labels=_list_labels(job),
         annotations=_list_annotations(archive),
     )
     if job.in_place:
@@ -100,9 +101,16 @@ def bodies(
     return [*objects, _add_plan(training.gang(context, task), placed)]
 
 
+def _list_labels(job: OwnJob) -> dict[str, str]:
+    """Return the labels of the job's own object."""
+    if job.priority == kubernetes.PRIORITY_NORMAL:
+        return {}
+    return {kubernetes.LABEL_JOB_PRIORITY: kubernetes.name_job_priority(job.priority)}
+
+
 def _list_annotations(archive: Archive | None) -> dict[str, str]:
     """Return the annotations of the job's own object."""
-    return {} if archive is None else {ANNOTATION_SOURCE: f"sha256:{archive.digest}"}
+    return {} if archive is None else {kubernetes.ANNOTATION_SOURCE: f"sha256:{archive.digest}"}
 
 
 def _add_plan(body: Body, placed: Placed) -> Body:
@@ -136,8 +144,11 @@ def _make_settings(job: OwnJob, context: RenderContext, placed: Placed) -> PodSe
     env = {
         ENV_RUN: job.name,
         ENV_CHECKPOINTS: job.checkpoints or checkpoints,
+        ENV_OUTPUT: pod_parts.find_output(job, context.platform),
         **HOMELESS,
     }
+    if job.predictor and not job.output:  # its results go to the database
+        del env[ENV_OUTPUT]
     annotations = {ANNOTATION_RULE: placed.rule.value}
     if job.state:
         annotations[kubernetes.ANNOTATION_STATE] = job.state
@@ -181,7 +192,25 @@ def _size(job: OwnJob, placed: Placed) -> Size:
             scratch=job.scratch,
         )
     size = Size.share(placed.offer.machine, job.gpu_count, disk=disk)
+    if job.caches_in_memory:
+        size = _leave_memory(size, job)
     return replace(size, scratch=job.scratch, shared_memory=job.shm or size.shared_memory)
+
+
+def _leave_memory(size: Size, job: OwnJob) -> Size:
+    """Take the memory of the cache from the pod's share of its machine.
+
+    Raises InputError if less than half of the share would be left.
+    """
+    share_mib = parse_size_mib(size.memory)
+    if job.cache_mib > share_mib // 2:
+        raise InputError(
+            "cache: more memory than the pod can spare",
+            got=job.cache,
+            allowed=f"{share_mib // 2}Mi memory, half of the pod's {size.memory}",
+            fix="lower it, or leave `memory` out: the cache is then on the disk",
+        )
+    return replace(size, memory=f"{share_mib - job.cache_mib}Mi")
 
 
 def _apply_placement(job: OwnJob, placed: Placed, work: PodSettings) -> PodSettings:

@@ -9,13 +9,14 @@ from ruamel.yaml import YAML
 from holdfast.jobs.file.formats import parse_bucket, parse_secret
 from holdfast.jobs.file.job_file import OnNotice, OwnJob
 from holdfast.manifests import data, database
+from holdfast.manifests.batch import queue_options
 from holdfast.manifests.pods import PodSettings, Size, annotation, container
 from holdfast.manifests.policies import RENDEZVOUS_PORT
 from holdfast.manifests.render_context import Body, RenderContext, meta, plain
 from holdfast.manifests.training import HEAD
 from holdfast.platform import Platform
 from holdfast.support.errors import InputError
-from holdfast.vocabulary.environment import ENV_KEY_FILE
+from holdfast.vocabulary.environment import ENV_KEY_FILE, ENV_POINT
 from holdfast.vocabulary.exit_codes import EXIT_PREEMPTED
 from holdfast.vocabulary.kubernetes import (
     ANNOTATION_INDEX,
@@ -24,6 +25,7 @@ from holdfast.vocabulary.kubernetes import (
     SECRETS_DRIVER,
     SECRETS_PROVIDER,
 )
+from holdfast.vocabulary.roles import KSA_NAMESPACES
 
 RANKS = ["python", "-m", "holdfast", "train", "ranks", "--processes"]
 DRAIN_HOOK = client.V1LifecycleHandler(
@@ -101,18 +103,24 @@ def add_volumes(job: OwnJob, work: PodSettings) -> PodSettings:
     for number, (path, name) in enumerate(sorted(job.claims.items())):
         volumes.append((_claim(number, name), path))
     env: dict[str, str] = {}
+    other_volumes: list[client.V1Volume] = []
     if job.data:
         volumes.append((_dataset(job), data.PATH))
+    if job.cache:
+        other_volumes.append(data.cache_volume(job.cache_mib, in_memory=job.caches_in_memory))
     if secret_files(job):
         volumes.append((_secrets(job), SECRETS_PATH))
         for variable in job.secrets:
             env[f"{variable}_FILE"] = f"{SECRETS_PATH}/{variable}"
         if job.checkpoint_key:
             env[ENV_KEY_FILE] = f"{SECRETS_PATH}/{KEY}"
-    sidecar = data.SIDECAR if job.data else {}
+    sidecar: dict[str, str] = {}
+    if job.data:
+        sidecar = data.size_sidecar(job.cache_mib, in_memory=job.caches_in_memory)
     return replace(
         work,
         volumes=volumes,
+        other_volumes=other_volumes,
         env=work.env | env,
         annotations=work.annotations | sidecar,
     )
@@ -124,6 +132,15 @@ def secret_files(job: OwnJob) -> dict[str, str]:
     if job.checkpoint_key:
         files[KEY] = job.checkpoint_key
     return files
+
+
+def find_output(job: OwnJob, platform: Platform) -> str:
+    """Return the URL of the folder for the results of a run, which no other run has."""
+    run = f"{job.name}-$({ENV_POINT})" if job.sweep else job.name
+    if job.output:
+        return f"{job.output.rstrip('/')}/{run}"
+    base = job.checkpoints.rstrip("/") or platform.checkpoints_of(job.name, job.home)
+    return f"{base}/{run}/output"
 
 
 def disk(job: OwnJob) -> str:
@@ -176,6 +193,8 @@ def _dataset(job: OwnJob) -> client.V1Volume:
     name, folder = parse_bucket("data", job.data)
     options = "implicit-dirs" + (f",only-dir={folder}" if folder else "")
     attributes = {"bucketName": name, "mountOptions": options}
+    if job.cache:
+        attributes = data.add_cache(attributes, job.cache_mib)
     source = client.V1CSIVolumeSource(
         driver=FUSE_DRIVER, read_only=True, volume_attributes=attributes
     )
@@ -203,8 +222,9 @@ def add_batch(job: OwnJob, context: RenderContext, work: PodSettings) -> PodSett
 
     They take items from the results database's queue, and end when it is empty.
     """
+    require_lane(job, context.platform)
     results = database.access(context, context.platform.role_in(job.home, "batch"))
-    command = [*_HOLDFAST, "run", job.name]
+    command = [*_HOLDFAST, "run", job.name, *queue_options(context, job.lane)]
     command += ["--predictor", job.predictor]
     command += ["--window", str(work.grace_s)]
     if job.predict_seconds:
@@ -216,6 +236,29 @@ def add_batch(job: OwnJob, context: RenderContext, work: PodSettings) -> PodSett
         sidecars=[*work.sidecars, *results.sidecars, _make_loader(job, context, work, results)],
         volumes=[*work.volumes, *results.volumes],
     )
+
+
+def require_lane(job: OwnJob, platform: Platform) -> None:
+    """Raise InputError if the environment has no such lane, or not for this namespace."""
+    if not job.lane:
+        return
+    if job.lane > platform.lanes:
+        raise InputError(
+            f"lane: {platform.name} has no such lane on Pub/Sub",
+            got=job.lane,
+            allowed=f"0 to {platform.lanes}",
+            fix=(
+                "leave it out: items queue in the results database; or the platform team sets"
+                f" lanes={job.lane} in Queue of {platform.name}, then make deploy"
+            ),
+        )
+    if platform.role_in(job.home, job.role) != job.role:
+        raise InputError(
+            "lane: the account of this namespace has no rights to it",
+            got=f"lane {job.lane} in {job.home}",
+            allowed=f"0, or the namespace {KSA_NAMESPACES[job.role]}",
+            fix="leave it out: items queue in the results database",
+        )
 
 
 def _make_loader(
@@ -231,7 +274,14 @@ def _make_loader(
     """
     settings = replace(
         work,
-        command=[*_HOLDFAST, "enqueue", job.name, "--source", data.PATH],
+        command=[
+            *_HOLDFAST,
+            "enqueue",
+            job.name,
+            "--source",
+            data.PATH,
+            *queue_options(context, job.lane),
+        ],
         size=Size(cpu="1", memory="2Gi"),
         env=results.env | work.env,
         volumes=[*work.volumes, *results.volumes],

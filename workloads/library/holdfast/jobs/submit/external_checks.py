@@ -5,6 +5,7 @@ The image is taken by digest; a bucket must be in the region. Nothing is changed
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 
 from holdfast.clients.gcloud import GcloudFailed, ask
 from holdfast.jobs.file.formats import parse_bucket, parse_secret
@@ -29,7 +30,11 @@ def check(job: OwnJob, platform: Platform) -> list[str]:
 
 def _check_buckets(job: OwnJob, platform: Platform) -> Iterator[str]:
     environment_buckets = {platform.buckets["data"], platform.buckets["checkpoints"]}
-    for field, url in (("data", job.data), ("checkpoints", job.checkpoints)):
+    for field, url in (
+        ("data", job.data),
+        ("checkpoints", job.checkpoints),
+        ("output", job.output),
+    ):
         name = parse_bucket(field, url)[0] if url else ""
         if name and name not in environment_buckets:
             yield from _check_foreign_bucket(job, platform, field, name)
@@ -39,6 +44,14 @@ def _check_buckets(job: OwnJob, platform: Platform) -> Iterator[str]:
             and job.role == SHARED_ACCOUNT
         ):
             _require_own_folder(job, platform)
+        elif field == "output" and name:
+            folder = pod_parts.find_output(replace(job, output=""), platform)
+            raise InputError(
+                "output: a folder in which the job may not write",
+                got=job.output,
+                allowed="a bucket of your own; or nothing, for a folder of the run",
+                fix=f"leave it out: results go to {folder}",
+            )
 
 
 def _check_foreign_bucket(job: OwnJob, platform: Platform, field: str, name: str) -> Iterator[str]:

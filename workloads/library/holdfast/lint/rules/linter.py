@@ -1,5 +1,6 @@
 """HF503 and HF9xx: findings of the engine itself, which have no check but are documented here."""
 
+from holdfast.lint.document import MAX_FILE_BYTES
 from holdfast.lint.finding import Severity
 from holdfast.lint.objects import Object
 from holdfast.lint.registry import rule
@@ -87,7 +88,7 @@ _document(
     "The file is larger than a manifest can be.",
     "The API server takes about 1 MiB for an object; the linter did not read the file.",
     "split it, or leave it out",
-    f"# {'x' * (1 << 20)}\n",
+    f"# {'x' * MAX_FILE_BYTES}\n",
 )
 _document(
     "HF907",

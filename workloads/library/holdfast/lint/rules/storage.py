@@ -26,6 +26,7 @@ _IN_LAYER = ("./", "../", "~")
 _LOCAL_SSD = re.compile(r"^/mnt/(disks|stateful_partition)|local-?ssd|nvme", re.IGNORECASE)
 _ZONAL_CLASSES = ("standard", "standard-rwo", "premium-rwo")
 _ONE_NODE_MODES = ("ReadWriteOnce", "ReadWriteOncePod")
+_SIDECAR_LIMITS = "gke-gcsfuse/"
 _FUSE = "{driver: gcsfuse.csi.storage.gke.io, volumeAttributes: {bucketName: b}}"
 
 
@@ -342,6 +343,9 @@ def scratch_above_limit(pod: Pod, context: Context) -> Iterator[Hit]:
         in_memory = dig(volume, "emptyDir", "medium") == "Memory"
         resource = "memory" if in_memory else "ephemeral-storage"
         limits = [quantity(container.limit(resource)) for container in pod.main_containers]
+        # GKE adds the sidecar of FUSE with the limits of annotations.
+        if f"{_SIDECAR_LIMITS}{resource}-limit" in pod.annotations:
+            limits.append(quantity(pod.annotations[f"{_SIDECAR_LIMITS}{resource}-limit"]))
         limit = sum(filter(None, limits))
         size = quantity(dig(volume, "emptyDir", "sizeLimit")) or 0.0
         if all(limits) and size > limit:
