@@ -67,7 +67,7 @@ def resource(environment: Environment) -> Resource:
             },
         },
         "node_pool_auto_config": _auto_config(environment),
-        **_add_ons(),
+        **_add_ons(environment),
         **_observability(environment),
         **_security(environment),
     }
@@ -219,8 +219,11 @@ def _auto_config(environment: Environment) -> dict[str, object]:
     return config
 
 
-def _add_ons() -> dict[str, object]:
-    return {
+def _add_ons(environment: Environment) -> dict[str, object]:
+    # The Gateway API, by which services get a load balancer. It needs a proxy-only subnet.
+    channel = "CHANNEL_STANDARD" if environment.network.load_balancers_cidr else ""
+    gateway = {"gateway_api_config": {"channel": channel}} if channel else {}
+    return gateway | {
         "addons_config": {
             "dns_cache_config": {"enabled": True},
             "gce_persistent_disk_csi_driver_config": {"enabled": True},

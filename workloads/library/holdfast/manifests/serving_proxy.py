@@ -55,6 +55,13 @@ class FirstHop:
     """Time limit of a request other than of `/v1/`; 0: what the window leaves."""
     requests: int
     """Requests that all servers together have at once at the peak."""
+    balanced: bool = False
+    """A load balancer of Google is before it, and learns later that a proxy leaves."""
+
+    @property
+    def drain_s(self) -> int:
+        """Time for which a proxy drains."""
+        return int(serving.balanced_window_s(self.window_s)) if self.balanced else self.window_s
 
     @property
     def most(self) -> int:
@@ -135,7 +142,7 @@ def first_hop_pods(context: RenderContext, hop: FirstHop) -> PodSettings:
     drain = drain_sidecar(
         context,
         f"{admin}/ready",
-        hop.window_s,
+        hop.drain_s,
         "--drain",
         f"{admin}/healthcheck/fail",
         "--count",
@@ -158,7 +165,7 @@ def first_hop_pods(context: RenderContext, hop: FirstHop) -> PodSettings:
         pool=context.system,
         priority=PRIORITY_SERVING,
         # Its machines are never preempted: the hook gets the window, and requests the rest.
-        grace_s=hop.window_s + 15,
+        grace_s=hop.drain_s + 15,
         calls_kubernetes=True,
         ports=[serving.PORT, serving.PROXY_METRICS_PORT],
         labels={serving.LABEL_METRICS: serving.PROXY_REQUESTS_ACTIVE.group},

@@ -5,6 +5,7 @@ from typing import Any
 
 from holdfast.clients.api import Api, ApiError, Object
 from holdfast.jobs.submit import submission
+from holdfast.manifests.gateway import GATEWAY_API, POLICY_API
 from holdfast.manifests.render_context import Body
 from holdfast.services.prepared_service import Prepared
 from holdfast.services.render.manifests import LABEL_SERVICE, SHARED
@@ -20,6 +21,10 @@ KINDS = {
     "PodDisruptionBudget": "policy/v1",
     "NetworkPolicy": "networking.k8s.io/v1",
     "PodMonitoring": "monitoring.googleapis.com/v1",
+    "Gateway": GATEWAY_API,
+    "HTTPRoute": GATEWAY_API,
+    "GCPBackendPolicy": POLICY_API,
+    "HealthCheckPolicy": POLICY_API,
     "Service": "v1",
     "ConfigMap": "v1",
     "RoleBinding": "rbac.authorization.k8s.io/v1",

@@ -17,7 +17,7 @@ from holdfast.manifests.serving_proxy import ENVOY, SERVER
 from holdfast.manifests.serving_vllm import VLLM
 from holdfast.platform import Platform
 from holdfast.services.file import file_text
-from holdfast.services.file.service_file import Engine, OwnService
+from holdfast.services.file.service_file import Engine, OwnService, Reach
 from holdfast.services.plan import placement, weights
 from holdfast.services.plan.placement import Placed
 from holdfast.services.render import manifests
@@ -61,6 +61,8 @@ def prepare(service: OwnService, platform: Platform, model_copy: Path | None = N
     if service.model:
         notes += weights.check(service, platform.project, model_copy)
         notes += _describe_grant(service, platform)
+    if placed.reach is Reach.EXTERNAL:
+        notes += _describe_callers(service, platform)
     context = RenderContext(platform)
     context.require_digests([SERVER, ENVOY])
     pinned = replace(service, image=_resolve_image(service, context))
@@ -105,6 +107,19 @@ def _describe_grant(service: OwnService, platform: Platform) -> list[str]:
         f"model: the servers may read gs://{bucket} after gcloud storage buckets"
         f" add-iam-policy-binding gs://{bucket} --member=serviceAccount:{account}"
         " --role=roles/storage.objectViewer"
+    ]
+
+
+def _describe_callers(service: OwnService, platform: Platform) -> list[str]:
+    """Return how those who may call from the internet get the right; no manifest can give it."""
+    options = (
+        f"--resource-type=backend-services --region={platform.region}"
+        f" --role=roles/iap.httpsResourceAccessor --project={platform.project}"
+    )
+    return [
+        f"members: {member} may call after gcloud iap web add-iam-policy-binding"
+        f" --member={member} {options}"
+        for member in service.members
     ]
 
 

@@ -9,7 +9,7 @@ import pytest
 from pytest_kubernetes.providers.base import AClusterManager
 from typer.testing import CliRunner, Result
 
-from holdfast.clients.api import Api, Object
+from holdfast.clients.api import Api, ApiError, Object
 from holdfast.commands import app
 from holdfast.manifests.render_context import RenderContext
 from holdfast.services import live_service
@@ -99,6 +99,14 @@ def test_two_services_start_roll_out_and_stop(holdfast: Callable[..., Result], a
     assert "http://scores.serving.svc.cluster.local:8080" in explained
     assert "curl -sS http://scores.serving.svc" in explained
 
+    gateway = "/apis/gateway.networking.k8s.io/v1/namespaces/serving/gateways/scores"
+    assert api.get(gateway)["spec"]["gatewayClassName"] == "gke-l7-rilb"
+    address = {"type": "IPAddress", "value": "10.10.0.9"}
+    api.merge(f"{gateway}/status", {"status": {"addresses": [address]}})
+    explained = holdfast("explain", "scores").stdout
+    assert "address:   http://10.10.0.9, from the VPC" in explained
+    assert "curl -sS http://10.10.0.9/v2/models/scores/infer" in explained
+
     again = holdfast("submit", "scores.yaml", "--yes")
     assert "roll-out" not in again.stderr and again.exit_code == 0
     before = {pod["metadata"]["uid"] for pod in list_pods(api, "scores-base")}
@@ -123,6 +131,30 @@ def is_of(node: Object) -> bool:
 
 def find_old(api: Api, before: set[str]) -> set[str]:
     return before & {pod["metadata"]["uid"] for pod in list_pods(api, "scores-base")}
+
+
+def test_the_api_server_takes_every_kind_of_way_in(
+    holdfast: Callable[..., Result], api: Api
+) -> None:
+    public = replace(
+        example_services.read("chat"),
+        reach="external",
+        hostname="chat.example.org",
+        certificate="chat",
+        members=("group:team@example.org",),
+    )
+    network = replace(EXAMPLE.network, public_services=True)
+    for service in (public, example_services.read("chat"), example_services.read("scores")):
+        for body in example_services.render(service, replace(EXAMPLE, network=network)):
+            api.apply(api.path_of(body), body, dryRun="All")
+    with pytest.raises(ApiError, match="drainingTimeoutSecs"):
+        (policy,) = [
+            body
+            for body in example_services.render(example_services.read("chat"))
+            if body["kind"] == "GCPBackendPolicy"
+        ]
+        policy["spec"]["default"]["connectionDraining"] = {"drainingTimeoutSecs": 1}
+        api.apply(api.path_of(policy), policy, dryRun="All")
 
 
 def test_names_that_are_taken_are_refused(holdfast: Callable[..., Result], api: Api) -> None:

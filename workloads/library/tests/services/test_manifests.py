@@ -7,8 +7,10 @@ import pytest
 
 from holdfast.lint.engine import Options, lint_texts
 from holdfast.manifests.envoy import CARRIES, count_proxies
+from holdfast.services.plan import placement
 from holdfast.vocabulary.kubernetes import LABEL_NAMESPACE
 from holdfast.vocabulary.serving import (
+    BALANCER_SPREAD_S,
     DRAIN_PATH,
     HOOK_PORT,
     LABEL_METRICS,
@@ -186,3 +188,48 @@ def test_proxies_carry_what_the_servers_have_with_one_of_them_lost() -> None:
     assert (scaler["maxReplicas"] - 1) * CARRIES * 0.8 >= requests
     (metric,) = scaler["metrics"]
     assert 0 < int(metric["pods"]["target"]["averageValue"]) < CARRIES
+
+
+@pytest.mark.parametrize("name", example_services.NAMES)
+def test_a_proxy_leaves_after_the_load_balancer_has_noticed(name: str) -> None:
+    bodies = render(read(name))
+    check = find(bodies, "HealthCheckPolicy", name)["spec"]["default"]
+    policy = find(bodies, "GCPBackendPolicy", name)["spec"]["default"]
+    spec = pod(bodies, f"{name}-proxy")
+    drain = next(c for c in spec["initContainers"] if c["name"] == "drain")
+    hold_s, rest_s = sidecar_budget(float(option(drain["command"], "--window")))
+    noticed_s = check["checkIntervalSec"] * (check["unhealthyThreshold"] + 1)
+    assert check["timeoutSec"] <= check["checkIntervalSec"]
+    assert hold_s >= noticed_s + BALANCER_SPREAD_S
+    drained_s = policy["connectionDraining"]["drainingTimeoutSec"]
+    assert hold_s + drained_s <= spec["terminationGracePeriodSeconds"]
+    longest_s = placement.place(read(name), with_images("example")).longest_request_s
+    assert min(drained_s, rest_s) >= longest_s
+    assert policy["timeoutSec"] > longest_s
+    http = check["config"]["httpHealthCheck"]
+    main = spec["containers"][0]["readinessProbe"]["httpGet"]
+    assert (http["port"], http["requestPath"]) == (main["port"], main["path"])
+
+
+def test_a_stream_is_longer_than_a_load_balancer_waits_by_default() -> None:
+    for name, is_stream in (("chat", True), ("scores", False)):
+        policy = find(render(read(name)), "GCPBackendPolicy", name)["spec"]["default"]
+        assert (policy["timeoutSec"] >= 86_400) is is_stream
+        assert "iap" not in policy
+
+
+def test_the_load_balancer_is_let_in_and_no_one_else() -> None:
+    (rule,) = find(render(read("chat")), "NetworkPolicy", "chat-balancer")["spec"]["ingress"]
+    network = with_images("example").network
+    cidrs = [peer["ipBlock"]["cidr"] for peer in rule["from"]]
+    assert cidrs == [network.load_balancers_cidr, "35.191.0.0/16", "130.211.0.0/22"]
+    assert {port["port"] for port in rule["ports"]} == {PORT, SIDECAR_PORT}
+
+
+def test_an_environment_without_load_balancers_has_no_way_in() -> None:
+    platform = with_images("example")
+    network = replace(platform.network, load_balancers_cidr="")
+    bodies = render(read("chat"), replace(platform, network=network))
+    kinds = {body["kind"] for body in bodies}
+    assert not kinds & {"Gateway", "HTTPRoute", "GCPBackendPolicy", "HealthCheckPolicy"}
+    assert pod(bodies, "chat-proxy")["terminationGracePeriodSeconds"] == 30

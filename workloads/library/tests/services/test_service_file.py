@@ -1,6 +1,7 @@
 """Tests of service files: what the commands refuse, and what they write and price."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -88,6 +89,17 @@ CASES: dict[str, tuple[dict[str, str], str, str]] = {
     ),
     "nobody may call": (PREDICTOR | {"--set": "callers="}, "callers", "namespaces"),
     "image by tag": (PREDICTOR | {"--image": "mine:v1"}, "without a digest", "imagetools"),
+    "public without TLS": (
+        PREDICTOR | {"--set": "reach=external"},
+        "a public service without TLS",
+        "ssl-certificates create",
+    ),
+    "caller of a service that is not public": (
+        PREDICTOR | {"--set": "members=group:a@b.org"},
+        "members",
+        "reach: external",
+    ),
+    "reach that is none": (PREDICTOR | {"--set": "reach=world"}, "reach", "choose one"),
     "unknown field": (PREDICTOR | {"--set": "colour=blue"}, "unknown field", "service.schema.json"),
     "number that is none": (PREDICTOR | {"--set": "inflight=many"}, "inflight", "quotes"),
     "field given twice": (PREDICTOR | {"--set": "base=2"}, "--set", "--set inflight=16"),
@@ -105,6 +117,32 @@ def test_bad_input_is_refused_before_a_file_is_written(
     assert what in error.what and fix in error.fix
     assert error.got and error.allowed
     assert not out.exists()
+
+
+def test_a_public_service_says_who_may_call_in_an_environment_that_allows_it(
+    tmp_path: Path,
+) -> None:
+    example = with_images("example")
+    options = ["--predictor", "entropy", "--base", "1", "--set", "reach=external"]
+    options += ["--set", "hostname=chat.example.org", "--set", "certificate=chat"]
+    members = ["--set", "members=group:team@example.org"]
+    for allows, given, what in (
+        (True, [], "a public service that does not say who may call"),
+        (False, members, "reach: example does not offer it"),
+        (True, members, ""),
+    ):
+        network = replace(example.network, public_services=allows)
+        folder = tmp_path / f"{allows}-{len(given)}"
+        document = write_document(replace(example, network=network), folder)
+        out = folder / "chat.yaml"
+        words = ["new-service", "chat", "--platform", str(document), "--out", str(out)]
+        result = CliRunner().invoke(app, [*words, *options, *given])
+        if what:
+            assert isinstance(result.exception, InputError)
+            assert result.exception.what.removeprefix("new-service: ") == what
+        else:
+            assert result.exit_code == 0, result.output
+            assert "gcloud iap web add-iam-policy-binding" in result.stderr
 
 
 def test_a_model_that_does_not_fit_is_refused_with_the_arithmetic(

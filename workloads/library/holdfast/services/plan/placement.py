@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from holdfast.manifests.serving import Tier
 from holdfast.platform import Platform
-from holdfast.services.file.service_file import MIN_OVERFLOW, OwnService
+from holdfast.services.file.service_file import MIN_OVERFLOW, OwnService, Reach
 from holdfast.support.errors import InputError
 from holdfast.vocabulary.machines import MACHINE_TYPES
 from holdfast.vocabulary.pools import STAYING, Pool, Role
@@ -18,6 +18,8 @@ class Placed:
     window_s: int
     """Seconds after a notice, the same in all tiers."""
     longest_request_s: float
+    reach: Reach
+    """From where clients reach it; never AUTO."""
 
 
 def place(service: OwnService, platform: Platform) -> Placed:
@@ -37,6 +39,7 @@ def place(service: OwnService, platform: Platform) -> Placed:
         tiers=tuple(tiers),
         window_s=window_s,
         longest_request_s=_find_longest_request(service, window_s),
+        reach=_find_reach(service, platform),
     )
 
 
@@ -112,3 +115,25 @@ def _find_longest_request(service: OwnService, window_s: int) -> float:
             ),
         )
     return service.deadline_s or longest_s
+
+
+def _find_reach(service: OwnService, platform: Platform) -> Reach:
+    """Return from where clients reach it. Raises InputError if the environment does not offer it."""
+    network = platform.network
+    reach = Reach(service.reach)
+    if reach is Reach.AUTO:
+        return Reach.INTERNAL if network.load_balancers_cidr else Reach.CLUSTER
+    allowed = [Reach.CLUSTER.value]
+    if network.load_balancers_cidr:
+        allowed.append(Reach.INTERNAL.value)
+    if network.public_services:
+        allowed.append(Reach.EXTERNAL.value)
+    if reach.value not in allowed:
+        field = "load_balancers_cidr" if reach is Reach.INTERNAL else "public_services"
+        raise InputError(
+            f"reach: {platform.name} does not offer it",
+            got=reach.value,
+            allowed=", ".join(allowed),
+            fix=f"ask the platform team to set network.{field} of {platform.name}",
+        )
+    return reach
