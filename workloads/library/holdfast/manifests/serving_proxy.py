@@ -37,7 +37,7 @@ _SCALE_UP_SHARE = 0.6
 
 @dataclass(frozen=True, kw_only=True)
 class FirstHop:
-    """What clients reach, with the names on both of its sides."""
+    """Names and sizes of the pods that clients reach, and of both of their sides."""
 
     name: str
     servers: str
@@ -61,7 +61,9 @@ class FirstHop:
     @property
     def drain_s(self) -> int:
         """Time for which a proxy drains."""
-        return int(serving.balanced_window_s(self.window_s)) if self.balanced else self.window_s
+        return (
+            int(serving.find_balanced_window_s(self.window_s)) if self.balanced else self.window_s
+        )
 
     @property
     def most(self) -> int:
@@ -129,7 +131,7 @@ def _configuration(hop: FirstHop) -> Body:
 def first_hop_pods(context: RenderContext, hop: FirstHop) -> PodSettings:
     """Makes the pods that clients reach.
 
-    All that stands between a client and the servers is in them: a router of token streams is
+    All that is between a client and the servers is in them: a router of token streams is
     another container here, to which Envoy's route of `/v1/` points.
     """
     admin = f"http://127.0.0.1:{serving.PROXY_ADMIN_PORT}"

@@ -64,15 +64,15 @@ def explain(api: Api, name: str, namespace: str = "") -> Explanation | None:
     scalers = api.items(
         f"/apis/autoscaling/v2/namespaces/{home}/horizontalpodautoscalers", labelSelector=selector
     )
-    address, where = _find_address(api, name, home)
+    address, clients = _find_address(api, name, home)
     return Explanation(
         name=name,
         namespace=home,
         source=source,
         parts={body["metadata"]["name"]: _describe_replicas(body) for body in deployments},
         scalers=dict(_list_troubles(scalers)),
-        address=f"{address}, {where}",
-        curl=make_curl(name, source, address, identified="internet" in where),
+        address=f"{address}, {clients}",
+        curl=make_curl(name, source, address, identified="internet" in clients),
     )
 
 
@@ -89,23 +89,23 @@ def _find_address(api: Api, name: str, namespace: str) -> tuple[str, str]:
         return inside, f"{pods}; its load balancer has no address yet"
     (listener,) = gateway["spec"]["listeners"]
     host = listener.get("hostname") or addresses[0]["value"]
-    where = "from the VPC"
+    clients = "from the VPC"
     if gateway["spec"]["gatewayClassName"] == EXTERNAL_CLASS:
-        where = "from the internet, for members"
+        clients = "from the internet, for members"
     if "hostname" in listener:
-        where += f"; its DNS record names {addresses[0]['value']}"
-    return f"{listener['protocol'].lower()}://{host}", where
+        clients += f"; its DNS record names {addresses[0]['value']}"
+    return f"{listener['protocol'].lower()}://{host}", clients
 
 
 def _describe_replicas(deployment: Object) -> str:
-    wanted = deployment["spec"].get("replicas", 0)
+    replicas = deployment["spec"].get("replicas", 0)
     status: dict[str, Any] = deployment.get("status") or {}
     ready = status.get("readyReplicas", 0)
     new = status.get("updatedReplicas", 0)
-    text = f"{ready} of {wanted} ready"
-    if new < wanted:
-        text += f"; roll-out: {new} of {wanted} are of the new version"
-    if ready < wanted:
+    text = f"{ready} of {replicas} ready"
+    if new < replicas:
+        text += f"; roll-out: {new} of {replicas} are of the new version"
+    if ready < replicas:
         text += f"; why: holdfast explain {deployment['metadata']['name']}"
     return text
 

@@ -150,11 +150,11 @@ def plan(prepared: Prepared, prices: Table, cap: float | None = None) -> Purchas
         refusals=[],
         price_date=prices.fetched_at.isoformat(),
     )
-    most = purchase_plan.usd_per_hour
-    if cap is not None and most is None:
+    usd_per_hour = purchase_plan.usd_per_hour
+    if cap is not None and usd_per_hour is None:
         purchase_plan.refusals.append("a cap was given and the price is not known")
-    elif cap is not None and most is not None and most > cap:
-        purchase_plan.refusals.append(f"${most:.2f} an hour is over the cap of ${cap:.2f}")
+    elif cap is not None and usd_per_hour is not None and usd_per_hour > cap:
+        purchase_plan.refusals.append(f"${usd_per_hour:.2f} an hour is over the cap of ${cap:.2f}")
     return purchase_plan
 
 
@@ -174,9 +174,9 @@ def _list_parts(service: OwnService, tier: Tier) -> list[tuple[str, int]]:
     """Return the parts of a tier that are priced apart, with their replicas."""
     standby = service.standby if tier.name == TIER_BASE else 0
     parts = [
-        ("", tier.least - standby),
+        ("", tier.min_replicas - standby),
         (" standby", standby),
-        (UNDER_LOAD, tier.most - tier.least),
+        (UNDER_LOAD, tier.max_replicas - tier.min_replicas),
     ]
     return [(part, pods) for part, pods in parts if pods]
 

@@ -125,7 +125,7 @@ VLLM_RUNNING = "vllm:num_requests_running"
 VLLM_WAITING = "vllm:num_requests_waiting"
 
 LABEL_METRICS = "holdfast-metrics"
-"""On pods: the AutoscalingMetric that reads them. GKE takes no `/` and no `.` in this label."""
+"""Label of pods: the AutoscalingMetric that reads them. GKE takes no `/` and no `.` in this label."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -193,7 +193,7 @@ def balancer_accept_s() -> float:
     return (BALANCER_FAILURES + 1) * BALANCER_CHECK_S + BALANCER_SPREAD_S
 
 
-def balanced_window_s(window_s: float) -> float:
+def find_balanced_window_s(window_s: float) -> float:
     """Returns the time to drain a proxy behind a load balancer, of which the hold is a part.
 
     Proxies are on demand, so that it may be longer than that of the servers.

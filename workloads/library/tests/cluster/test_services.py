@@ -90,7 +90,7 @@ def test_two_services_start_roll_out_and_stop(holdfast: Callable[..., Result], a
         assert f"applied Deployment/{service.name}-base" in result.stderr
     wait_ready(api, "scores-base", "scores-overflow", "scores-proxy", "other-base", "other-proxy")
     nodes = {pod["spec"]["nodeName"] for pod in list_pods(api, "scores-base")}
-    serving = {node["metadata"]["name"] for node in api.items("/api/v1/nodes") if is_of(node)}
+    serving = {node["metadata"]["name"] for node in api.items("/api/v1/nodes") if serves(node)}
     assert nodes <= serving and len(nodes) == 2
 
     explained = holdfast("explain", "scores").stdout
@@ -107,8 +107,8 @@ def test_two_services_start_roll_out_and_stop(holdfast: Callable[..., Result], a
     assert "address:   http://10.10.0.9, from the VPC" in explained
     assert "curl -sS http://10.10.0.9/v2/models/scores/infer" in explained
 
-    again = holdfast("submit", "scores.yaml", "--yes")
-    assert "roll-out" not in again.stderr and again.exit_code == 0
+    second = holdfast("submit", "scores.yaml", "--yes")
+    assert "roll-out" not in second.stderr and second.exit_code == 0
     before = {pod["metadata"]["uid"] for pod in list_pods(api, "scores-base")}
     changed = replace(scores, image=IMAGE.replace("b", "c"), overflow_most=0, peak_per_s=0.0)
     result = holdfast("submit", write(changed), "--yes")
@@ -125,7 +125,7 @@ def test_two_services_start_roll_out_and_stop(holdfast: Callable[..., Result], a
     assert [item["metadata"]["name"] for item in live_service.list_services(api)] == ["other"]
 
 
-def is_of(node: Object) -> bool:
+def serves(node: Object) -> bool:
     return node["metadata"]["labels"].get("holdfast.dev/pool-class") == "serving"
 
 
@@ -133,7 +133,7 @@ def find_old(api: Api, before: set[str]) -> set[str]:
     return before & {pod["metadata"]["uid"] for pod in list_pods(api, "scores-base")}
 
 
-def test_the_api_server_takes_every_kind_of_way_in(
+def test_the_api_server_takes_every_load_balancer(
     holdfast: Callable[..., Result], api: Api
 ) -> None:
     public = replace(

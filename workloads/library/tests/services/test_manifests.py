@@ -32,7 +32,7 @@ def pod(bodies: list[dict[str, Any]], name: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("tier", ["chat-base", "chat-overflow"])
-def test_hold_and_timeout_of_vllm_fit_the_grace_period(tier: str) -> None:
+def test_vllm_drains_within_its_grace_period(tier: str) -> None:
     spec = pod(render(read("chat")), tier)
     (vllm,) = spec["containers"]
     (sidecar,) = spec["initContainers"]
@@ -46,7 +46,7 @@ def test_hold_and_timeout_of_vllm_fit_the_grace_period(tier: str) -> None:
     assert sidecar["restartPolicy"] == "Always", "it must outlive the container that it drains"
 
 
-def test_the_proxy_reaches_the_health_port_of_vllm() -> None:
+def test_the_proxy_reaches_vllm_health_port() -> None:
     bodies = render(read("chat"))
     watch = next(c for c in pod(bodies, "chat-proxy")["initContainers"] if c["name"] == "watch")
     assert option(watch["command"], "--health-port") == str(SIDECAR_PORT)
@@ -71,7 +71,7 @@ def test_a_predictor_gets_its_deadline_and_the_proxy_the_same() -> None:
 
 
 @pytest.mark.parametrize("name", example_services.NAMES)
-def test_a_service_has_no_finding_of_the_linter(name: str) -> None:
+def test_the_linter_finds_nothing_in_a_service(name: str) -> None:
     texts = {f"{name}.yaml": example_services.render_text(name)}
     report = lint_texts(texts, Options(platforms=[with_images("example")]))
     assert not report.findings
@@ -102,7 +102,7 @@ def test_a_single_replica_stays_until_the_next_version_is_ready() -> None:
     assert (update["maxSurge"], update["maxUnavailable"]) == (1, 0)
 
 
-def test_a_service_of_one_size_needs_no_scaler() -> None:
+def test_fixed_services_need_no_scaler() -> None:
     fixed = replace(read("chat"), base=2, base_most=2, overflow_most=2)
     bodies = render(fixed)
     assert find(bodies, "Deployment", "chat-base")["spec"]["replicas"] == 2
@@ -140,9 +140,9 @@ def test_every_scaler_reads_a_metric_that_is_rendered_too(place: str) -> None:
         names_of_scaler = list_names(scaler)
         assert len(set(names_of_scaler)) == len(names_of_scaler)
         for name in names_of_scaler:
-            group, found, metric = name.split("|")
+            group, owner, metric = name.split("|")
             assert group == "autoscaling.gke.io"
-            source = metrics[namespace, found, metric]
+            source = metrics[namespace, owner, metric]
             if source:
                 check_source(bodies, scaler, source)
 
@@ -178,7 +178,7 @@ def check_source(
     assert source["port"] in [port["containerPort"] for port in main["ports"]]
 
 
-def test_proxies_carry_what_the_servers_have_with_one_of_them_lost() -> None:
+def test_proxies_carry_the_peak_with_one_lost() -> None:
     service = replace(read("scores"), inflight=200)
     bodies = render(service)
     scaler = find(bodies, SCALER, "scores-proxy")["spec"]

@@ -110,36 +110,36 @@ CASES: dict[str, tuple[dict[str, str], str, str]] = {
 def test_bad_input_is_refused_before_a_file_is_written(
     case: str, tmp_path: Path, document: Path
 ) -> None:
-    options, what, fix = CASES[case]
+    options, problem, fix = CASES[case]
     out = tmp_path / "chat.yaml"
     error = new_service(document, out, options).exception
     assert isinstance(error, InputError)
-    assert what in error.what and fix in error.fix
+    assert problem in error.what and fix in error.fix
     assert error.got and error.allowed
     assert not out.exists()
 
 
-def test_a_public_service_says_who_may_call_in_an_environment_that_allows_it(
+def test_public_services_name_members_where_allowed(
     tmp_path: Path,
 ) -> None:
     example = with_images("example")
     options = ["--predictor", "entropy", "--base", "1", "--set", "reach=external"]
     options += ["--set", "hostname=chat.example.org", "--set", "certificate=chat"]
     members = ["--set", "members=group:team@example.org"]
-    for allows, given, what in (
+    for allows, extra, problem in (
         (True, [], "a public service that does not say who may call"),
         (False, members, "reach: example does not offer it"),
         (True, members, ""),
     ):
         network = replace(example.network, public_services=allows)
-        folder = tmp_path / f"{allows}-{len(given)}"
+        folder = tmp_path / f"{allows}-{len(extra)}"
         document = write_document(replace(example, network=network), folder)
         out = folder / "chat.yaml"
         words = ["new-service", "chat", "--platform", str(document), "--out", str(out)]
-        result = CliRunner().invoke(app, [*words, *options, *given])
-        if what:
+        result = CliRunner().invoke(app, [*words, *options, *extra])
+        if problem:
             assert isinstance(result.exception, InputError)
-            assert result.exception.what.removeprefix("new-service: ") == what
+            assert result.exception.what.removeprefix("new-service: ") == problem
         else:
             assert result.exit_code == 0, result.output
             assert "gcloud iap web add-iam-policy-binding" in result.stderr
@@ -209,7 +209,7 @@ def test_a_predictor_that_does_not_load_is_refused(
     assert not (tmp_path / "chat.yaml").exists()
 
 
-def test_a_predictor_of_this_folder_is_loaded_and_one_of_the_image_is_not(
+def test_only_local_predictors_are_loaded(
     tmp_path: Path, document: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     text = BROKEN["load fails"].replace("raise OSError('no weights here')", "pass")
@@ -267,7 +267,7 @@ def test_the_examples_and_the_schema_are_current(name: str) -> None:
     assert example == file_text.dump(example_services.read(name))
 
 
-def test_a_service_of_another_environment_is_stopped(tmp_path: Path) -> None:
+def test_services_for_other_environments_are_stopped(tmp_path: Path) -> None:
     document = write_document(with_images("prod"), tmp_path)
     words = ["submit", str(example_services.FOLDER / "scores.yaml"), "--platform", str(document)]
     error = CliRunner().invoke(app, [*words, "--dry-run"]).exception

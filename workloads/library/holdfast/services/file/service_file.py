@@ -52,7 +52,7 @@ CALLER = Form(
 
 
 class Reach(StrEnum):
-    """From where clients reach a service."""
+    """The circle of clients that reach a service."""
 
     AUTO = "auto"
     CLUSTER = "cluster"
@@ -275,8 +275,8 @@ class OwnService:
     def _check_reach(self) -> Iterator[Problem]:
         external = self.reach == Reach.EXTERNAL
         if external and not (self.hostname and self.certificate):
-            given = {"hostname": self.hostname, "certificate": self.certificate}
-            missing = [name for name, value in given.items() if not value]
+            fields_of_tls = {"hostname": self.hostname, "certificate": self.certificate}
+            missing = [name for name, value in fields_of_tls.items() if not value]
             allowed = "hostname and certificate: a public service has TLS"
             fix = (
                 "gcloud compute ssl-certificates create NAME --region=REGION --certificate=FILE"
@@ -302,12 +302,12 @@ class OwnService:
 
     @property
     def base_replicas(self) -> int:
-        """The least replicas on demand, without those that stand by."""
+        """The least replicas on demand, without those in reserve."""
         return self._needed(self.promised_per_s) if self.base == AS_PROMISED else self.base
 
     @property
     def base_largest(self) -> int:
-        """The most replicas on demand, without those that stand by."""
+        """The most replicas on demand, without those in reserve."""
         return self.base_most or self.base_replicas
 
     @property

@@ -19,21 +19,29 @@ class Placed:
     """Seconds after a notice, the same in all tiers."""
     longest_request_s: float
     reach: Reach
-    """From where clients reach it; never AUTO."""
+    """Never AUTO."""
 
 
 def place(service: OwnService, platform: Platform) -> Placed:
     """Choose the pools of a service. Raises InputError if the environment has none that fit."""
     tiers: list[Tier] = []
     if service.base_replicas:
-        least = service.base_replicas + service.standby
-        most = max(service.base_largest + service.standby, least)
-        pool = _find_pool(service, platform, TIER_BASE, most)
-        tiers.append(Tier(name=TIER_BASE, pool=pool, least=least, most=most))
+        replicas = service.base_largest + service.standby
+        base = Tier(
+            name=TIER_BASE,
+            pool=_find_pool(service, platform, TIER_BASE, replicas),
+            min_replicas=service.base_replicas + service.standby,
+            max_replicas=replicas,
+        )
+        tiers.append(base)
     if service.overflow_replicas:
-        most = service.overflow_replicas
-        pool = _find_pool(service, platform, TIER_OVERFLOW, most)
-        tiers.append(Tier(name=TIER_OVERFLOW, pool=pool, least=MIN_OVERFLOW, most=most))
+        overflow = Tier(
+            name=TIER_OVERFLOW,
+            pool=_find_pool(service, platform, TIER_OVERFLOW, service.overflow_replicas),
+            min_replicas=MIN_OVERFLOW,
+            max_replicas=service.overflow_replicas,
+        )
+        tiers.append(overflow)
     window_s = _find_window(service, tiers)
     return Placed(
         tiers=tuple(tiers),
@@ -71,7 +79,7 @@ def _find_pool(service: OwnService, platform: Platform, tier: str, replicas: int
     if replicas > room:
         raise InputError(
             f"most replicas of the {tier}",
-            got=f"{replicas}, those that stand by included",
+            got=f"{replicas}, those in reserve included",
             allowed=f"{room}: what the pool {smallest.name} holds at most",
             fix="ask for fewer, or ask the platform team to raise max_nodes of the pool",
         )

@@ -16,7 +16,7 @@ from holdfast.vocabulary import serving
 from holdfast.vocabulary.machines import MACHINE_TYPES
 
 LABEL_SERVICE = "holdfast.dev/service"
-"""On each object of a service, except what services of a namespace share."""
+"""Label of each object of a service, except what services of a namespace share."""
 SHARED = "AutoscalingMetric"
 HOMELESS = {"USER": "nonroot", "LOGNAME": "nonroot", "XDG_CACHE_HOME": "/tmp/.cache"}
 
@@ -50,7 +50,7 @@ def bodies(service: OwnService, context: RenderContext, placed: Placed) -> list[
 
 
 def _make_hop(service: OwnService, placed: Placed) -> FirstHop:
-    replicas = sum(tier.most for tier in placed.tiers)
+    replicas = sum(tier.max_replicas for tier in placed.tiers)
     return FirstHop(
         name=f"{service.name}-proxy",
         servers=f"{service.name}-servers",
