@@ -221,8 +221,9 @@ def _auto_config(environment: Environment) -> dict[str, object]:
 
 def _add_ons(environment: Environment) -> dict[str, object]:
     # The Gateway API, by which services get a load balancer. It needs a proxy-only subnet.
-    channel = "CHANNEL_STANDARD" if environment.network.load_balancers_cidr else ""
-    gateway = {"gateway_api_config": {"channel": channel}} if channel else {}
+    gateway: dict[str, object] = {}
+    if environment.network.load_balancers_cidr:
+        gateway["gateway_api_config"] = {"channel": "CHANNEL_STANDARD"}
     return gateway | {
         "addons_config": {
             "dns_cache_config": {"enabled": True},

@@ -47,7 +47,7 @@ def write_model(folder: Path, gib: int, config: object = CONFIG) -> Path:
 def new_service(document: Path, out: Path, options: dict[str, str]) -> Result:
     words = ["new-service", "chat", "--platform", str(document), "--out", str(out)]
     for name, value in options.items():
-        words += [name, value]
+        words += ["--set", f"{name}={value}"] if "_per_s" in name else [name, value]
     return CliRunner().invoke(app, words, catch_exceptions=True)
 
 
@@ -58,22 +58,22 @@ CASES: dict[str, tuple[dict[str, str], str, str]] = {
     "no function": (PREDICTOR | {"--predictor": "my_model"}, "predictor", "my_model:make"),
     "no replicas": ({"--predictor": "entropy"}, "replicas", "--base 1"),
     "base of 0 with a promise": (
-        {"--predictor": "entropy", "--base": "0", "--promised": "80", "--replica": "50"},
+        {"--predictor": "entropy", "--base": "0", "promised_per_s": "80", "replica_per_s": "50"},
         "base keeps no promise",
         "leave base out",
     ),
     "base below the promise": (
-        PREDICTOR | {"--promised": "80", "--replica": "50"},
+        PREDICTOR | {"promised_per_s": "80", "replica_per_s": "50"},
         "base keeps no promise",
         "raise base, promise less",
     ),
     "promise without a measurement": (
-        PREDICTOR | {"--promised": "80"},
+        PREDICTOR | {"promised_per_s": "80"},
         "replica_per_s",
         "measure a replica",
     ),
     "peak below the promise": (
-        PREDICTOR | {"--promised": "80", "--peak": "40", "--replica": "50"},
+        PREDICTOR | {"promised_per_s": "80", "peak_per_s": "40", "replica_per_s": "50"},
         "promised_per_s",
         "raise the peak",
     ),
@@ -225,7 +225,12 @@ def test_only_local_predictors_are_loaded(
 
 def test_the_price_names_base_standby_and_overflow(tmp_path: Path, document: Path) -> None:
     out = tmp_path / "chat.yaml"
-    options = {"--predictor": "entropy", "--promised": "60", "--peak": "160", "--replica": "50"}
+    options = {
+        "--predictor": "entropy",
+        "promised_per_s": "60",
+        "peak_per_s": "160",
+        "replica_per_s": "50",
+    }
     assert new_service(document, out, options | {"--set": "standby=1"}).exit_code == 0
     words = ["submit", str(out), "--platform", str(document), "--dry-run", "--json"]
     result = CliRunner().invoke(app, words, catch_exceptions=False)
