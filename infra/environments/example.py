@@ -33,6 +33,7 @@ ENVIRONMENT = Environment(
         pods_cidr="10.20.0.0/18",
         services_cidr="10.30.0.0/22",
         database_cidr="10.40.0.0/20",
+        load_balancers_cidr="10.50.0.0/24",
     ),
     cluster=Cluster(dns_endpoint_public=True, deletion_protection=False),
     groups=(

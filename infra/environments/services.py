@@ -137,14 +137,30 @@ class Network:
     """
     authorized_ranges: tuple[AuthorizedRange, ...] = ()
     flow_logs: bool = False
+    load_balancers_cidr: str = ""
+    """Proxy-only subnet of this VPC and region, through which load balancers reach services. Empty:
+    services are reachable inside the cluster only. In an existing network its owner makes it; a
+    region of a network has one.
+    """
+    public_services: bool = False
+    """Services may be reachable from the internet, with TLS and Identity-Aware Proxy."""
 
     def __post_init__(self) -> None:
+        require(
+            bool(self.load_balancers_cidr) or not self.public_services,
+            "network.public_services",
+            True,
+            "False without load_balancers_cidr",
+            "state the range of a proxy-only subnet, such as 10.50.0.0/24",
+        )
         sizes = {
             "nodes_cidr": (16, 27),
             "pods_cidr": (9, 22),
             "services_cidr": (16, 27),
             "database_cidr": (16, 24),
         }
+        if self.load_balancers_cidr:
+            sizes["load_balancers_cidr"] = (16, 26)
         ranges = {}
         for name, size in sizes.items():
             ranges[name] = ipv4_range(f"network.{name}", getattr(self, name), *size)

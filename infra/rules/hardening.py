@@ -78,7 +78,8 @@ def production_is_hardened(facts: Facts) -> Iterator[Finding]:
             fix = "set security.rbac_security_group"
             yield cluster.finding(path, "gke-security-groups@DOMAIN", fix, "none")
     for subnet in facts.of("google_compute_subnetwork"):
-        if not subnet.get("log_config"):
+        # Compute Engine refuses logs for a subnet of load balancers, in which no machine is.
+        if not subnet.get("log_config") and not subnet.get("purpose"):
             fix = "set network.flow_logs to True"
             yield subnet.finding("log_config", "a block", fix, "none")
 

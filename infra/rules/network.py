@@ -7,6 +7,7 @@ from infra.rules.model import Facts, Finding, rule
 from infra.specs.network import PODS_RANGE, SERVICES_RANGE
 
 SUBNET = "google_compute_subnetwork"
+LOAD_BALANCERS = "load balancers"
 NODES = "nodes"
 RESERVED_ADDRESSES = 4  # of each primary range, by Google
 MIN_SERVICES = 128
@@ -21,7 +22,8 @@ NamedRange = tuple[str, str, IPv4Network]
 
 def _iter_subnet_ranges(facts: Facts) -> Iterator[NamedRange]:
     for subnet in facts.of(SUBNET):
-        yield subnet.address, NODES, IPv4Network(subnet.get("ip_cidr_range"))
+        name = LOAD_BALANCERS if subnet.get("purpose") else NODES
+        yield subnet.address, name, IPv4Network(subnet.get("ip_cidr_range"))
         for block in subnet.blocks("secondary_ip_range"):
             name = str(block.get("range_name"))
             yield subnet.address, name, IPv4Network(str(block.get("ip_cidr_range")))

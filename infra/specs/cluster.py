@@ -67,7 +67,7 @@ def resource(environment: Environment) -> Resource:
             },
         },
         "node_pool_auto_config": _auto_config(environment),
-        **_add_ons(),
+        **_add_ons(environment),
         **_observability(environment),
         **_security(environment),
     }
@@ -219,8 +219,12 @@ def _auto_config(environment: Environment) -> dict[str, object]:
     return config
 
 
-def _add_ons() -> dict[str, object]:
-    return {
+def _add_ons(environment: Environment) -> dict[str, object]:
+    # The Gateway API, by which services get a load balancer. It needs a proxy-only subnet.
+    gateway: dict[str, object] = {}
+    if environment.network.load_balancers_cidr:
+        gateway["gateway_api_config"] = {"channel": "CHANNEL_STANDARD"}
+    return gateway | {
         "addons_config": {
             "dns_cache_config": {"enabled": True},
             "gce_persistent_disk_csi_driver_config": {"enabled": True},

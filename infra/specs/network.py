@@ -51,6 +51,8 @@ def resources(environment: Environment) -> list[Resource]:
         planned += _host_grants(environment, existing)
     if not existing:
         planned += [_vpc(environment), _subnet(environment), _firewall(environment)]
+        if environment.network.load_balancers_cidr:
+            planned.append(_load_balancer_subnet(environment))
     if not existing or "nat" in existing.creates:
         planned += _nat(environment)
     if not existing or "google-apis" in existing.creates:
@@ -156,6 +158,26 @@ def _subnet(environment: Environment) -> Resource:
         kind="google_compute_subnetwork",
         id="nodes",
         arguments=arguments,
+        after=(VPC,),
+    )
+
+
+def _load_balancer_subnet(environment: Environment) -> Resource:
+    """Return the subnet from which Google's managed proxies send requests to pods.
+
+    A region of a network has one, and all load balancers of the region share it.
+    """
+    return Resource(
+        kind="google_compute_subnetwork",
+        id="load-balancers",
+        arguments={
+            "name": f"{environment.stem}-load-balancers",
+            "network": environment.stem,
+            "region": environment.region,
+            "ip_cidr_range": environment.network.load_balancers_cidr,
+            "purpose": "REGIONAL_MANAGED_PROXY",
+            "role": "ACTIVE",
+        },
         after=(VPC,),
     )
 

@@ -159,16 +159,16 @@ def test_a_scaler_without_its_metric_is_named(api: Api, google: Google) -> None:
         if body["kind"] == "Namespace":
             api.apply(api.path_of(body), body)
     assert judged(api, google)["scalers"][:2] == (Status.OK, "0 get their metrics")
-    made = []
+    bodies = []
     for kind in ("Deployment", "HorizontalPodAutoscaler"):
-        made.append(rendered.find_object("example", kind, "server-base"))
+        bodies.append(rendered.find_object("example", kind, "server-base"))
     try:
-        for body in made:
+        for body in bodies:
             api.apply(api.path_of(body), body)
         until("it is judged", lambda: judged(api, google)["scalers"][0] is Status.BROKEN)
         _, text, fix = judged(api, google)["scalers"]
         assert "serving/server-base: " in text and "requests" in text
         assert "autoscalingmetrics" in fix
     finally:
-        for body in made:
+        for body in bodies:
             api.delete(api.path_of(body), propagationPolicy="Background")

@@ -3,10 +3,17 @@
 The API server refuses any other field, as GKE's does.
 """
 
+import os
+import subprocess
+from pathlib import Path
 from typing import Any
+
+import yaml
 
 from holdfast.clients.api import Api
 from tests.cluster.sim.waiting import until
+from tests.support import require
+from tests.tools.build import TOOLS, find_go
 
 CONDITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 STRING = {"type": "string"}
@@ -39,6 +46,33 @@ POD_METRIC = record(
 )
 QUERY = record(("name", "query"), name=METRIC_NAME, query=STRING)
 AUTOSCALING_METRIC = record(("metrics",), metrics=sequence(record(pod=POD_METRIC, promql=QUERY)))
+
+
+# https://docs.cloud.google.com/kubernetes-engine/docs/how-to/configure-gateway-resources
+TARGET = record(("group", "kind", "name"), group=STRING, kind=STRING, name=STRING)
+BACKEND_POLICY = record(
+    ("targetRef",),
+    default=record(
+        timeoutSec=INTEGER | {"minimum": 1, "maximum": 2_147_483_647},
+        connectionDraining=record(
+            drainingTimeoutSec=INTEGER | {"minimum": 0, "maximum": 3_600},
+        ),
+        iap=record(("enabled",), enabled={"type": "boolean"}),
+    ),
+    targetRef=TARGET,
+)
+HTTP_CHECK = record(portSpecification=STRING, port=INTEGER, requestPath=STRING)
+HEALTH_CHECK = record(
+    ("targetRef",),
+    default=record(
+        checkIntervalSec=INTEGER | {"minimum": 1, "maximum": 300},
+        timeoutSec=INTEGER | {"minimum": 1, "maximum": 300},
+        healthyThreshold=INTEGER | {"minimum": 1, "maximum": 10},
+        unhealthyThreshold=INTEGER | {"minimum": 1, "maximum": 10},
+        config=record(("type",), type=STRING, httpHealthCheck=HTTP_CHECK),
+    ),
+    targetRef=TARGET,
+)
 
 
 def define(
@@ -91,3 +125,28 @@ def install(api: Api) -> None:
         "autoscalingmetrics",
         AUTOSCALING_METRIC,
     )
+    group = "networking.gke.io"
+    define(api, group, "v1", "GCPBackendPolicy", "gcpbackendpolicies", BACKEND_POLICY)
+    define(api, group, "v1", "HealthCheckPolicy", "healthcheckpolicies", HEALTH_CHECK)
+    _install_gateway_api(api)
+
+
+def _install_gateway_api(api: Api) -> None:
+    """Installs the kinds of the Gateway API's standard channel, from its own Go module."""
+    words = ["go", "list", "-m", "-f", "{{.Dir}}", "sigs.k8s.io/gateway-api"]
+    go = find_go(TOOLS["kueue"])
+    output = subprocess.run(
+        [go, *words[1:]],
+        cwd=TOOLS["kueue"].pins,
+        env=os.environ | {"GOTOOLCHAIN": "local", "GOFLAGS": "-mod=readonly"},
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout.strip()
+    require(bool(output), "the module of the Gateway API is not there: make tools")
+    for plural in ("gateways", "httproutes"):
+        path = Path(output) / f"config/crd/standard/gateway.networking.k8s.io_{plural}.yaml"
+        body = yaml.safe_load(path.read_text())
+        api.apply(f"{CONDITIONS}/{body['metadata']['name']}", body)
+        served = f"/apis/gateway.networking.k8s.io/v1/{plural}"
+        until(f"{plural} are served", lambda served=served: api.find(served) is not None)

@@ -235,13 +235,15 @@ WRONG: list[tuple[str, str, Make]] = [
         base_replicas=0,
         base_most=1,
     ),
-    *wrong(SERVING, overflow_most=0, inflight_target=0),
+    *wrong(SERVING, overflow_most=0, inflight_target=0, sample="no"),
     *wrong(
         NET,
         database_cidr="10.40.0.0",
         max_pods_per_node=100,
         authorized_ranges=(RANGE, RANGE),
         flow_logs="on",
+        load_balancers_cidr="10.50.0.0/28",
+        public_services="yes",
     ),
     *wrong(
         CLUSTER,

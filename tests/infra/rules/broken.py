@@ -442,6 +442,10 @@ BROKEN: dict[str, tuple[Edit, str]] = {
     "runs together": (storage(runs=()), "production-is-safe"),
     "system at most 1": (group("system", min_nodes=0, max_nodes=1), "production-is-safe"),
     "a promise above the base": (serving(promised_per_s=200.0), "serving-keeps-its-promise"),
+    "more requests than proxies carry": (
+        serving(inflight_target=1_000),
+        "serving-keeps-its-promise",
+    ),
     "replicas without machines": (serving(base_most=99), "serving-keeps-its-promise"),
     "state among the data": (
         lambda facts: state(state_bucket=facts.environment.bucket("data"))(facts),

@@ -37,7 +37,7 @@ def print_body(body: dict[str, Any]) -> None:
 
 
 class Lines(Protocol):
-    """What can be printed as lines of a name and a text."""
+    """Can be printed as lines of a name and a text."""
 
     def lines(self) -> list[tuple[str, str]]: ...
 

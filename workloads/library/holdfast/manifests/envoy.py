@@ -63,7 +63,7 @@ class Proxy:
 
 
 def count_proxies(requests: float) -> int:
-    """Returns the proxies that carry so many requests at once, with one of them lost."""
+    """Returns the proxies that carry this many requests at once, with one of them lost."""
     return ceil(requests / (serving.USABLE_SHARE * CARRIES)) + 1
 
 

@@ -28,7 +28,7 @@ def scaler(
     The time in the queue does not. `targets` are the values for each replica, and the largest
     outcome counts.
     """
-    least, most = replicas
+    min_replicas, max_replicas = replicas
     metrics: list[Body] = []
     for gauge, target in targets.items():
         source = {
@@ -42,8 +42,8 @@ def scaler(
     return autoscaler(
         name,
         namespace,
-        least,
-        most,
+        min_replicas,
+        max_replicas,
         metrics,
         SCALE_DOWN_S,
         scaleUp={"stabilizationWindowSeconds": 0},

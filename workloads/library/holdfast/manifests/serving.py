@@ -52,8 +52,8 @@ class Tier:
     name: str
     """TIER_BASE or TIER_OVERFLOW."""
     pool: Pool
-    least: int
-    most: int
+    min_replicas: int
+    max_replicas: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,7 +67,7 @@ class Fleet:
     work: Callable[[str, Tier], PodSettings]
     """Makes the pod of a Deployment, by its name and its tier."""
     targets: Mapping[serving.Gauge, int]
-    """What a replica has at most before another one is added."""
+    """Values of a replica above which another one is added."""
     promise: str
     """The arithmetic of its sizes, in one sentence."""
     callers: tuple[str, ...] = ()
@@ -116,14 +116,14 @@ def samples(context: RenderContext) -> Iterator[Body]:
     base = Tier(
         name=serving.TIER_BASE,
         pool=base_pool(context),
-        least=settings.base_replicas,
-        most=settings.base_most,
+        min_replicas=settings.base_replicas,
+        max_replicas=settings.base_most,
     )
     overflow = Tier(
         name=serving.TIER_OVERFLOW,
         pool=overflow_pool(context),
-        least=MIN_OVERFLOW,
-        most=settings.overflow_most,
+        min_replicas=MIN_OVERFLOW,
+        max_replicas=settings.overflow_most,
     )
     fleet = Fleet(
         name=SERVER,
@@ -150,14 +150,14 @@ def _tier(context: RenderContext, fleet: Fleet, tier: Tier) -> Iterator[Body]:
     name = f"{fleet.name}-{tier.name}"
     namespace = fleet.hop.namespace
     work = fleet.work(name, tier)
-    is_fixed = tier.least == tier.most
+    is_fixed = tier.min_replicas == tier.max_replicas
     body = deployment(
         context,
         namespace,
         work,
-        tier.least if is_fixed else None,
+        tier.min_replicas if is_fixed else None,
         # A single replica stays until the next version is ready.
-        unavailable=0 if tier.least == 1 else 1,
+        unavailable=0 if tier.min_replicas == 1 else 1,
     )
     has_base = any(other.name == serving.TIER_BASE for other in fleet.tiers)
     if tier.name == serving.TIER_OVERFLOW and has_base:
@@ -165,7 +165,7 @@ def _tier(context: RenderContext, fleet: Fleet, tier: Tier) -> Iterator[Body]:
         body["metadata"].setdefault("annotations", {})[ANNOTATION_OVERFLOW] = base
     yield body
     if not is_fixed:
-        yield scaling.scaler(name, namespace, (tier.least, tier.most), fleet.targets)
+        yield scaling.scaler(name, namespace, (tier.min_replicas, tier.max_replicas), fleet.targets)
     reason = "Upgrades take one replica at a time; preemption ignores this budget"
     yield budget(name, namespace, name, reason)
 

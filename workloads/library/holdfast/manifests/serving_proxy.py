@@ -37,7 +37,7 @@ _SCALE_UP_SHARE = 0.6
 
 @dataclass(frozen=True, kw_only=True)
 class FirstHop:
-    """What clients reach, with the names on both of its sides."""
+    """Names and sizes of the pods that clients reach, and of both of their sides."""
 
     name: str
     servers: str
@@ -55,6 +55,15 @@ class FirstHop:
     """Time limit of a request other than of `/v1/`; 0: what the window leaves."""
     requests: int
     """Requests that all servers together have at once at the peak."""
+    balanced: bool = False
+    """A load balancer of Google is before it, and learns later that a proxy leaves."""
+
+    @property
+    def drain_s(self) -> int:
+        """Time for which a proxy drains."""
+        return (
+            int(serving.find_balanced_window_s(self.window_s)) if self.balanced else self.window_s
+        )
 
     @property
     def most(self) -> int:
@@ -122,7 +131,7 @@ def _configuration(hop: FirstHop) -> Body:
 def first_hop_pods(context: RenderContext, hop: FirstHop) -> PodSettings:
     """Makes the pods that clients reach.
 
-    All that stands between a client and the servers is in them: a router of token streams is
+    All that is between a client and the servers is in them: a router of token streams is
     another container here, to which Envoy's route of `/v1/` points.
     """
     admin = f"http://127.0.0.1:{serving.PROXY_ADMIN_PORT}"
@@ -135,7 +144,7 @@ def first_hop_pods(context: RenderContext, hop: FirstHop) -> PodSettings:
     drain = drain_sidecar(
         context,
         f"{admin}/ready",
-        hop.window_s,
+        hop.drain_s,
         "--drain",
         f"{admin}/healthcheck/fail",
         "--count",
@@ -158,7 +167,7 @@ def first_hop_pods(context: RenderContext, hop: FirstHop) -> PodSettings:
         pool=context.system,
         priority=PRIORITY_SERVING,
         # Its machines are never preempted: the hook gets the window, and requests the rest.
-        grace_s=hop.window_s + 15,
+        grace_s=hop.drain_s + 15,
         calls_kubernetes=True,
         ports=[serving.PORT, serving.PROXY_METRICS_PORT],
         labels={serving.LABEL_METRICS: serving.PROXY_REQUESTS_ACTIVE.group},

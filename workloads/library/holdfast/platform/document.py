@@ -111,6 +111,10 @@ class Network:
     nodes_cidr: str
     services_cidr: str
     database_cidr: str
+    load_balancers_cidr: str = ""
+    """Proxy-only subnet; empty: services get no load balancer."""
+    public_services: bool = False
+    """Services may be reachable from the internet."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

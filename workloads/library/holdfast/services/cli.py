@@ -27,18 +27,11 @@ def new_service(
     base: Annotated[
         int | None, typer.Option(help="Replicas on demand; default: as the promise needs.")
     ] = None,
-    promised: Annotated[
-        float | None, typer.Option(help="Requests per second without any Spot machine.")
-    ] = None,
-    peak: Annotated[
-        float | None, typer.Option(help="Requests per second while Spot machines are there.")
-    ] = None,
-    replica: Annotated[
-        float | None, typer.Option(help="Requests per second of one replica, as measured.")
-    ] = None,
     assignments: Annotated[
         list[str] | None,
-        typer.Option("--set", help="FIELD=VALUE of the service file: standby=1."),
+        typer.Option(
+            "--set", help="FIELD=VALUE of the service file: promised_per_s=80, standby=1."
+        ),
     ] = None,
     model_copy: Annotated[
         Path | None,
@@ -69,9 +62,6 @@ def new_service(
         "predictor": predictor,
         "image": image,
         "base": base,
-        "promised_per_s": promised,
-        "peak_per_s": peak,
-        "replica_per_s": replica,
     }
     values = {"name": name, "environment": document.name, "gpu": gpu}
     values |= {key: value for key, value in optional.items() if value is not None}

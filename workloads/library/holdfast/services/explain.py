@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from holdfast.clients.api import Api, Object
+from holdfast.manifests.gateway import EXTERNAL_CLASS, GATEWAY_API
 from holdfast.services import live_service
 from holdfast.services.live_service import ANNOTATION_SOURCE
 from holdfast.services.render.manifests import LABEL_SERVICE
@@ -63,27 +64,48 @@ def explain(api: Api, name: str, namespace: str = "") -> Explanation | None:
     scalers = api.items(
         f"/apis/autoscaling/v2/namespaces/{home}/horizontalpodautoscalers", labelSelector=selector
     )
-    address = f"http://{name}.{home}.svc.cluster.local:{PORT}"
+    address, clients = _find_address(api, name, home)
     return Explanation(
         name=name,
         namespace=home,
         source=source,
         parts={body["metadata"]["name"]: _describe_replicas(body) for body in deployments},
         scalers=dict(_list_troubles(scalers)),
-        address=f"{address}, from pods of the namespaces that may call",
-        curl=make_curl(name, source, address),
+        address=f"{address}, {clients}",
+        curl=make_curl(name, source, address, identified="internet" in clients),
     )
 
 
+def _find_address(api: Api, name: str, namespace: str) -> tuple[str, str]:
+    """Return the URL that the widest circle of clients can use, and who they are."""
+    inside = f"http://{name}.{namespace}.svc.cluster.local:{PORT}"
+    pods = "from pods of the namespaces that may call"
+    folder = f"/apis/{GATEWAY_API}/namespaces/{namespace}/gateways"
+    gateway = api.find(f"{folder}/{name}")
+    if gateway is None:
+        return inside, pods
+    addresses = (gateway.get("status") or {}).get("addresses") or ()
+    if not addresses:
+        return inside, f"{pods}; its load balancer has no address yet"
+    (listener,) = gateway["spec"]["listeners"]
+    host = listener.get("hostname") or addresses[0]["value"]
+    clients = "from the VPC"
+    if gateway["spec"]["gatewayClassName"] == EXTERNAL_CLASS:
+        clients = "from the internet, for members"
+    if "hostname" in listener:
+        clients += f"; its DNS record names {addresses[0]['value']}"
+    return f"{listener['protocol'].lower()}://{host}", clients
+
+
 def _describe_replicas(deployment: Object) -> str:
-    wanted = deployment["spec"].get("replicas", 0)
+    replicas = deployment["spec"].get("replicas", 0)
     status: dict[str, Any] = deployment.get("status") or {}
     ready = status.get("readyReplicas", 0)
     new = status.get("updatedReplicas", 0)
-    text = f"{ready} of {wanted} ready"
-    if new < wanted:
-        text += f"; roll-out: {new} of {wanted} are of the new version"
-    if ready < wanted:
+    text = f"{ready} of {replicas} ready"
+    if new < replicas:
+        text += f"; roll-out: {new} of {replicas} are of the new version"
+    if ready < replicas:
         text += f"; why: holdfast explain {deployment['metadata']['name']}"
     return text
 
@@ -96,12 +118,15 @@ def _list_troubles(scalers: Any) -> Iterator[tuple[str, str]]:
                 yield scaler["metadata"]["name"], str(condition.get("message", ""))
 
 
-def make_curl(name: str, source: str, address: str) -> str:
-    """Return one command that sends a first request."""
+def make_curl(name: str, source: str, address: str, *, identified: bool) -> str:
+    """Return one command that sends a first request; `identified`: as you, to Google's proxy."""
     if source.startswith("gs://"):
         path = "/v1/completions"
         body = f'{{"model": "{name}", "prompt": "Hello", "max_tokens": 16, "stream": true}}'
     else:
         path = f"/v2/models/{name}/infer"
         body = _TEXTS_ITEM
-    return f"curl -sS {address}{path} -H 'content-type: application/json' -d '{body}'"
+    token = ""
+    if address.startswith("https"):
+        token = ' -H "authorization: Bearer $(gcloud auth print-identity-token)"'
+    return f"curl -sS {address}{path}{token} -H 'content-type: application/json' -d '{body}'"

@@ -5,6 +5,7 @@ from typing import Any
 
 from holdfast.clients.api import Api, ApiError, Object
 from holdfast.jobs.submit import submission
+from holdfast.manifests.gateway import GATEWAY_API, POLICY_API
 from holdfast.manifests.render_context import Body
 from holdfast.services.prepared_service import Prepared
 from holdfast.services.render.manifests import LABEL_SERVICE, SHARED
@@ -12,7 +13,7 @@ from holdfast.support.errors import InputError, Stopped
 from holdfast.vocabulary.roles import NAMESPACE_SERVING
 
 ANNOTATION_SOURCE = "holdfast.dev/service-source"
-"""On the Service for clients: the model or the predictor that answers."""
+"""Annotation of the Service for clients: the model or the predictor that answers."""
 # Kind -> version, of everything that a service may have; what runs of them is found by its label.
 KINDS = {
     "Deployment": "apps/v1",
@@ -20,6 +21,10 @@ KINDS = {
     "PodDisruptionBudget": "policy/v1",
     "NetworkPolicy": "networking.k8s.io/v1",
     "PodMonitoring": "monitoring.googleapis.com/v1",
+    "Gateway": GATEWAY_API,
+    "HTTPRoute": GATEWAY_API,
+    "GCPBackendPolicy": POLICY_API,
+    "HealthCheckPolicy": POLICY_API,
     "Service": "v1",
     "ConfigMap": "v1",
     "RoleBinding": "rbac.authorization.k8s.io/v1",
@@ -110,9 +115,9 @@ def start(api: Api, prepared: Prepared) -> Iterator[str]:
             annotations[ANNOTATION_SOURCE] = source
     for name in submission.apply(api, prepared.bodies):
         yield f"applied {name}"
-    kept = {(body["kind"], body["metadata"]["name"]) for body in prepared.bodies}
+    remaining = {(body["kind"], body["metadata"]["name"]) for body in prepared.bodies}
     service = prepared.service
-    for path in _list_objects(api, service.name, service.home, kept):
+    for path in _list_objects(api, service.name, service.home, remaining):
         api.delete(path, propagationPolicy="Background")
         yield f"removed {path.rpartition('/')[2]}"
 
@@ -142,7 +147,9 @@ def list_services(api: Api, namespace: str = NAMESPACE_SERVING) -> list[Object]:
     return [service for service in services if service["metadata"]["name"] == _label(service)]
 
 
-def _list_objects(api: Api, name: str, namespace: str, kept: set[tuple[str, str]]) -> Iterator[str]:
+def _list_objects(
+    api: Api, name: str, namespace: str, remaining: set[tuple[str, str]]
+) -> Iterator[str]:
     for kind, version in KINDS.items():
         stub = {"apiVersion": version, "kind": kind}
         stub["metadata"] = {"name": name, "namespace": namespace}  # pyright: ignore[reportArgumentType]
@@ -153,7 +160,7 @@ def _list_objects(api: Api, name: str, namespace: str, kept: set[tuple[str, str]
                 continue
             raise
         for item in list(api.items(folder, labelSelector=f"{LABEL_SERVICE}={name}")):
-            if (kind, item["metadata"]["name"]) not in kept:
+            if (kind, item["metadata"]["name"]) not in remaining:
                 yield f"{folder}/{item['metadata']['name']}"
 
 

@@ -17,7 +17,7 @@ from holdfast.manifests.serving_proxy import ENVOY, SERVER
 from holdfast.manifests.serving_vllm import VLLM
 from holdfast.platform import Platform
 from holdfast.services.file import file_text
-from holdfast.services.file.service_file import Engine, OwnService
+from holdfast.services.file.service_file import Engine, OwnService, Reach
 from holdfast.services.plan import placement, weights
 from holdfast.services.plan.placement import Placed
 from holdfast.services.render import manifests
@@ -61,6 +61,8 @@ def prepare(service: OwnService, platform: Platform, model_copy: Path | None = N
     if service.model:
         notes += weights.check(service, platform.project, model_copy)
         notes += _describe_grant(service, platform)
+    if placed.reach is Reach.EXTERNAL:
+        notes += _describe_callers(service, platform)
     context = RenderContext(platform)
     context.require_digests([SERVER, ENVOY])
     pinned = replace(service, image=_resolve_image(service, context))
@@ -108,6 +110,19 @@ def _describe_grant(service: OwnService, platform: Platform) -> list[str]:
     ]
 
 
+def _describe_callers(service: OwnService, platform: Platform) -> list[str]:
+    """Return how those who may call from the internet get the right; no manifest can give it."""
+    options = (
+        f"--resource-type=backend-services --region={platform.region}"
+        f" --role=roles/iap.httpsResourceAccessor --project={platform.project}"
+    )
+    return [
+        f"members: {member} may call after gcloud iap web add-iam-policy-binding"
+        f" --member={member} {options}"
+        for member in service.members
+    ]
+
+
 def plan(prepared: Prepared, prices: Table, cap: float | None = None) -> PurchasePlan:
     """Price a service: what is always there, and what is added under load.
 
@@ -135,11 +150,11 @@ def plan(prepared: Prepared, prices: Table, cap: float | None = None) -> Purchas
         refusals=[],
         price_date=prices.fetched_at.isoformat(),
     )
-    most = purchase_plan.usd_per_hour
-    if cap is not None and most is None:
+    usd_per_hour = purchase_plan.usd_per_hour
+    if cap is not None and usd_per_hour is None:
         purchase_plan.refusals.append("a cap was given and the price is not known")
-    elif cap is not None and most is not None and most > cap:
-        purchase_plan.refusals.append(f"${most:.2f} an hour is over the cap of ${cap:.2f}")
+    elif cap is not None and usd_per_hour is not None and usd_per_hour > cap:
+        purchase_plan.refusals.append(f"${usd_per_hour:.2f} an hour is over the cap of ${cap:.2f}")
     return purchase_plan
 
 
@@ -159,9 +174,9 @@ def _list_parts(service: OwnService, tier: Tier) -> list[tuple[str, int]]:
     """Return the parts of a tier that are priced apart, with their replicas."""
     standby = service.standby if tier.name == TIER_BASE else 0
     parts = [
-        ("", tier.least - standby),
+        ("", tier.min_replicas - standby),
         (" standby", standby),
-        (UNDER_LOAD, tier.most - tier.least),
+        (UNDER_LOAD, tier.max_replicas - tier.min_replicas),
     ]
     return [(part, pods) for part, pods in parts if pods]
 

@@ -8,6 +8,7 @@ is the longest request that can be promised. Seconds throughout.
 """
 
 from dataclasses import dataclass
+from math import ceil
 
 from holdfast.vocabulary.lifecycle import WINDOW_MARGIN_S
 
@@ -34,6 +35,14 @@ STREAM_IDLE_S = 300
 # part that is spared after it.
 SIDECAR_LEAST_S = 4.0
 SIDECAR_SPARE_S = 4.0
+# The health check of a load balancer before the proxies, and the time until all of its own proxies
+# know the outcome. A proxy that leaves accepts requests for that long: Google's endpoint groups drop
+# an endpoint later, after seconds to a minute.
+BALANCER_CHECK_S = 1
+BALANCER_FAILURES = 2
+BALANCER_SPREAD_S = 5.0
+# A stream has no total time; a load balancer needs one.
+BALANCER_STREAM_S = 86_400
 
 PORT = 8080
 """The port of the server for requests, probes and metrics, and of the proxy for requests."""
@@ -118,7 +127,7 @@ VLLM_RUNNING = "vllm:num_requests_running"
 VLLM_WAITING = "vllm:num_requests_waiting"
 
 LABEL_METRICS = "holdfast-metrics"
-"""On pods: the AutoscalingMetric that reads them. GKE takes no `/` and no `.` in this label."""
+"""Label of pods: the AutoscalingMetric that reads them. GKE takes no `/` and no `.` in this label."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -204,6 +213,22 @@ def drain_budget(window_s: float) -> DrainBudget:
         accept_s=accept_s,
         longest_request_s=max(0.0, window_s - WINDOW_MARGIN_S - accept_s),
     )
+
+
+def balancer_accept_s() -> float:
+    """Returns how long a proxy behind a load balancer accepts requests after its drain began.
+
+    A check may begin just before, and the last one may time out: 2 x 1 + 1 + 5 s.
+    """
+    return (BALANCER_FAILURES + 1) * BALANCER_CHECK_S + BALANCER_SPREAD_S
+
+
+def find_balanced_window_s(window_s: float) -> float:
+    """Returns the time to drain a proxy behind a load balancer, of which the hold is a part.
+
+    Proxies are on demand, so that it may be longer than that of the servers.
+    """
+    return max(window_s, ceil(balancer_accept_s() / ACCEPT_SHARE))
 
 
 def sidecar_budget(window_s: float) -> tuple[float, float]:

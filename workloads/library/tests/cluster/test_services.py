@@ -9,7 +9,7 @@ import pytest
 from pytest_kubernetes.providers.base import AClusterManager
 from typer.testing import CliRunner, Result
 
-from holdfast.clients.api import Api, Object
+from holdfast.clients.api import Api, ApiError, Object
 from holdfast.commands import app
 from holdfast.manifests.render_context import RenderContext
 from holdfast.services import live_service
@@ -90,7 +90,7 @@ def test_two_services_start_roll_out_and_stop(holdfast: Callable[..., Result], a
         assert f"applied Deployment/{service.name}-base" in result.stderr
     wait_ready(api, "scores-base", "scores-overflow", "scores-proxy", "other-base", "other-proxy")
     nodes = {pod["spec"]["nodeName"] for pod in list_pods(api, "scores-base")}
-    serving = {node["metadata"]["name"] for node in api.items("/api/v1/nodes") if is_of(node)}
+    serving = {node["metadata"]["name"] for node in api.items("/api/v1/nodes") if serves(node)}
     assert nodes <= serving and len(nodes) == 2
 
     explained = holdfast("explain", "scores").stdout
@@ -99,8 +99,16 @@ def test_two_services_start_roll_out_and_stop(holdfast: Callable[..., Result], a
     assert "http://scores.serving.svc.cluster.local:8080" in explained
     assert "curl -sS http://scores.serving.svc" in explained
 
-    again = holdfast("submit", "scores.yaml", "--yes")
-    assert "roll-out" not in again.stderr and again.exit_code == 0
+    gateway = "/apis/gateway.networking.k8s.io/v1/namespaces/serving/gateways/scores"
+    assert api.get(gateway)["spec"]["gatewayClassName"] == "gke-l7-rilb"
+    address = {"type": "IPAddress", "value": "10.10.0.9"}
+    api.merge(f"{gateway}/status", {"status": {"addresses": [address]}})
+    explained = holdfast("explain", "scores").stdout
+    assert "address:   http://10.10.0.9, from the VPC" in explained
+    assert "curl -sS http://10.10.0.9/v2/models/scores/infer" in explained
+
+    second = holdfast("submit", "scores.yaml", "--yes")
+    assert "roll-out" not in second.stderr and second.exit_code == 0
     before = {pod["metadata"]["uid"] for pod in list_pods(api, "scores-base")}
     changed = replace(scores, image=IMAGE.replace("b", "c"), overflow_most=0, peak_per_s=0.0)
     result = holdfast("submit", write(changed), "--yes")
@@ -117,12 +125,36 @@ def test_two_services_start_roll_out_and_stop(holdfast: Callable[..., Result], a
     assert [item["metadata"]["name"] for item in live_service.list_services(api)] == ["other"]
 
 
-def is_of(node: Object) -> bool:
+def serves(node: Object) -> bool:
     return node["metadata"]["labels"].get("holdfast.dev/pool-class") == "serving"
 
 
 def find_old(api: Api, before: set[str]) -> set[str]:
     return before & {pod["metadata"]["uid"] for pod in list_pods(api, "scores-base")}
+
+
+def test_the_api_server_takes_every_load_balancer(
+    holdfast: Callable[..., Result], api: Api
+) -> None:
+    public = replace(
+        example_services.read("chat"),
+        reach="external",
+        hostname="chat.example.org",
+        certificate="chat",
+        members=("group:team@example.org",),
+    )
+    network = replace(EXAMPLE.network, public_services=True)
+    for service in (public, example_services.read("chat"), example_services.read("scores")):
+        for body in example_services.render(service, replace(EXAMPLE, network=network)):
+            api.apply(api.path_of(body), body, dryRun="All")
+    with pytest.raises(ApiError, match="drainingTimeoutSecs"):
+        (policy,) = [
+            body
+            for body in example_services.render(example_services.read("chat"))
+            if body["kind"] == "GCPBackendPolicy"
+        ]
+        policy["spec"]["default"]["connectionDraining"] = {"drainingTimeoutSecs": 1}
+        api.apply(api.path_of(policy), policy, dryRun="All")
 
 
 def test_names_that_are_taken_are_refused(holdfast: Callable[..., Result], api: Api) -> None:

@@ -9,6 +9,7 @@ from ruamel.yaml import YAML
 import holdfast.services
 from holdfast.jobs.render.manifests import text
 from holdfast.manifests.render_context import RenderContext
+from holdfast.platform import Platform
 from holdfast.services.file import file_text
 from holdfast.services.file.service_file import OwnService
 from holdfast.services.plan import placement
@@ -25,8 +26,8 @@ def read(name: str) -> OwnService:
     return file_text.parse(YAML(typ="safe").load(path.read_text()), str(path))
 
 
-def render(service: OwnService) -> list[dict[str, Any]]:
-    platform = with_images("example")
+def render(service: OwnService, platform: Platform | None = None) -> list[dict[str, Any]]:
+    platform = platform or with_images("example")
     return manifests.bodies(service, RenderContext(platform), placement.place(service, platform))
 
 

@@ -7,8 +7,10 @@ import pytest
 
 from holdfast.lint.engine import Options, lint_texts
 from holdfast.manifests.envoy import CARRIES, count_proxies
+from holdfast.services.plan import placement
 from holdfast.vocabulary.kubernetes import LABEL_NAMESPACE
 from holdfast.vocabulary.serving import (
+    BALANCER_SPREAD_S,
     DRAIN_PATH,
     HOOK_PORT,
     LABEL_METRICS,
@@ -30,7 +32,7 @@ def pod(bodies: list[dict[str, Any]], name: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("tier", ["chat-base", "chat-overflow"])
-def test_hold_and_timeout_of_vllm_fit_the_grace_period(tier: str) -> None:
+def test_vllm_drains_within_its_grace_period(tier: str) -> None:
     spec = pod(render(read("chat")), tier)
     (vllm,) = spec["containers"]
     (sidecar,) = spec["initContainers"]
@@ -44,7 +46,7 @@ def test_hold_and_timeout_of_vllm_fit_the_grace_period(tier: str) -> None:
     assert sidecar["restartPolicy"] == "Always", "it must outlive the container that it drains"
 
 
-def test_the_proxy_reaches_the_health_port_of_vllm() -> None:
+def test_the_proxy_reaches_vllm_health_port() -> None:
     bodies = render(read("chat"))
     watch = next(c for c in pod(bodies, "chat-proxy")["initContainers"] if c["name"] == "watch")
     assert option(watch["command"], "--health-port") == str(SIDECAR_PORT)
@@ -69,7 +71,7 @@ def test_a_predictor_gets_its_deadline_and_the_proxy_the_same() -> None:
 
 
 @pytest.mark.parametrize("name", example_services.NAMES)
-def test_a_service_has_no_finding_of_the_linter(name: str) -> None:
+def test_the_linter_finds_nothing_in_a_service(name: str) -> None:
     texts = {f"{name}.yaml": example_services.render_text(name)}
     report = lint_texts(texts, Options(platforms=[with_images("example")]))
     assert not report.findings
@@ -100,7 +102,7 @@ def test_a_single_replica_stays_until_the_next_version_is_ready() -> None:
     assert (update["maxSurge"], update["maxUnavailable"]) == (1, 0)
 
 
-def test_a_service_of_one_size_needs_no_scaler() -> None:
+def test_fixed_services_need_no_scaler() -> None:
     fixed = replace(read("chat"), base=2, base_most=2, overflow_most=2)
     bodies = render(fixed)
     assert find(bodies, "Deployment", "chat-base")["spec"]["replicas"] == 2
@@ -138,9 +140,9 @@ def test_every_scaler_reads_a_metric_that_is_rendered_too(place: str) -> None:
         names_of_scaler = list_names(scaler)
         assert len(set(names_of_scaler)) == len(names_of_scaler)
         for name in names_of_scaler:
-            group, found, metric = name.split("|")
+            group, owner, metric = name.split("|")
             assert group == "autoscaling.gke.io"
-            source = metrics[namespace, found, metric]
+            source = metrics[namespace, owner, metric]
             if source:
                 check_source(bodies, scaler, source)
 
@@ -176,7 +178,7 @@ def check_source(
     assert source["port"] in [port["containerPort"] for port in main["ports"]]
 
 
-def test_proxies_carry_what_the_servers_have_with_one_of_them_lost() -> None:
+def test_proxies_carry_the_peak_with_one_lost() -> None:
     service = replace(read("scores"), inflight=200)
     bodies = render(service)
     scaler = find(bodies, SCALER, "scores-proxy")["spec"]
@@ -186,3 +188,48 @@ def test_proxies_carry_what_the_servers_have_with_one_of_them_lost() -> None:
     assert (scaler["maxReplicas"] - 1) * CARRIES * 0.8 >= requests
     (metric,) = scaler["metrics"]
     assert 0 < int(metric["pods"]["target"]["averageValue"]) < CARRIES
+
+
+@pytest.mark.parametrize("name", example_services.NAMES)
+def test_a_proxy_leaves_after_the_load_balancer_has_noticed(name: str) -> None:
+    bodies = render(read(name))
+    check = find(bodies, "HealthCheckPolicy", name)["spec"]["default"]
+    policy = find(bodies, "GCPBackendPolicy", name)["spec"]["default"]
+    spec = pod(bodies, f"{name}-proxy")
+    drain = next(c for c in spec["initContainers"] if c["name"] == "drain")
+    hold_s, rest_s = sidecar_budget(float(option(drain["command"], "--window")))
+    noticed_s = check["checkIntervalSec"] * (check["unhealthyThreshold"] + 1)
+    assert check["timeoutSec"] <= check["checkIntervalSec"]
+    assert hold_s >= noticed_s + BALANCER_SPREAD_S
+    drained_s = policy["connectionDraining"]["drainingTimeoutSec"]
+    assert hold_s + drained_s <= spec["terminationGracePeriodSeconds"]
+    longest_s = placement.place(read(name), with_images("example")).longest_request_s
+    assert min(drained_s, rest_s) >= longest_s
+    assert policy["timeoutSec"] > longest_s
+    http = check["config"]["httpHealthCheck"]
+    main = spec["containers"][0]["readinessProbe"]["httpGet"]
+    assert (http["port"], http["requestPath"]) == (main["port"], main["path"])
+
+
+def test_a_stream_is_longer_than_a_load_balancer_waits_by_default() -> None:
+    for name, is_stream in (("chat", True), ("scores", False)):
+        policy = find(render(read(name)), "GCPBackendPolicy", name)["spec"]["default"]
+        assert (policy["timeoutSec"] >= 86_400) is is_stream
+        assert "iap" not in policy
+
+
+def test_the_load_balancer_is_let_in_and_no_one_else() -> None:
+    (rule,) = find(render(read("chat")), "NetworkPolicy", "chat-balancer")["spec"]["ingress"]
+    network = with_images("example").network
+    cidrs = [peer["ipBlock"]["cidr"] for peer in rule["from"]]
+    assert cidrs == [network.load_balancers_cidr, "35.191.0.0/16", "130.211.0.0/22"]
+    assert {port["port"] for port in rule["ports"]} == {PORT, SIDECAR_PORT}
+
+
+def test_an_environment_without_load_balancers_has_no_way_in() -> None:
+    platform = with_images("example")
+    network = replace(platform.network, load_balancers_cidr="")
+    bodies = render(read("chat"), replace(platform, network=network))
+    kinds = {body["kind"] for body in bodies}
+    assert not kinds & {"Gateway", "HTTPRoute", "GCPBackendPolicy", "HealthCheckPolicy"}
+    assert pod(bodies, "chat-proxy")["terminationGracePeriodSeconds"] == 30

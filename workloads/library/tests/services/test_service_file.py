@@ -1,6 +1,7 @@
 """Tests of service files: what the commands refuse, and what they write and price."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +47,7 @@ def write_model(folder: Path, gib: int, config: object = CONFIG) -> Path:
 def new_service(document: Path, out: Path, options: dict[str, str]) -> Result:
     words = ["new-service", "chat", "--platform", str(document), "--out", str(out)]
     for name, value in options.items():
-        words += [name, value]
+        words += ["--set", f"{name}={value}"] if "_per_s" in name else [name, value]
     return CliRunner().invoke(app, words, catch_exceptions=True)
 
 
@@ -57,22 +58,22 @@ CASES: dict[str, tuple[dict[str, str], str, str]] = {
     "no function": (PREDICTOR | {"--predictor": "my_model"}, "predictor", "my_model:make"),
     "no replicas": ({"--predictor": "entropy"}, "replicas", "--base 1"),
     "base of 0 with a promise": (
-        {"--predictor": "entropy", "--base": "0", "--promised": "80", "--replica": "50"},
+        {"--predictor": "entropy", "--base": "0", "promised_per_s": "80", "replica_per_s": "50"},
         "base keeps no promise",
         "leave base out",
     ),
     "base below the promise": (
-        PREDICTOR | {"--promised": "80", "--replica": "50"},
+        PREDICTOR | {"promised_per_s": "80", "replica_per_s": "50"},
         "base keeps no promise",
         "raise base, promise less",
     ),
     "promise without a measurement": (
-        PREDICTOR | {"--promised": "80"},
+        PREDICTOR | {"promised_per_s": "80"},
         "replica_per_s",
         "measure a replica",
     ),
     "peak below the promise": (
-        PREDICTOR | {"--promised": "80", "--peak": "40", "--replica": "50"},
+        PREDICTOR | {"promised_per_s": "80", "peak_per_s": "40", "replica_per_s": "50"},
         "promised_per_s",
         "raise the peak",
     ),
@@ -88,6 +89,17 @@ CASES: dict[str, tuple[dict[str, str], str, str]] = {
     ),
     "nobody may call": (PREDICTOR | {"--set": "callers="}, "callers", "namespaces"),
     "image by tag": (PREDICTOR | {"--image": "mine:v1"}, "without a digest", "imagetools"),
+    "public without TLS": (
+        PREDICTOR | {"--set": "reach=external"},
+        "a public service without TLS",
+        "ssl-certificates create",
+    ),
+    "caller of a service that is not public": (
+        PREDICTOR | {"--set": "members=group:a@b.org"},
+        "members",
+        "reach: external",
+    ),
+    "reach that is none": (PREDICTOR | {"--set": "reach=world"}, "reach", "choose one"),
     "unknown field": (PREDICTOR | {"--set": "colour=blue"}, "unknown field", "service.schema.json"),
     "number that is none": (PREDICTOR | {"--set": "inflight=many"}, "inflight", "quotes"),
     "field given twice": (PREDICTOR | {"--set": "base=2"}, "--set", "--set inflight=16"),
@@ -98,13 +110,39 @@ CASES: dict[str, tuple[dict[str, str], str, str]] = {
 def test_bad_input_is_refused_before_a_file_is_written(
     case: str, tmp_path: Path, document: Path
 ) -> None:
-    options, what, fix = CASES[case]
+    options, problem, fix = CASES[case]
     out = tmp_path / "chat.yaml"
     error = new_service(document, out, options).exception
     assert isinstance(error, InputError)
-    assert what in error.what and fix in error.fix
+    assert problem in error.what and fix in error.fix
     assert error.got and error.allowed
     assert not out.exists()
+
+
+def test_public_services_name_members_where_allowed(
+    tmp_path: Path,
+) -> None:
+    example = with_images("example")
+    options = ["--predictor", "entropy", "--base", "1", "--set", "reach=external"]
+    options += ["--set", "hostname=chat.example.org", "--set", "certificate=chat"]
+    members = ["--set", "members=group:team@example.org"]
+    for allows, extra, problem in (
+        (True, [], "a public service that does not say who may call"),
+        (False, members, "reach: example does not offer it"),
+        (True, members, ""),
+    ):
+        network = replace(example.network, public_services=allows)
+        folder = tmp_path / f"{allows}-{len(extra)}"
+        document = write_document(replace(example, network=network), folder)
+        out = folder / "chat.yaml"
+        words = ["new-service", "chat", "--platform", str(document), "--out", str(out)]
+        result = CliRunner().invoke(app, [*words, *options, *extra])
+        if problem:
+            assert isinstance(result.exception, InputError)
+            assert result.exception.what.removeprefix("new-service: ") == problem
+        else:
+            assert result.exit_code == 0, result.output
+            assert "gcloud iap web add-iam-policy-binding" in result.stderr
 
 
 def test_a_model_that_does_not_fit_is_refused_with_the_arithmetic(
@@ -171,7 +209,7 @@ def test_a_predictor_that_does_not_load_is_refused(
     assert not (tmp_path / "chat.yaml").exists()
 
 
-def test_a_predictor_of_this_folder_is_loaded_and_one_of_the_image_is_not(
+def test_only_local_predictors_are_loaded(
     tmp_path: Path, document: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     text = BROKEN["load fails"].replace("raise OSError('no weights here')", "pass")
@@ -187,7 +225,12 @@ def test_a_predictor_of_this_folder_is_loaded_and_one_of_the_image_is_not(
 
 def test_the_price_names_base_standby_and_overflow(tmp_path: Path, document: Path) -> None:
     out = tmp_path / "chat.yaml"
-    options = {"--predictor": "entropy", "--promised": "60", "--peak": "160", "--replica": "50"}
+    options = {
+        "--predictor": "entropy",
+        "promised_per_s": "60",
+        "peak_per_s": "160",
+        "replica_per_s": "50",
+    }
     assert new_service(document, out, options | {"--set": "standby=1"}).exit_code == 0
     words = ["submit", str(out), "--platform", str(document), "--dry-run", "--json"]
     result = CliRunner().invoke(app, words, catch_exceptions=False)
@@ -229,7 +272,7 @@ def test_the_examples_and_the_schema_are_current(name: str) -> None:
     assert example == file_text.dump(example_services.read(name))
 
 
-def test_a_service_of_another_environment_is_stopped(tmp_path: Path) -> None:
+def test_services_for_other_environments_are_stopped(tmp_path: Path) -> None:
     document = write_document(with_images("prod"), tmp_path)
     words = ["submit", str(example_services.FOLDER / "scores.yaml"), "--platform", str(document)]
     error = CliRunner().invoke(app, [*words, "--dry-run"]).exception

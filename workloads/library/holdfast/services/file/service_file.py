@@ -31,12 +31,33 @@ PREDICTOR = Form(
     "MODULE:FUNCTION of the image, gpt or entropy",
     "write it as my_model:make",
 )
+REACH = Form("auto|cluster|internal|external", "auto, cluster, internal, external", "choose one")
+HOSTNAME = Form(
+    "([a-z0-9]([-a-z0-9]*[a-z0-9])?[.])+[a-z]{2,63}",
+    "a DNS name such as chat.example.org",
+    "write it in small letters, without https:// and without a port",
+    longest=253,
+)
+MEMBER = Form(
+    "(user|group|serviceAccount|domain):[A-Za-z0-9._%+@-]{1,200}",
+    "user:U, group:G, serviceAccount:S or domain:D",
+    "group:team@example.org",
+)
 CALLER = Form(
     "[a-z]([-a-z0-9]*[a-z0-9])?",
     f"namespaces, or {EVERYONE} alone for all of them",
     "name the namespaces of those that send requests",
     longest=63,
 )
+
+
+class Reach(StrEnum):
+    """The circle of clients that reach a service."""
+
+    AUTO = "auto"
+    CLUSTER = "cluster"
+    INTERNAL = "internal"
+    EXTERNAL = "external"
 
 
 class Engine(StrEnum):
@@ -172,11 +193,36 @@ class OwnService:
         form=CALLER,
     )
 
+    reach: str = about(
+        "cluster: pods only. internal: also the VPC, through a load balancer. external: also the"
+        " internet, with TLS and Identity-Aware Proxy. auto: internal if the environment has"
+        " load balancers.",
+        Reach.AUTO.value,
+        form=REACH,
+    )
+    hostname: str = about(
+        "Name by which clients outside the cluster call it; its DNS record is yours.",
+        "",
+        form=HOSTNAME,
+    )
+    certificate: str = about(
+        "Regional SSL certificate of the project for `hostname`; empty: HTTP, inside the VPC only.",
+        "",
+        form=formats.CLAIM,
+    )
+    members: tuple[str, ...] = about(
+        "Who may call from the internet, as group:TEAM@EXAMPLE.ORG or serviceAccount:NAME.",
+        (),
+        form=MEMBER,
+    )
+
     def __post_init__(self) -> None:
         for each_field in fields(self):
             _check(each_field, getattr(self, each_field.name))
         parse_gpus(self.gpu)
-        for problem, got, allowed, fix in chain(self._check_work(), self._check_replicas()):
+        for problem, got, allowed, fix in chain(
+            self._check_work(), self._check_replicas(), self._check_reach()
+        ):
             raise InputError(problem, got=got, allowed=allowed, fix=fix)
 
     def _check_work(self) -> Iterator[Problem]:
@@ -226,6 +272,28 @@ class OwnService:
             allowed = f"{self._needed(self.peak_per_s)} or more: {self.promise}"
             yield "base_most + overflow_most", total, allowed, "raise one of them"
 
+    def _check_reach(self) -> Iterator[Problem]:
+        external = self.reach == Reach.EXTERNAL
+        if external and not (self.hostname and self.certificate):
+            fields_of_tls = {"hostname": self.hostname, "certificate": self.certificate}
+            missing = [name for name, value in fields_of_tls.items() if not value]
+            allowed = "hostname and certificate: a public service has TLS"
+            fix = (
+                "gcloud compute ssl-certificates create NAME --region=REGION --certificate=FILE"
+                " --private-key=FILE, and state both"
+            )
+            yield "a public service without TLS", f"no {' and no '.join(missing)}", allowed, fix
+        if external and not self.members:
+            allowed = "the people and service accounts that may call"
+            fix = "members: [group:team@example.org]"
+            yield "a public service that does not say who may call", "no members", allowed, fix
+        if self.members and not external:
+            allowed = "nothing, unless reach is external"
+            yield "members", ", ".join(self.members), allowed, "leave it out, or reach: external"
+        if self.reach == Reach.CLUSTER and (self.hostname or self.certificate):
+            got = self.hostname or self.certificate
+            yield "reach", f"cluster, with {got}", "internal or external", "reach: internal"
+
     def _needed(self, requests_per_s: float) -> int:
         """Return the replicas for a load, each below the load at which queues grow."""
         if not requests_per_s:
@@ -234,12 +302,12 @@ class OwnService:
 
     @property
     def base_replicas(self) -> int:
-        """The least replicas on demand, without those that stand by."""
+        """The least replicas on demand, without those in reserve."""
         return self._needed(self.promised_per_s) if self.base == AS_PROMISED else self.base
 
     @property
     def base_largest(self) -> int:
-        """The most replicas on demand, without those that stand by."""
+        """The most replicas on demand, without those in reserve."""
         return self.base_most or self.base_replicas
 
     @property

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from holdfast.manifests.serving import Tier
 from holdfast.platform import Platform
-from holdfast.services.file.service_file import MIN_OVERFLOW, OwnService
+from holdfast.services.file.service_file import MIN_OVERFLOW, OwnService, Reach
 from holdfast.support.errors import InputError
 from holdfast.vocabulary.machines import MACHINE_TYPES
 from holdfast.vocabulary.pools import STAYING, Pool, Role
@@ -18,25 +18,36 @@ class Placed:
     window_s: int
     """Seconds after a notice, the same in all tiers."""
     longest_request_s: float
+    reach: Reach
+    """Never AUTO."""
 
 
 def place(service: OwnService, platform: Platform) -> Placed:
     """Choose the pools of a service. Raises InputError if the environment has none that fit."""
     tiers: list[Tier] = []
     if service.base_replicas:
-        least = service.base_replicas + service.standby
-        most = max(service.base_largest + service.standby, least)
-        pool = _find_pool(service, platform, TIER_BASE, most)
-        tiers.append(Tier(name=TIER_BASE, pool=pool, least=least, most=most))
+        replicas = service.base_largest + service.standby
+        base = Tier(
+            name=TIER_BASE,
+            pool=_find_pool(service, platform, TIER_BASE, replicas),
+            min_replicas=service.base_replicas + service.standby,
+            max_replicas=replicas,
+        )
+        tiers.append(base)
     if service.overflow_replicas:
-        most = service.overflow_replicas
-        pool = _find_pool(service, platform, TIER_OVERFLOW, most)
-        tiers.append(Tier(name=TIER_OVERFLOW, pool=pool, least=MIN_OVERFLOW, most=most))
+        overflow = Tier(
+            name=TIER_OVERFLOW,
+            pool=_find_pool(service, platform, TIER_OVERFLOW, service.overflow_replicas),
+            min_replicas=MIN_OVERFLOW,
+            max_replicas=service.overflow_replicas,
+        )
+        tiers.append(overflow)
     window_s = _find_window(service, tiers)
     return Placed(
         tiers=tuple(tiers),
         window_s=window_s,
         longest_request_s=_find_longest_request(service, window_s),
+        reach=_find_reach(service, platform),
     )
 
 
@@ -68,7 +79,7 @@ def _find_pool(service: OwnService, platform: Platform, tier: str, replicas: int
     if replicas > room:
         raise InputError(
             f"most replicas of the {tier}",
-            got=f"{replicas}, those that stand by included",
+            got=f"{replicas}, those in reserve included",
             allowed=f"{room}: what the pool {smallest.name} holds at most",
             fix="ask for fewer, or ask the platform team to raise max_nodes of the pool",
         )
@@ -112,3 +123,25 @@ def _find_longest_request(service: OwnService, window_s: int) -> float:
             ),
         )
     return service.deadline_s or longest_s
+
+
+def _find_reach(service: OwnService, platform: Platform) -> Reach:
+    """Return from where clients reach it. Raises InputError if the environment does not offer it."""
+    network = platform.network
+    reach = Reach(service.reach)
+    if reach is Reach.AUTO:
+        return Reach.INTERNAL if network.load_balancers_cidr else Reach.CLUSTER
+    allowed = [Reach.CLUSTER.value]
+    if network.load_balancers_cidr:
+        allowed.append(Reach.INTERNAL.value)
+    if network.public_services:
+        allowed.append(Reach.EXTERNAL.value)
+    if reach.value not in allowed:
+        field = "load_balancers_cidr" if reach is Reach.INTERNAL else "public_services"
+        raise InputError(
+            f"reach: {platform.name} does not offer it",
+            got=reach.value,
+            allowed=", ".join(allowed),
+            fix=f"ask the platform team to set network.{field} of {platform.name}",
+        )
+    return reach

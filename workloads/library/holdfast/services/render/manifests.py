@@ -3,19 +3,20 @@
 The objects are made by the builders of the platform's own sample.
 """
 
+from holdfast.manifests import gateway
 from holdfast.manifests.deployments import probes
 from holdfast.manifests.pods import PodSettings, Size
 from holdfast.manifests.render_context import Body, RenderContext
 from holdfast.manifests.serving import Fleet, Tier, objects, server
 from holdfast.manifests.serving_proxy import FirstHop
 from holdfast.manifests.serving_vllm import WAITING_TARGET, engine
-from holdfast.services.file.service_file import Engine, OwnService
+from holdfast.services.file.service_file import Engine, OwnService, Reach
 from holdfast.services.plan.placement import Placed
 from holdfast.vocabulary import serving
 from holdfast.vocabulary.machines import MACHINE_TYPES
 
 LABEL_SERVICE = "holdfast.dev/service"
-"""On each object of a service, except what services of a namespace share."""
+"""Label of each object of a service, except what services of a namespace share."""
 SHARED = "AutoscalingMetric"
 HOMELESS = {"USER": "nonroot", "LOGNAME": "nonroot", "XDG_CACHE_HOME": "/tmp/.cache"}
 
@@ -40,6 +41,8 @@ def bodies(service: OwnService, context: RenderContext, placed: Placed) -> list[
         prefix=f"{service.name}-",
     )
     bodies = list(objects(context, fleet))
+    if hop.balanced:
+        bodies += gateway.objects(_make_way_in(service, context, placed, hop))
     for body in bodies:
         if body["kind"] != SHARED:
             body["metadata"]["labels"][LABEL_SERVICE] = service.name
@@ -47,7 +50,7 @@ def bodies(service: OwnService, context: RenderContext, placed: Placed) -> list[
 
 
 def _make_hop(service: OwnService, placed: Placed) -> FirstHop:
-    replicas = sum(tier.most for tier in placed.tiers)
+    replicas = sum(tier.max_replicas for tier in placed.tiers)
     return FirstHop(
         name=f"{service.name}-proxy",
         servers=f"{service.name}-servers",
@@ -58,6 +61,27 @@ def _make_hop(service: OwnService, placed: Placed) -> FirstHop:
         window_s=placed.window_s,
         longest_request_s=placed.longest_request_s,
         requests=replicas * service.inflight,
+        balanced=placed.reach is not Reach.CLUSTER,
+    )
+
+
+def _make_way_in(
+    service: OwnService, context: RenderContext, placed: Placed, hop: FirstHop
+) -> gateway.WayIn:
+    # The load balancer waits a second longer than the proxy, which answers the client.
+    longest_s = placed.longest_request_s + 1
+    if service.engine is Engine.VLLM:
+        longest_s = serving.BALANCER_STREAM_S
+    return gateway.WayIn(
+        service=hop.clients,
+        proxy=hop.name,
+        namespace=hop.namespace,
+        subnet=context.platform.network.load_balancers_cidr,
+        window_s=hop.drain_s,
+        longest_s=longest_s,
+        external=placed.reach is Reach.EXTERNAL,
+        hostname=service.hostname,
+        certificate=service.certificate,
     )
 
 

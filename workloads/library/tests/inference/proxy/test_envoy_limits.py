@@ -112,7 +112,7 @@ def is_closed(client: Client) -> bool:
             return True
 
 
-def test_an_autoscaler_reads_one_series_of_the_requests_in_flight(tmp_path: Path) -> None:
+def test_an_autoscaler_reads_one_series(tmp_path: Path) -> None:
     """GKE's adapter takes a path and no label: another series would be counted as well."""
     proxy = make_proxy(tmp_path)
     with run_proxy(tmp_path, proxy, bootstrap(proxy)):
