@@ -54,7 +54,10 @@ class EngineConnection(asyncio.Protocol):
         self._waiter: asyncio.Future[None] | None = None
         self.waits_since: float | None = None
         """The time since which the router waits for data; None while it waits for its client."""
-        self.received_at = loop.time()
+        self.received_at = -math.inf
+        """The time of the last data. A connection alone is none: the kernel of a hung server accepts
+        it.
+        """
         self.is_movable = True
         """Whether the request can go on at another server."""
         self.limit_s = math.inf

@@ -19,6 +19,7 @@ from holdfast.inference.router.events import encode as encode_event
 from holdfast.inference.router.events import make_error
 from holdfast.inference.small_engine import model
 from holdfast.inference.small_engine.output import Output, Step
+from holdfast.vocabulary.serving import READY_PATH
 
 _CHAT = "/v1/chat/completions"
 _COMPLETIONS = "/v1/completions"
@@ -77,7 +78,7 @@ class App:
         await self._respond(client, request, path)
 
     async def _respond(self, client: Client, request: HttpRequest, path: str) -> None:
-        if path == "/health":
+        if path in ("/health", READY_PATH):
             await client.start(503 if self.is_draining else 200, _JSON)
             await client.finish(b"{}")
         elif path == "/metrics":
