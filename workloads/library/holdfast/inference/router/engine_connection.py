@@ -14,16 +14,18 @@ from typing import Any, cast
 
 import httptools
 
+from holdfast.support.errors import HoldfastError
+
 _MOST_HEADER_BYTES = 64 * 1024
 SOCKET_BUFFER_BYTES = 128 * 1024
 """The kernel's buffer of a connection, which counts in a container's memory: its default grows to
 megabytes for each client that does not read.
 """
 _MOST_BUFFER_BYTES = 256 * 1024
-"""What is buffered for a client that reads slowly; above it the server waits."""
+"""The buffer for a client that reads slowly; above it the server waits."""
 
 
-class EngineLost(Exception):
+class EngineLost(HoldfastError):
     """A server does not go on with a request."""
 
     def __init__(self, cause: str) -> None:
@@ -35,7 +37,7 @@ class EngineLost(Exception):
 class Head:
     status: int
     headers: Mapping[str, str]
-    """By their names in lower case."""
+    """The headers, with names in lower case."""
 
 
 class EngineConnection(asyncio.Protocol):
@@ -59,7 +61,7 @@ class EngineConnection(asyncio.Protocol):
         it.
         """
         self.is_movable = True
-        """Whether the request can go on at another server."""
+        """True if the request can go on at another server."""
         self.limit_s = math.inf
         """The silence that counts as a hang."""
 

@@ -21,7 +21,7 @@ _PATH = "/v1/completions"
 class Result:
     is_cut: bool
     tokens: int
-    lost: int
+    missing: int
     doubled: int
     is_different: bool
     longest_gap_s: float
@@ -30,7 +30,7 @@ class Result:
 
 @dataclass
 class Tally:
-    """What the streams of a run came to."""
+    """Sums up the streams of a run."""
 
     results: list[Result] = field(default_factory=list)
     seconds: float = 0.0
@@ -45,7 +45,7 @@ class Tally:
             "streams": len(results),
             "cut": sum(result.is_cut for result in results),
             "tokens": self.tokens,
-            "tokens_lost": sum(result.lost for result in results),
+            "tokens_lost": sum(result.missing for result in results),
             "tokens_doubled": sum(result.doubled for result in results),
             "streams_different": sum(result.is_different for result in results),
         }
@@ -120,7 +120,7 @@ def _judge(
     return Result(
         is_cut=is_cut,
         tokens=len(ids),
-        lost=max(0, count - len(ids)),
+        missing=max(0, count - len(ids)),
         doubled=max(0, len(ids) - count),
         is_different=ids != expected[: len(ids)] or "".join(texts) != text,
         longest_gap_s=longest_gap_s,

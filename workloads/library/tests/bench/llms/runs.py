@@ -25,7 +25,7 @@ HOST = "127.0.0.1"
 SHORTEST_S = 5.0
 LONGEST_S = 120.0
 TOKENS_PER_S = 1.0
-"""Of a stream, before it is scaled: what two cores can carry in minutes, for engines and client."""
+"""The rate of a stream, before it is scaled: what two cores can carry in minutes, for engines and client."""
 ENGINES = 4
 PREFILL_S = 0.1
 DRAIN_S = 3.0
@@ -82,12 +82,12 @@ class Load:
     ) -> Tally:
         """Runs streams; disruptions are spread evenly over their ends."""
         every = max(1, streams // (disruptions + 1))
-        asked = 0
+        count_asked = 0
 
         def on_end(count: int) -> None:
-            nonlocal asked
-            if count % every == 0 and asked < disruptions:
-                asked += 1
+            nonlocal count_asked
+            if count % every == 0 and count_asked < disruptions:
+                count_asked += 1
                 engines.disrupt()
 
         return self.run(ports, streams, on_end=on_end)
@@ -102,7 +102,7 @@ def run_disturbed(folder: Path, load: Load, *, streams: int, disruptions: int) -
             tally = load.run_with_disruptions([served.port], engines, streams, disruptions)
         moved = round(metric(served, "holdfast_router_moved_total"))
         causes = _count_by_label(served, "holdfast_router_moved_total")
-        ended = round(metric(served, "holdfast_router_ended_total"))
+        error_count = round(metric(served, "holdfast_router_ended_total"))
         played = engines.disruptions
     gaps = tally.longest_gaps(moved)
     quarter = max(1, len(sizes) // 4)
@@ -113,7 +113,7 @@ def run_disturbed(folder: Path, load: Load, *, streams: int, disruptions: int) -
         "disruptions_wanted": disruptions,
         "moved": moved,
         "moved_by_cause": causes,
-        "ended_with_an_error": ended,
+        "ended_with_an_error": error_count,
         "gap_p50_s": round(median(gaps), 3) if gaps else 0.0,
         "gap_p99_s": round(_percentile_99(gaps), 3),
         "gap_max_s": round(max(gaps, default=0.0), 3),
@@ -165,7 +165,7 @@ def run_behind_envoy(folder: Path, load: Load, *, streams: int) -> dict[str, Any
         direct = load.run([served.port], streams)
         with _proxy(folder, [served.port]) as port:
             proxy = _find_child("envoy")
-            with _cpu(served) as used, _cpu_of(proxy) as envoy_used:
+            with _cpu(served) as used, _measure_cpu(proxy) as envoy_used:
                 tally = load.run([port], streams)
         return {
             **tally.count(),
@@ -197,12 +197,12 @@ def _proxy(folder: Path, ports: list[int]) -> Generator[int]:
 
 @contextmanager
 def _cpu(served: Served) -> Generator[list[float]]:
-    with _cpu_of(psutil.Process(served.process.pid)) as used:
+    with _measure_cpu(psutil.Process(served.process.pid)) as used:
         yield used
 
 
 @contextmanager
-def _cpu_of(process: psutil.Process) -> Generator[list[float]]:
+def _measure_cpu(process: psutil.Process) -> Generator[list[float]]:
     """Yields a list that has the CPU seconds of the block after its end."""
     before = process.cpu_times()
     used: list[float] = []

@@ -64,7 +64,7 @@ def test_load_is_spread_even_if_all_prefixes_are_equal() -> None:
     run(test)
 
 
-def test_prefixes_of_other_servers_stay_when_one_leaves() -> None:
+def test_other_prefixes_stay_when_a_server_leaves() -> None:
     async def test() -> None:
         pool, servers = make_pool(4)
         digests = [bytes([number]) for number in range(100)]
@@ -95,7 +95,7 @@ def test_a_request_without_a_server_waits_for_one() -> None:
     run(test)
 
 
-def test_a_server_that_is_no_longer_listed_is_forgotten_with_its_last_stream() -> None:
+def test_an_unlisted_server_is_forgotten_with_its_last_stream() -> None:
     async def test() -> None:
         pool, (server,) = make_pool(1)
         await pool.take(b"", until_s=0)
