@@ -54,7 +54,7 @@ _DROPPED_HEADERS = frozenset(
         "accept-encoding",
     )
 )
-"""Headers of a client that are not passed on: of its connection, or set anew."""
+"""Headers of a client that are not passed on: of its connection, or set by the router."""
 
 
 class App:

@@ -32,6 +32,7 @@ from holdfast.inference.router.metrics import Metrics
 from holdfast.inference.router.servers import Server, ServerPool
 from holdfast.inference.router.settings import RouterSettings
 from holdfast.inference.router.transcript import Differs, Transcript
+from holdfast.support.errors import HoldfastError
 
 _MOST_TRIES = 3
 """The servers that a request may lose without a new token: more, and it may be the cause."""
@@ -58,7 +59,7 @@ class Response:
     body: bytes
 
 
-class StreamEnded(Exception):
+class StreamEnded(HoldfastError):
     """A stream cannot go on; the client gets an error event."""
 
     def __init__(self, cause: str, message: str) -> None:
@@ -125,8 +126,8 @@ class CarriedStream:
                 if response is not None:
                     return response
             await self._finish()
-        except StreamEnded as ended:
-            await self._end_with_error(ended)
+        except StreamEnded as end:
+            await self._end_with_error(end)
         except asyncio.CancelledError:
             if not self._ending or self._client.is_gone or self._task is None:
                 raise
@@ -386,10 +387,10 @@ class CarriedStream:
             end = encode(self._transcript.usage_chunk()) + end
         await self._client.finish(end)
 
-    async def _end_with_error(self, ended: StreamEnded) -> None:
+    async def _end_with_error(self, end: StreamEnded) -> None:
         """Ends a stream with an error event, and another request with an error status."""
-        self._metrics.ended.labels(ended.cause).inc()
+        self._metrics.ended.labels(end.cause).inc()
         if not self._client.has_started:
-            raise Refused(503, ended.message, retry_after_s=1.0, reason=ended.cause)
-        error: dict[str, Any] = make_error(ended.message, SERVER_ERROR)
+            raise Refused(503, end.message, retry_after_s=1.0, reason=end.cause)
+        error: dict[str, Any] = make_error(end.message, SERVER_ERROR)
         await self._client.finish(encode(error) + b"data: [DONE]\n\n")

@@ -4,11 +4,13 @@ from collections.abc import Callable, Iterable
 
 from starlette.types import Message, Receive, Scope, Send
 
+from holdfast.support.errors import HoldfastError
+
 CARRIED_HEADER = "x-holdfast-stream"
 """The header that says whether a stream moves with its servers, and what prevents it."""
 
 
-class ClientGone(Exception):
+class ClientGone(HoldfastError):
     """The client has disconnected."""
 
 
@@ -21,7 +23,7 @@ class Client:
         self.is_event_stream = False
         self.is_gone = False
 
-    async def watch(self, on_gone: Callable[[], None]) -> None:
+    async def watch(self, on_gone: Callable[[], object]) -> None:
         """Calls `on_gone` when the client disconnects."""
         while True:
             message = await self._receive()

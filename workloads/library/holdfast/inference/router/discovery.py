@@ -1,4 +1,4 @@
-"""Where a router's servers are, and how they are: names, an endpoints file, and probes."""
+"""Finds the servers of a router, by names or in an endpoints file, and probes them."""
 
 import asyncio
 import json

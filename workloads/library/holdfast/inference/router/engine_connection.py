@@ -14,16 +14,18 @@ from typing import Any, cast
 
 import httptools
 
+from holdfast.support.errors import HoldfastError
+
 _MOST_HEADER_BYTES = 64 * 1024
 SOCKET_BUFFER_BYTES = 128 * 1024
 """The kernel's buffer of a connection, which counts in a container's memory: its default grows to
 megabytes for each client that does not read.
 """
 _MOST_BUFFER_BYTES = 256 * 1024
-"""What is buffered for a client that reads slowly; above it the server waits."""
+"""The buffer for a client that reads slowly; above it the server waits."""
 
 
-class EngineLost(Exception):
+class EngineLost(HoldfastError):
     """A server does not go on with a request."""
 
     def __init__(self, cause: str) -> None:
@@ -35,7 +37,7 @@ class EngineLost(Exception):
 class Head:
     status: int
     headers: Mapping[str, str]
-    """By their names in lower case."""
+    """The headers, with names in lower case."""
 
 
 class EngineConnection(asyncio.Protocol):
@@ -54,9 +56,12 @@ class EngineConnection(asyncio.Protocol):
         self._waiter: asyncio.Future[None] | None = None
         self.waits_since: float | None = None
         """The time since which the router waits for data; None while it waits for its client."""
-        self.received_at = loop.time()
+        self.received_at = -math.inf
+        """The time of the last data. A connection alone is none: the kernel of a hung server accepts
+        it.
+        """
         self.is_movable = True
-        """Whether the request can go on at another server."""
+        """True if the request can go on at another server."""
         self.limit_s = math.inf
         """The silence that counts as a hang."""
 

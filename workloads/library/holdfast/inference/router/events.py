@@ -5,18 +5,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
+from holdfast.support.errors import HoldfastError
+
 DONE = b"[DONE]"
 SERVER_ERROR = 500
 _PLAIN_DELTA = frozenset(("role", "content"))
 
 
-class MalformedEvent(ValueError):
+class MalformedEvent(HoldfastError):
     """An event of a server cannot be read; its text is not repeated."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Piece:
-    """What one event adds to a text, in one form for completions and chats."""
+    """Holds what one event adds to a text, in one form for completions and chats."""
 
     ids: Sequence[int] = ()
     text: str = ""

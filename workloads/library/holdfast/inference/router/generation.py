@@ -52,7 +52,7 @@ _OWN = frozenset(
         "messages",
     )
 )
-"""Fields that the router sets anew in a continuation."""
+"""Fields that the router sets itself in a continuation."""
 _PROMPT_ONLY = frozenset(
     (
         "add_special_tokens",
@@ -105,7 +105,7 @@ class Generation:
     wants_ids: bool
     wants_logprobs: bool
     prompt_digest: bytes
-    """Of the prompt's head: requests with one digest share a prefix that a server caches."""
+    """The digest of the prompt's head: requests with the same one share a cached prefix."""
 
     @property
     def path(self) -> str:

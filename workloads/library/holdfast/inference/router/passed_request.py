@@ -73,18 +73,18 @@ class PassedRequest:
             try:
                 await self._pass_to(server)
                 return
-            except EngineLost as lost:
+            except EngineLost as loss:
                 if self._client.has_started:
-                    await self._end(lost)
+                    await self._end(loss)
                     return
-                losses += lost.cause != "unreachable"
-                if lost.cause != "drained":
+                losses += loss.cause != "unreachable"
+                if loss.cause != "drained":
                     self._pool.suspect(server)
                 self._avoid.add(server)
                 is_late = asyncio.get_running_loop().time() > self._until_s
                 if losses >= _MOST_TRIES or is_late:
-                    message = f"the server was lost ({lost.cause})"
-                    raise Refused(502, message, reason=lost.cause) from None
+                    message = f"the server was lost ({loss.cause})"
+                    raise Refused(502, message, reason=loss.cause) from None
                 await asyncio.sleep(_PAUSE_S)
             finally:
                 self._pool.give_back(server)
@@ -126,11 +126,11 @@ class PassedRequest:
             await self._client.write(data)
         await self._client.finish()
 
-    async def _end(self, lost: EngineLost) -> None:
+    async def _end(self, loss: EngineLost) -> None:
         """Ends a response that has begun: with an error event, or with a broken connection."""
-        self._metrics.ended.labels(lost.cause).inc()
+        self._metrics.ended.labels(loss.cause).inc()
         if not self._client.is_event_stream:
             raise ClientGone from None
-        message = f"the server was lost ({lost.cause}), and this stream cannot move"
+        message = f"the server was lost ({loss.cause}), and this stream cannot move"
         # An event may be incomplete; the empty line ends it.
         await self._client.finish(b"\n\n" + encode(make_error(message, SERVER_ERROR)))

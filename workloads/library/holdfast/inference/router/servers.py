@@ -19,7 +19,7 @@ _MOVE_SPREAD_S = 1.0
 
 class State(StrEnum):
     UNKNOWN = "unknown"
-    """Not probed yet, or lost a request since the last probe."""
+    """It was not probed yet, or lost a request since the last probe."""
     READY = "ready"
     DRAINING = "draining"
     """Answers its probes with another status than 200."""
@@ -48,7 +48,7 @@ class Server:
     requests: int = 0
     connections: set[EngineConnection] = field(default_factory=set)
     is_listed: bool = True
-    """Whether discovery names it."""
+    """True while discovery names it."""
     probing: asyncio.Task[None] | None = None
 
     def weigh(self, digest: bytes) -> bytes:
@@ -161,16 +161,16 @@ class ServerPool:
             for connection in list(server.connections):
                 if connection.silence_s(now) > connection.limit_s:
                     connection.fail("hung")
-            others = any(other is not server for other in self.ready())
+            has_other = any(other is not server for other in self.ready())
             if server.state in (State.READY, State.UNKNOWN):
                 # A server that answers nothing is given up only if its streams can go elsewhere.
-                if others and server.requests and now - server.last_data() > hang_s:
+                if has_other and server.requests and now - server.last_data() > hang_s:
                     self.set_state(server, State.SILENT)
                     _fail_all(server, "hung")
             elif server.state is State.SILENT:
-                if others:
+                if has_other:
                     _fail_all(server, "hung")
-            elif others and now - server.state_since > drain_s:
+            elif has_other and now - server.state_since > drain_s:
                 self._move_some(server, now - server.state_since - drain_s)
 
     def _move_some(self, server: Server, elapsed_s: float) -> None:

@@ -46,7 +46,7 @@ class RouterSettings:
     """The silence that counts as a hang before the first token."""
     token_s: float = 10.0
     """The silence that counts as a hang between two tokens."""
-    hang_s: float = 1.5
+    hang_s: float = 1.0
     """The silence of a server on all its streams and its health path that counts as a hang."""
     probe_s: float = 0.5
     """The time between two probes of a server."""

@@ -16,7 +16,7 @@ class StopMatcher:
 
     It runs in the router: a server that continues a stream has not written the text before the
     seam, so it cannot see a sequence that begins there. A server that looks for sequences also
-    holds text back, so that nobody knows which text belongs to its last token.
+    holds text back, so that it is unknown which text belongs to its last token.
     """
 
     def __init__(self, stops: Sequence[str], *, include_stop: bool = False) -> None:

@@ -20,10 +20,11 @@ from holdfast.inference.router.events import (
 )
 from holdfast.inference.router.generation import Generation
 from holdfast.inference.router.stop_matcher import StopMatcher
+from holdfast.support.errors import HoldfastError
 
 REPLACEMENT = "\ufffd"
 _MOST_PARTS = 8
-"""The tokens without text after which they count as settled: no character has so many parts."""
+"""The tokens without text after which they count as settled: a character has fewer parts."""
 _OBJECTS = {
     (False, True): "text_completion",
     (False, False): "text_completion",
@@ -32,7 +33,7 @@ _OBJECTS = {
 }
 
 
-class Differs(Exception):
+class Differs(HoldfastError):
     """A continuation made other tokens than those that the client has."""
 
 
@@ -46,11 +47,11 @@ class Transcript:
         self._unsettled: list[Piece] = []
         self._unsettled_count = 0
         self._is_doubtful = False
-        """Whether the last piece had several tokens, and may end in a part of a character."""
+        """True if the last piece had several tokens, and may end in a part of a character."""
         self._repeats: list[int] = []
         """Tokens that the client has, and that the next server makes again."""
         self._repeat_count = 0
-        """How many of them it has made."""
+        """The number of them that it has made."""
         self._has_head = False
         self._text_chars = 0
         self._offset_base = 0
@@ -59,7 +60,7 @@ class Transcript:
         self.finish_reason: str | None = None
         self.stop_reason: Any = None
         self.obstacle = ""
-        """Why the stream cannot be carried any more."""
+        """The reason why the stream cannot be carried any more."""
         self._usage_extras: dict[str, Any] = {}
         self.is_continued = False
 

@@ -19,6 +19,7 @@ from holdfast.inference.router.events import encode as encode_event
 from holdfast.inference.router.events import make_error
 from holdfast.inference.small_engine import model
 from holdfast.inference.small_engine.output import Output, Step
+from holdfast.vocabulary.serving import READY_PATH
 
 _CHAT = "/v1/chat/completions"
 _COMPLETIONS = "/v1/completions"
@@ -30,7 +31,7 @@ _EVENTS = [("content-type", "text/event-stream; charset=utf-8"), ("x-seed-scope"
 class EngineSettings:
     model: str = "small"
     tokens_per_s: float = 50.0
-    """Of each stream; 0: as fast as possible."""
+    """The rate of each stream; 0: as fast as possible."""
     prefill_s: float = 0.02
     """The time to the first token."""
     pair_every: int = 0
@@ -77,7 +78,7 @@ class App:
         await self._respond(client, request, path)
 
     async def _respond(self, client: Client, request: HttpRequest, path: str) -> None:
-        if path == "/health":
+        if path in ("/health", READY_PATH):
             await client.start(503 if self.is_draining else 200, _JSON)
             await client.finish(b"{}")
         elif path == "/metrics":
@@ -243,6 +244,7 @@ class Job:
 
     async def run(self, client: Client, count_tokens: Callable[[int], None]) -> None:
         outputs = [self._make_output(index) for index in range(self._count)]
+        choices: list[Any] = []
         if self._is_streamed:
             await client.start(200, _EVENTS)
             if self._is_chat:
@@ -250,16 +252,13 @@ class Job:
         for index, output in enumerate(outputs):
             steps = await self._run_output(client, index, output, count_tokens)
             if not self._is_streamed:
-                outputs_steps = steps
-                self._base.setdefault("choices", [])
-                self._base["choices"].append(self._whole_choice(index, output, outputs_steps))
+                choices.append(self._whole_choice(index, output, steps))
         if self._is_streamed:
             if self._wants_usage:
                 usage = self._document([]) | {"usage": self._usage()}
                 await client.write(encode_event(usage))
             await client.finish(b"data: [DONE]\n\n")
         else:
-            choices = self._base.pop("choices")
             document = self._document(choices) | {"usage": self._usage()}
             if self._is_chat and self._wants_ids:
                 document["prompt_token_ids"] = self.prompt

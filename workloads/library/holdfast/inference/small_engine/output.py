@@ -16,7 +16,7 @@ from holdfast.inference.small_engine.model import (
 
 @dataclass
 class Step:
-    """What one event of a stream carries."""
+    """Holds what one event of a stream carries."""
 
     ids: list[int] = field(default_factory=list)
     text: str = ""
@@ -42,7 +42,7 @@ class Output:
         stop: Any = body.get("stop") or []
         self._stops: list[str] = [stop] if isinstance(stop, str) else list(stop)
         self._include_stop = bool(body.get("include_stop_str_in_output"))
-        self._stop_ids = set(body.get("stop_token_ids") or ())
+        self._stop_ids: set[int] = set(body.get("stop_token_ids") or ())
         self._min_tokens: int = body.get("min_tokens") or 0
         self._ignore_eos = bool(body.get("ignore_eos"))
         # vLLM holds back as much text as a stop sequence may still reach.

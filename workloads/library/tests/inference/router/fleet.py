@@ -152,7 +152,7 @@ class Stream:
         return text
 
 
-def expected_text(prompt: str, count: int) -> str:
+def make_text(prompt: str, count: int) -> str:
     """Returns the greedy text of a prompt, as an engine that is never lost writes it.
 
     A character whose last part is missing has no text.

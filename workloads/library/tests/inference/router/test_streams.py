@@ -20,8 +20,8 @@ from workloads.library.tests.inference.router.fleet import (
     complete,
     count_ready,
     engine,
-    expected_text,
     kill,
+    make_text,
     metric,
     router,
 )
@@ -61,13 +61,13 @@ def expect_whole(streams: list[Stream]) -> None:
         stream.wait()
         assert stream.is_whole, stream.payloads[-1:]
         assert stream.headers["x-holdfast-stream"] == "carried"
-        assert stream.text == expected_text(f"stream {number}", COUNT)
+        assert stream.text == make_text(f"stream {number}", COUNT)
         *_, last, usage = stream.events
         assert last["choices"][0]["finish_reason"] == "length"
         assert usage["usage"]["completion_tokens"] == COUNT
 
 
-def streamed_request(**fields: Any) -> bytes:
+def make_request(**fields: Any) -> bytes:
     content = json.dumps(fields | {"stream": True}).encode()
     head = f"POST {COMPLETIONS} HTTP/1.1\r\nHost: here\r\nContent-Length: {len(content)}\r\n\r\n"
     return head.encode() + content
@@ -110,7 +110,7 @@ def test_a_text_that_is_not_streamed_goes_on(
     assert answer.status == 200
     assert answer.headers["x-holdfast-stream"] == "carried"
     (choice,) = answer.json["choices"]
-    assert choice["text"] == expected_text("whole", COUNT)
+    assert choice["text"] == make_text("whole", COUNT)
     assert len(choice["token_ids"]) == COUNT
     assert answer.json["usage"]["completion_tokens"] == COUNT
 
@@ -126,7 +126,7 @@ def test_a_chat_goes_on_as_a_chat(tmp_path: Path, engines: Callable[[int], list[
         stream.wait()
         assert metric(served, MOVED) == 1
     assert stream.is_whole
-    assert stream.text == expected_text("user: hello\nassistant:", COUNT)
+    assert stream.text == make_text("user: hello\nassistant:", COUNT)
     assert {event["object"] for event in stream.events} == {"chat.completion.chunk"}
     assert len({event["id"] for event in stream.events}) == 1
 
@@ -195,15 +195,15 @@ def test_a_client_that_does_not_read_holds_little_memory(tmp_path: Path) -> None
         process = psutil.Process(served.process.pid)
         complete(served, prompt="warm", max_tokens=500)
         before = process.memory_info().rss
-        request = streamed_request(prompt="slow", max_tokens=count, ignore_eos=True)
+        request = make_request(prompt="slow", max_tokens=count, ignore_eos=True)
         connections = [served.send(request) for _ in range(4)]
         sent_tokens = -1.0
-        others = 0
-        while metric(server, "vllm:generation_tokens_total") - others != sent_tokens:
-            sent_tokens = metric(server, "vllm:generation_tokens_total") - others
+        quick_tokens = 0
+        while metric(server, "vllm:generation_tokens_total") - quick_tokens != sent_tokens:
+            sent_tokens = metric(server, "vllm:generation_tokens_total") - quick_tokens
             answer = complete(served, prompt="quick", max_tokens=50, ignore_eos=True)
-            assert answer.json["choices"][0]["text"] == expected_text("quick", 50)
-            others += 50
+            assert answer.json["choices"][0]["text"] == make_text("quick", 50)
+            quick_tokens += 50
         growth = process.memory_info().rss - before
         for connection in connections:
             connection.close()
@@ -243,7 +243,7 @@ def _is_running(served: Served) -> bool:
     return metric(served, "vllm:num_requests_running") == 1
 
 
-def test_open_streams_end_before_the_router_and_late_ones_with_an_error_event(
+def test_draining_router_finishes_streams_and_ends_late_ones_with_an_error(
     tmp_path: Path,
 ) -> None:
     with (
@@ -261,7 +261,7 @@ def test_open_streams_end_before_the_router_and_late_ones_with_an_error_event(
     assert late.events[-1]["error"]["message"] == "this router shuts down"
 
 
-def test_servers_of_an_endpoints_file_are_followed(
+def test_an_endpoints_file_is_followed(
     tmp_path: Path, engines: Callable[[int], list[Served]]
 ) -> None:
     servers = engines(2)
@@ -302,16 +302,16 @@ def test_a_prefix_stays_with_its_server(
         (b" " * (1 << 20), 413, "the maximum body size is 65536 bytes"),
     ],
 )
-def test_bad_requests_get_the_error_of_the_protocol(
-    shared_router: Served, content: bytes, status: int, message: str
+def test_bad_requests_are_refused(
+    whole_router: Served, content: bytes, status: int, message: str
 ) -> None:
-    answer = shared_router.request("POST", COMPLETIONS, content)
+    answer = whole_router.request("POST", COMPLETIONS, content)
     assert answer.status == status
     assert answer.json["error"]["message"] == message
 
 
 @pytest.fixture(scope="module")
-def shared_router(tmp_path_factory: pytest.TempPathFactory) -> Generator[Served]:
+def whole_router(tmp_path_factory: pytest.TempPathFactory) -> Generator[Served]:
     folder = tmp_path_factory.mktemp("router")
     with (
         engine(folder) as server,
@@ -320,8 +320,8 @@ def shared_router(tmp_path_factory: pytest.TempPathFactory) -> Generator[Served]
         yield served
 
 
-def test_other_paths_are_passed_on(shared_router: Served) -> None:
-    answer = shared_router.request("GET", "/v1/models")
+def test_other_paths_are_passed_on(whole_router: Served) -> None:
+    answer = whole_router.request("GET", "/v1/models")
     assert answer.json["data"][0]["id"] == "small"
-    assert shared_router.request("GET", "/v1/nothing").status == 404
-    assert shared_router.request("GET", "/elsewhere").status == 404
+    assert whole_router.request("GET", "/v1/nothing").status == 404
+    assert whole_router.request("GET", "/elsewhere").status == 404

@@ -1,0 +1,117 @@
+"""Text streams through the router while servers are evicted, killed and frozen.
+
+`make bench-llm` runs all of it, in about 8 minutes. Parts and smaller forms:
+
+    python -m workloads.library.tests.bench.llm --share 0.1 --sections disturbed
+    make bench-llm SECTIONS="throughput envoy"
+
+Streams of 5 to 120 s, and notices of 15 s, run --factor times as fast, so that they fit in minutes.
+The times of the router are not scaled. Small engines write each stream's tokens, which are a pure
+function of its prompt, so that the client can tell a token that was lost, doubled or changed.
+"""
+
+import tempfile
+from pathlib import Path
+
+from workloads.library.tests.bench.llms.runs import (
+    Load,
+    run_behind_envoy,
+    run_disturbed,
+    run_envoy_alone,
+    run_throughput,
+)
+from workloads.library.tests.bench.result import (
+    Figures,
+    Goals,
+    finish,
+    judge_goals,
+    options,
+    run_sections,
+)
+
+STREAMS = 10_000
+DISRUPTIONS = 60
+THROUGHPUT_STREAMS = 600
+ENVOY_STREAMS = 1_000
+ENVOY_DISRUPTIONS = 6
+LEAST_THROUGHPUT = 0.98
+MOST_GAP_S = 2.0
+MOST_GROWTH_MIB = 32.0
+
+
+def _count_wrong(figures: Figures, name: str) -> int:
+    row = figures["runs"][name]
+    return row["cut"] + row["tokens_lost"] + row["tokens_doubled"] + row["streams_different"]
+
+
+GOALS: Goals = {
+    "disturbed": {
+        "no stream was cut": lambda f: f["disturbed"]["cut"] == 0,
+        "no token was lost, doubled or different": lambda f: (
+            f["disturbed"]["tokens_lost"] == 0
+            and f["disturbed"]["tokens_doubled"] == 0
+            and f["disturbed"]["streams_different"] == 0
+        ),
+        "every eviction, kill and freeze was played": lambda f: (
+            f["disturbed"]["disruptions"] == f["disturbed"]["disruptions_wanted"]
+        ),
+        "streams moved": lambda f: f["disturbed"]["moved"] > 0,
+        "added gap p99 at most 2 s and one prefill": lambda f: (
+            f["disturbed"]["gap_p99_s"] <= MOST_GAP_S + f["prefill_s"]
+        ),
+        "memory flat": lambda f: f["disturbed"]["router_growth_mib"] <= MOST_GROWTH_MIB,
+    },
+    "throughput": {
+        "throughput at least 0.98 of the same servers alone": lambda f: (
+            f["throughput"]["share"] >= LEAST_THROUGHPUT
+        ),
+    },
+    "envoy": {
+        "control: Envoy alone cuts streams": lambda f: f["envoy"]["cut"] > 0,
+    },
+}
+
+
+def main() -> None:
+    arguments = options(
+        __doc__,
+        factor=20.0,
+        share=1.0,
+        open=160,
+        sections=("disturbed", "throughput", "envoy", "behind"),
+    )
+
+    def part(count: int) -> int:
+        return max(1, round(count * arguments.share))
+
+    load = Load(factor=arguments.factor, streams_open=arguments.open)
+    with tempfile.TemporaryDirectory(prefix="holdfast-llm-bench-") as name:
+        folder = Path(name)
+        sections = {
+            "disturbed": lambda: {
+                "disturbed": run_disturbed(
+                    folder, load, streams=part(STREAMS), disruptions=part(DISRUPTIONS)
+                )
+            },
+            "throughput": lambda: {
+                "throughput": run_throughput(folder, load, streams=part(THROUGHPUT_STREAMS))
+            },
+            "envoy": lambda: {
+                "envoy": run_envoy_alone(
+                    folder,
+                    load,
+                    streams=part(ENVOY_STREAMS),
+                    disruptions=part(ENVOY_DISRUPTIONS),
+                )
+            },
+            "behind": lambda: {
+                "behind": run_behind_envoy(folder, load, streams=part(THROUGHPUT_STREAMS))
+            },
+        }
+        figures = run_sections(sections, arguments.sections)
+    figures |= load.describe()
+    finish(figures, judge_goals(GOALS, figures))
+
+
+if __name__ == "__main__":
+    main()
