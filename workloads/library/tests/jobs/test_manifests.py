@@ -12,7 +12,7 @@ from ruamel.yaml import YAML
 from holdfast.cost import prices
 from holdfast.jobs.file.job_file import OwnJob
 from holdfast.jobs.plan import placement
-from holdfast.jobs.plan.placement import offers
+from holdfast.jobs.plan.offers import offers
 from holdfast.jobs.render import manifests, pod_parts
 from holdfast.jobs.submit import submission
 from holdfast.manifests.pods import KEY_FOLDER
@@ -180,7 +180,7 @@ def test_a_batch_fills_its_queue_before_a_worker_looks_into_it() -> None:
             "one by one",
             "queued",
         ),
-        ({"gpus": "1xl4", "capacity": "on-demand"}, "no such machines", "spot"),
+        ({"gpus": "2xl4", "capacity": "on-demand"}, "no such machines", "flex-start"),
         (
             {
                 "gpus": "1xa100",
@@ -210,7 +210,8 @@ def test_a_batch_fills_its_queue_before_a_worker_looks_into_it() -> None:
             "cannot resume",
             "flex-start",
         ),
-        ({"gpus": "none", "capacity": "spot"}, "without GPUs", "on-demand"),
+        ({"gpus": "none", "capacity": "flex-start"}, "without GPUs", "on-demand"),
+        ({"gpus": "none", "capacity": "spot", "cpus": 64}, "holds a pod", "Spot group"),
         ({"gpus": "1xl4", "capacity": "spot", "scratch": "500Gi"}, "has 49 GiB", "flex-start"),
         ({"gpus": "1xl4", "capacity": "spot", "scratch": "48Gi"}, "takes 50 GiB", "flex-start"),
         (
@@ -276,7 +277,7 @@ def test_queued_gang_may_requeue_until_its_deadline() -> None:
     )
     gang = render(own(**fields))[-1]
     assert gang["spec"]["failurePolicy"]["maxRestarts"] == 5
-    assert ANNOTATION_REQUEUES_FOR not in gang["metadata"]["annotations"]
+    assert gang["metadata"]["annotations"][ANNOTATION_REQUEUES_FOR] == str(30 * 86_400)
 
 
 def test_elastic_gang_has_service_budget_and_the_price_at_full_size() -> None:

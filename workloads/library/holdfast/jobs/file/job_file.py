@@ -24,7 +24,8 @@ AUTO = "auto"
 CPU_ONLY = "none"
 MAX_NODES = 1000
 FEWEST_SHARDED = 2
-MAX_HOURS = 168.0
+MAX_HOURS = 10_000.0
+MAX_WAIT_HOURS = 168.0
 _LOGS_GIB = 2  # in addition to /tmp: logs and the container's own layer
 Contradiction = tuple[str, object, str, str]
 """Fields that do not go together: what, got, allowed, fix."""
@@ -135,7 +136,7 @@ class OwnJob:
         " again from the bucket.",
         0.5,
         minimum=0,
-        maximum=MAX_HOURS,
+        maximum=MAX_WAIT_HOURS,
     )
     capacity: str = about(
         "Where it runs; auto: as the placement matrix says.",
@@ -146,7 +147,7 @@ class OwnJob:
         "Undisturbed work, for prices and placement; 0: unknown.",
         0.0,
         minimum=0,
-        maximum=10_000,
+        maximum=MAX_HOURS,
     )
     deadline_hours: float = about(
         "Deadline in hours after submission. The job runs on Spot while there is time, and then on"
@@ -156,9 +157,10 @@ class OwnJob:
         maximum=MAX_HOURS,
     )
     max_hours: float = about(
-        "The job is stopped after this many hours, waits included.",
-        MAX_HOURS,
-        minimum=0.1,
+        "The job is stopped after this many hours, waits included. 0: after twice the bad end that"
+        " `holdfast place` prints, a week at least; without `hours` after 30 days.",
+        0.0,
+        minimum=0,
         maximum=MAX_HOURS,
     )
     resumes: bool = about("Another machine can go on where this one stopped.", True)
@@ -278,10 +280,13 @@ class OwnJob:
             )
         if self.predictor and deadline:
             yield "deadline_hours", deadline, "0 for a batch", "leave it out"
-        if deadline and not 0 < hours < deadline <= max_hours:
+        if deadline and not 0 < hours < deadline <= (max_hours or MAX_HOURS):
             got = f"hours {hours:g}, deadline_hours {deadline:g}, max_hours {max_hours:g}"
             allowed = "hours of work above 0 and below the deadline, and max_hours not before it"
             yield "deadline_hours", got, allowed, "state the undisturbed work as --hours"
+        if hours and 0 < max_hours <= hours:
+            allowed = f"more than the {hours:g} hours of work"
+            yield "max_hours", max_hours, allowed, "leave it out, or raise it"
         if self.predictor and not self.data:
             yield "a batch needs items", "no data", "data: gs://BUCKET/FOLDER", "add --data"
         if self.predictor and self.on_notice != OnNotice.HANDLES:
