@@ -26,9 +26,9 @@ ENVIRONMENT = Environment(
     zones=("us-central1-a", "us-central1-b", "us-central1-c"),
     state_bucket="CHANGE-ME",
     network=Network(
-        # Nodes: 3 + 2 + 2 x 4 + 2 in pools, 16 of auto-provisioning, 1 a pool while it upgrades:
-        # 36, and a /24 holds 252.
-        # Pods: 32 a node take a /26, so 36 nodes take 36 x 64 = 2,304 addresses: a /20 holds 4,096.
+        # Nodes: 29 in pools at their maximum, 16 of auto-provisioning, 1 for each of 10 pools while
+        # it upgrades: 55, and a /24 holds 252.
+        # Pods: 32 a node take a /26, so 55 nodes take 55 x 64 = 3,520 addresses: a /20 holds 4,096.
         nodes_cidr="10.10.0.0/24",
         pods_cidr="10.20.0.0/20",
         services_cidr="10.30.0.0/24",
@@ -69,13 +69,48 @@ ENVIRONMENT = Environment(
             gpus_per_node=1,
             max_nodes=2,
         ),
+        NodeGroup(
+            # For state that is sharded over the GPUs of a machine, and over machines.
+            name="spot-a100x8",
+            role=Role.TRAINING,
+            capacity=Capacity.SPOT,
+            machine_types=("a2-highgpu-8g",),
+            accelerator="nvidia-tesla-a100",
+            gpus_per_node=8,
+            max_nodes=2,
+        ),
+        NodeGroup(
+            # For jobs without a GPU that resume.
+            name="spot-cpu",
+            role=Role.BATCH,
+            capacity=Capacity.SPOT,
+            machine_types=("n2-standard-8", "e2-standard-8"),
+            max_nodes=4,
+        ),
+        NodeGroup(
+            # For deadlines: jobs move here when Spot no longer keeps them. Empty, it costs nothing.
+            name="demand-l4",
+            role=Role.TRAINING,
+            machine_types=("g2-standard-8",),
+            accelerator="nvidia-l4",
+            gpus_per_node=1,
+            max_nodes=2,
+        ),
+        NodeGroup(
+            name="demand-a100",
+            role=Role.TRAINING,
+            machine_types=("a2-highgpu-1g",),
+            accelerator="nvidia-tesla-a100",
+            gpus_per_node=1,
+            max_nodes=2,
+        ),
     ),
     auto_provisioning=AutoProvisioning(
-        max_vcpus=192,
-        max_memory_gib=1_024,
+        max_vcpus=512,
+        max_memory_gib=3_072,
         accelerators=(
-            AcceleratorCap(accelerator="nvidia-l4", max_gpus=16),
-            AcceleratorCap(accelerator="nvidia-tesla-a100", max_gpus=4),
+            AcceleratorCap(accelerator="nvidia-l4", max_gpus=18),
+            AcceleratorCap(accelerator="nvidia-tesla-a100", max_gpus=36),
         ),
         max_nodes=16,
     ),

@@ -26,9 +26,9 @@ ENVIRONMENT = Environment(
     region="us-central1",
     zones=("us-central1-a", "us-central1-b", "us-central1-c"),
     network=Network(
-        # Nodes: 3 + 4 + 3 x 8 + 4 + 4 in pools, 64 of auto-provisioning, 1 a pool while it
-        # upgrades: 110, and a /22 holds 1,020. Pods: 32 a node take a /26, so 110 nodes take 110 x
-        # 64 = 7,040 addresses: a /18 holds 16,384.
+        # Nodes: 67 in pools at their maximum, 64 of auto-provisioning, 1 for each of 13 pools while
+        # it upgrades: 144, and a /22 holds 1,020. Pods: 32 a node take a /26, so 144 nodes take 144
+        # x 64 = 9,216 addresses: a /18 holds 16,384.
         nodes_cidr="10.10.0.0/22",
         pods_cidr="10.20.0.0/18",
         services_cidr="10.30.0.0/22",
@@ -81,13 +81,56 @@ ENVIRONMENT = Environment(
             gpus_per_node=1,
             max_nodes=4,
         ),
+        NodeGroup(
+            # For state that is sharded over the GPUs of a machine, and over machines.
+            name="spot-a100x8",
+            role=Role.TRAINING,
+            capacity=Capacity.SPOT,
+            machine_types=("a2-highgpu-8g",),
+            accelerator="nvidia-tesla-a100",
+            gpus_per_node=8,
+            max_nodes=2,
+        ),
+        NodeGroup(
+            # For jobs without a GPU that resume.
+            name="spot-cpu",
+            role=Role.BATCH,
+            capacity=Capacity.SPOT,
+            machine_types=("n2-standard-8", "e2-standard-8"),
+            max_nodes=8,
+        ),
+        NodeGroup(
+            # For deadlines: jobs move here when Spot no longer keeps them. Empty, it costs nothing.
+            name="demand-l4",
+            role=Role.TRAINING,
+            machine_types=("g2-standard-8",),
+            accelerator="nvidia-l4",
+            gpus_per_node=1,
+            max_nodes=4,
+        ),
+        NodeGroup(
+            name="demand-a100",
+            role=Role.TRAINING,
+            machine_types=("a2-highgpu-1g",),
+            accelerator="nvidia-tesla-a100",
+            gpus_per_node=1,
+            max_nodes=4,
+        ),
+        NodeGroup(
+            name="demand-a100x8",
+            role=Role.TRAINING,
+            machine_types=("a2-highgpu-8g",),
+            accelerator="nvidia-tesla-a100",
+            gpus_per_node=8,
+            max_nodes=2,
+        ),
     ),
     auto_provisioning=AutoProvisioning(
-        max_vcpus=768,
-        max_memory_gib=4_096,
+        max_vcpus=2_048,
+        max_memory_gib=12_288,
         accelerators=(
-            AcceleratorCap(accelerator="nvidia-l4", max_gpus=40),
-            AcceleratorCap(accelerator="nvidia-tesla-a100", max_gpus=16),
+            AcceleratorCap(accelerator="nvidia-l4", max_gpus=44),
+            AcceleratorCap(accelerator="nvidia-tesla-a100", max_gpus=60),
         ),
     ),
     security=Security(secret_manager=True),

@@ -31,9 +31,9 @@ ENVIRONMENT = Environment(
     # 105 s for a pod instead of 15 s; needs the control plane version below.
     spot_grace_s=120,
     network=Network(
-        # Nodes: 6 + 12 + 3 x 32 + 16 + 2 x 16 in pools, 128 of auto-provisioning, 1 a pool while it
-        # upgrades: 298, and a /22 holds 1,020. Pods: 32 a node take a /26, so 298 nodes take 298 x
-        # 64 = 19,072 addresses: a /17 holds 32,768.
+        # Nodes: 218 in pools at their maximum, 128 of auto-provisioning, 1 for each of 14 pools
+        # while it upgrades: 360, and a /22 holds 1,020. Pods: 32 a node take a /26, so 360 nodes
+        # take 360 x 64 = 23,040 addresses: a /17 holds 32,768.
         nodes_cidr="10.10.0.0/22",
         pods_cidr="10.20.0.0/17",
         services_cidr="10.30.0.0/22",
@@ -95,13 +95,56 @@ ENVIRONMENT = Environment(
             gpus_per_node=1,
             max_nodes=16,
         ),
+        NodeGroup(
+            # For state that is sharded over the GPUs of a machine, and over machines.
+            name="spot-a100x8",
+            role=Role.TRAINING,
+            capacity=Capacity.SPOT,
+            machine_types=("a2-highgpu-8g",),
+            accelerator="nvidia-tesla-a100",
+            gpus_per_node=8,
+            max_nodes=4,
+        ),
+        NodeGroup(
+            # For jobs without a GPU that resume.
+            name="spot-cpu",
+            role=Role.BATCH,
+            capacity=Capacity.SPOT,
+            machine_types=("n2-standard-8", "e2-standard-8"),
+            max_nodes=16,
+        ),
+        NodeGroup(
+            # For deadlines: jobs move here when Spot no longer keeps them. Empty, it costs nothing.
+            name="demand-l4",
+            role=Role.TRAINING,
+            machine_types=("g2-standard-8",),
+            accelerator="nvidia-l4",
+            gpus_per_node=1,
+            max_nodes=8,
+        ),
+        NodeGroup(
+            name="demand-a100",
+            role=Role.TRAINING,
+            machine_types=("a2-highgpu-1g",),
+            accelerator="nvidia-tesla-a100",
+            gpus_per_node=1,
+            max_nodes=8,
+        ),
+        NodeGroup(
+            name="demand-a100x8",
+            role=Role.TRAINING,
+            machine_types=("a2-highgpu-8g",),
+            accelerator="nvidia-tesla-a100",
+            gpus_per_node=8,
+            max_nodes=4,
+        ),
     ),
     auto_provisioning=AutoProvisioning(
-        max_vcpus=3_072,
-        max_memory_gib=16_384,
+        max_vcpus=5_120,
+        max_memory_gib=26_624,
         accelerators=(
-            AcceleratorCap(accelerator="nvidia-l4", max_gpus=160),
-            AcceleratorCap(accelerator="nvidia-tesla-a100", max_gpus=80),
+            AcceleratorCap(accelerator="nvidia-l4", max_gpus=168),
+            AcceleratorCap(accelerator="nvidia-tesla-a100", max_gpus=152),
         ),
         max_nodes=128,
     ),
@@ -122,6 +165,7 @@ ENVIRONMENT = Environment(
         runs=(
             Run(name="train-gang", read_by=("batch", "server")),
             Run(name="train-elastic"),
+            Run(name="train-sharded"),
             Run(name="train-sweep", indices=2),
             Run(name="train-flex-l4", indices=4),
             Run(name="train-flex-tesla-a100", indices=4),

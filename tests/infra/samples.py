@@ -89,7 +89,7 @@ def hardened() -> Environment:
     """Production, extended grace, every kind of capacity."""
     gang = a100("gang", Capacity.QUEUED)
     caps = tuple(
-        AcceleratorCap(accelerator=c.accelerator, max_gpus=64)
+        AcceleratorCap(accelerator=c.accelerator, max_gpus=128)
         for c in EXAMPLE.auto_provisioning.accelerators
     )
     return replace(

@@ -10,6 +10,7 @@ import pytest
 
 from holdfast.manifests.render_context import RenderContext
 from holdfast.support import object_names
+from holdfast.vocabulary.environment import ENV_RUN
 from holdfast.vocabulary.kubernetes import ANNOTATION_GOOGLE_ACCOUNT
 from infra import specs
 from infra.describe import platform
@@ -58,11 +59,11 @@ def trainers() -> dict[str, tuple[str, list[str]]]:
     runs_by_job: dict[str, tuple[str, list[str]]] = {}
     for body, spec in jobs("prod"):
         template = spec["template"]
-        words = template["spec"]["containers"][0]["command"]
-        if "train" not in words:
+        container = template["spec"]["containers"][0]
+        if "train" not in container["command"]:
             continue
         account = template["spec"]["serviceAccountName"]
-        run = words[words.index("--run") + 1]
+        run = find_run(container)
         assert ANNOTATION_GOOGLE_ACCOUNT not in accounts[account]["metadata"].get("annotations", {})
         identity = principal(PROD.project_number.lower(), PROD.workload_pool, "training", account)
         numbered = run.replace("$(JOB_COMPLETION_INDEX)", "{}")
@@ -99,6 +100,14 @@ def test_each_rendered_job_can_use_its_own_run_and_no_other() -> None:
                 expected = set(OBJECTS) if run in runs else set[str]()
                 for name in list_objects(run):
                     assert rights(granted, identity, bucket, name) == expected, (job, owner, name)
+
+
+def find_run(container: dict[str, Any]) -> str:
+    """Returns the run of a trainer, which is an option or a variable."""
+    words = container["command"]
+    if "--run" in words:
+        return words[words.index("--run") + 1]
+    return next(entry["value"] for entry in container["env"] if entry["name"] == ENV_RUN)
 
 
 def loaders() -> Iterator[tuple[str, str, str]]:

@@ -24,6 +24,7 @@ from holdfast.vocabulary.kubernetes import (
 )
 from holdfast.vocabulary.pools import (
     GPU_RESOURCE,
+    JOB_ROLES,
     LABEL_ACCELERATOR,
     LABEL_POOL_CLASS,
     STAYING,
@@ -75,7 +76,8 @@ def _flavors(context: RenderContext) -> dict[str, list[tuple[Body, int]]]:
     for name, (group, *_) in context.platform.classes.items():
         queue = QUEUES[group.capacity]
         gpus = context.platform.quota(name)
-        if gpus and group.capacity in (Capacity.SPOT, *STAYING):
+        is_lent = group.role in JOB_ROLES and group.capacity in (Capacity.SPOT, *STAYING)
+        if gpus and is_lent:
             labels = {LABEL_POOL_CLASS: name}
             # The same keys in each: JobSet adds them to its Jobs, and removes none when a job
             # changes its queue. Else Kueue lends it GPUs of another kind when those that it asks

@@ -39,7 +39,8 @@ def healthy(gcloud: Gcloud) -> Gcloud:
     gcloud.answer("auth list", "someone@example.org")
     gcloud.answer("projects describe", {"projectNumber": EXAMPLE.project_number})
     gcloud.answer("services list", [{"config": {"name": f"{api}.googleapis.com"}} for api in APIS])
-    metrics = ("NVIDIA_L4_GPUS", "PREEMPTIBLE_NVIDIA_L4_GPUS", "PREEMPTIBLE_NVIDIA_A100_GPUS")
+    gpus = ("NVIDIA_L4_GPUS", "NVIDIA_A100_GPUS")
+    metrics = (*gpus, *(f"PREEMPTIBLE_{name}" for name in gpus))
     gcloud.answer("compute regions describe", quotas(64.0, *metrics))
     gcloud.answer("compute project-info describe", quotas(256.0, "GPUS_ALL_REGIONS"))
     sold = []
@@ -185,7 +186,7 @@ def test_a_figure_that_google_does_not_list_is_not_taken_for_zero(healthy: Gclou
     healthy.answer("compute project-info describe", quotas(0.0))
     checks = verdicts(*QUOTA)
     assert [checks[name][0] for name in QUOTA] == [Status.UNKNOWN, Status.UNKNOWN]
-    assert "lists no PREEMPTIBLE_NVIDIA_A100_GPUS for 16" in checks["GPU quota"][1]
+    assert "PREEMPTIBLE_NVIDIA_A100_GPUS for 40" in checks["GPU quota"][1]
 
 
 @pytest.fixture

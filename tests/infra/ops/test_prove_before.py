@@ -123,7 +123,7 @@ def test_unpriced_parts_have_no_bound() -> None:
 
 def test_the_samples_run_on_the_cheapest_spot_pool_that_holds_them() -> None:
     assert SPOT.name == "spot-l4-g2-standard-8"
-    gpus = {"spot-l4": 1, "spot-a100": 1}
+    gpus = {"spot-l4": 1, "spot-a100": 1, "spot-a100x8": 1}
     groups = tuple(
         replace(group, max_nodes=gpus.get(group.name, group.max_nodes)) for group in EXAMPLE.groups
     )

@@ -8,7 +8,7 @@ import pytest
 
 from holdfast.cost import prices
 from holdfast.jobs.file.job_file import OwnJob
-from holdfast.jobs.plan import placement
+from holdfast.jobs.plan import offers, placement
 from holdfast.jobs.render import manifests
 from holdfast.manifests.render_context import RenderContext, templates
 from holdfast.support.values import quantity
@@ -76,7 +76,7 @@ def own_jobs(env: str) -> Iterator[tuple[str, Body]]:
     platform = platforms.load(env)
     context = RenderContext(platform)
     run = platform.runs[0].name if platform.runs else "mine"
-    for offer, whole, nodes in itertools.product(placement.offers(platform), (True, False), (1, 2)):
+    for offer, whole, nodes in itertools.product(offers.offers(platform), (True, False), (1, 2)):
         gpus = offer.machine.gpus if whole else 1
         flex = {Capacity.QUEUED: nodes == 1, Capacity.FLEX_START: nodes > 1}
         if flex.get(offer.capacity) or gpus * nodes > offer.lent_gpus:

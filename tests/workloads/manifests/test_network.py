@@ -116,7 +116,7 @@ def _selects(selector: dict[str, Any], labels: dict[str, str]) -> bool:
 
 def test_gang_pods_reach_only_each_other(env: str) -> None:
     labels_by_name: dict[str, dict[str, str]] = {}
-    gangs = {"train-elastic"}
+    gangs = {"train-elastic", "train-sharded"}
     for body, template in workloads(env):
         if body["metadata"]["namespace"] == contract.NAMESPACE_TRAINING:
             name = body["metadata"]["labels"][LABEL_NAME]

@@ -78,12 +78,12 @@ def test_team_quotas_add_up_to_the_cluster_quota() -> None:
 
 def test_small_capacity_is_shared_in_proportion() -> None:
     vision, speech = TEAMS.teams
-    # 8 L4 are guaranteed; the serving pool has 4.
+    # 8 L4 are guaranteed; the on-demand group for jobs has 4.
     teams = (vision, replace(speech, quotas=vision.quotas))
     gpus: dict[str, int] = {}
     for name, queue in list_queues(replace(TEAMS, teams=teams)).items():
         for flavor, count in read_gpus(queue).items():
-            if "on-demand" in name and "serving" in flavor:
+            if "on-demand" in name and "demand-l4" in flavor:
                 gpus[name] = count
     assert gpus == {
         "on-demand": 0,

@@ -12,6 +12,7 @@ from holdfast.vocabulary.exit_codes import EXIT_STOPPED
 if TYPE_CHECKING:
     from holdfast.clients.api import Api, Object
     from holdfast.jobs.plan.pricing import PurchasePlan
+    from holdfast.jobs.plan.question import Wish
     from holdfast.platform import Platform
 
 Json = Annotated[bool, typer.Option("--json", help="One JSON object instead of a table.")]
@@ -287,10 +288,10 @@ def place(
         ),
     ] = "30s",
     region: Annotated[
-        str, typer.Option(help="Allowed regions of the data: us-central1, or europe,us-east4.")
+        str, typer.Option(help="With --anywhere: allowed regions, as europe,us-east4.")
     ] = "",
     platform: Annotated[
-        Path | None, typer.Option(help="platform.json: only its machines and its region.")
+        Path | None, typer.Option(help="platform.json; default: that of the cluster.")
     ] = None,
     churn: Annotated[
         str, typer.Option(help="Preemptions per node-hour, or FILE of `holdfast churn --json`.")
@@ -301,16 +302,18 @@ def place(
     file: Annotated[
         Path | None, typer.Option("--job", help="Job file with GPUs, hours, deadline, platform.")
     ] = None,
+    anywhere: Annotated[
+        bool, typer.Option("--anywhere", help="All that Google sells, not only your platform.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
-    """Compare cost and finish time of a job on each capacity, in three Spot scenarios, and
-    recommend one.
+    """Compare cost and finish time of a job on each capacity of your platform, in three Spot
+    scenarios, and recommend one.
 
     Without a job: which capacity suits which workload, and why.
     """
-    from holdfast.place import job, output, recommendation
-    from holdfast.platform.cluster import find_nearest
-    from holdfast.support.progress import working
+    from holdfast.jobs.plan.question import Wish
+    from holdfast.place import output
 
     if not (gpu or hours or file):
         output.print_matrix(as_json=as_json)
@@ -322,23 +325,92 @@ def place(
             allowed="one of them",
             fix="leave --gpu, --hours and --nodes out",
         )
-    document = find_nearest(platform, file.parent if file else None)
-    pools = document.pools if document else ()
-    offered = frozenset(pool.machine_type for pool in pools if pool.gpus_per_node)
+    if (anywhere and platform) or (region and not anywhere):
+        raise InputError(
+            "--region" if region and not anywhere else "--anywhere and --platform",
+            got=region or platform,
+            allowed="--region with --anywhere, or a platform, which has one region",
+            fix="add --anywhere" if not platform else "leave one of them out",
+        )
+    wish = Wish(
+        gpu=gpu, gpus=gpus, hours=hours, deadline=deadline, nodes=nodes, checkpoint=checkpoint
+    )
+    if anywhere:
+        _place_anywhere(wish, file, region, churn, spot_wait, as_json=as_json)
+    else:
+        _place_on_platform(wish, file, platform, churn, spot_wait, as_json=as_json)
+
+
+def _place_anywhere(
+    wish: "Wish",
+    file: Path | None,
+    region: str,
+    churn: str,
+    spot_wait: str,
+    *,
+    as_json: bool,
+) -> None:
+    from holdfast.place import job, output, recommendation
+    from holdfast.support.progress import working
+
     if file:
         from holdfast.jobs.file import file_text  # only here: it takes YAML readers
 
-        question = file_text.read_question(file, document, offered)
+        question = file_text.make_question(file_text.read_question(file))
     else:
-        question = job.parse_job(gpu, gpus, hours, deadline, nodes, checkpoint, offered)
+        question = job.parse_job(
+            wish.gpu, wish.gpus, wish.hours, wish.deadline, wish.nodes, wish.checkpoint
+        )
     spot_wait_h = job.parse_duration(spot_wait, "Spot wait") if spot_wait else None
     world = recommendation.make_world(question, churn, spot_wait_h)
-    # A job runs where its platform is: a cheaper region is no answer to its owner.
-    if not region and document:
-        region = document.price_region
     with working("price every capacity"):
         answer = recommendation.answer(question, world, region)
     output.print_answer(question, answer, as_json=as_json)
+
+
+def _place_on_platform(
+    wish: "Wish",
+    file: Path | None,
+    document: Path | None,
+    churn: str,
+    spot_wait: str,
+    *,
+    as_json: bool,
+) -> None:
+    from holdfast.cost import prices
+    from holdfast.jobs.file import file_text
+    from holdfast.jobs.plan import question
+    from holdfast.support.progress import working
+
+    beliefs = question.read_beliefs(wish, churn, spot_wait)
+    # What is wrong in a file is told without a cluster.
+    job = file_text.read_question(file) if file else None
+    platform = _find_platform(document, file)
+    with working("price every capacity"):
+        if job is not None:
+            placed = question.place(job, platform, prices.load(), beliefs)
+        else:
+            job, placed = question.place_wish(wish, platform, prices.load(), beliefs)
+    question.print_placed(job, placed, platform, asked=file is None, as_json=as_json)
+
+
+def _find_platform(document: Path | None, file: Path | None) -> "Platform":
+    """Return the platform of a document, of the file's folder, or of the current cluster."""
+    from holdfast.clients.api import Api
+    from holdfast.platform.cluster import choose, find_nearest
+
+    platform = find_nearest(document, file.parent if file else None)
+    if platform is not None:
+        return platform
+    try:
+        return choose(Api(), None)
+    except InputError as error:
+        raise InputError(
+            error.what,
+            got=error.got,
+            allowed=error.allowed,
+            fix=f"{error.fix}; or --platform FILE; or --anywhere, for all that Google sells",
+        ) from error
 
 
 def new_job(

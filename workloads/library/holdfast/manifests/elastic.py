@@ -23,24 +23,77 @@ from holdfast.manifests.render_context import (
     meta,
     plain,
 )
-from holdfast.manifests.training import DAY_S, Task, indexed_job, spot_work
-from holdfast.vocabulary.capacity import PlacementRule
+from holdfast.manifests.training import SAMPLE_S, Task, indexed_job, spot_work
+from holdfast.vocabulary.capacity import ANNOTATION_RULE, Capacity, PlacementRule
 from holdfast.vocabulary.environment import (
     ENV_GANG_ADDRESS,
     ENV_GANG_MIN_NODES,
     ENV_GANG_NODES,
     ENV_GANG_PORT,
     ENV_JOB,
+    ENV_RUN,
     PLACE,
 )
 from holdfast.vocabulary.exit_codes import EXIT_PREEMPTED, EXIT_RETRY
-from holdfast.vocabulary.kubernetes import LABEL_GANG, LABEL_NAME
+from holdfast.vocabulary.kubernetes import EXPENDABLE, LABEL_GANG, LABEL_NAME
+from holdfast.vocabulary.pools import Pool, Role
 
 ZONE = "topology.kubernetes.io/zone"
 NODES = 4
+SHARDED_NODES = 2
+SHARDED_WAIT_S = 1_800
 
 
 def samples(context: RenderContext) -> Iterator[Body]:
+    """Builds an elastic and a sharded gang."""
+    yield from _sample_elastic(context)
+    yield from _sample_sharded(context)
+
+
+def _sample_sharded(context: RenderContext) -> Iterator[Body]:
+    """Builds a gang over machines of several GPUs, whose state is sharded over all of them."""
+    name = "train-sharded"
+    pool = _find_sharded_pool(context)
+    if pool is None or not context.trains(name):
+        return
+    words = ["python", "-m", "holdfast", "train", "ranks"]
+    words += ["--processes", str(pool.gpus_per_node), "--sharded", "--copies", "1"]
+    words += ["--wait", str(SHARDED_WAIT_S), "--", "python", "-m"]
+    words += ["holdfast.training.examples.sharded_fsdp2", context.checkpoints]
+    sizes = {"NNODES": str(SHARDED_NODES), "NPROC_PER_NODE": str(pool.gpus_per_node)}
+    work = spot_work(context, name, pool, PlacementRule.SHARDED)
+    # The program makes its own data.
+    annotations = {ANNOTATION_RULE: PlacementRule.SHARDED.value} | EXPENDABLE
+    work = replace(
+        work,
+        command=words,
+        env={ENV_RUN: name} | sizes,
+        volumes=[],
+        annotations=annotations,
+    )
+    task = Task(
+        work=work,
+        pods=SHARDED_NODES,
+        least=SHARDED_NODES,
+        sharded=True,
+        queue="spot",
+        deadline_s=SAMPLE_S,
+    )
+    yield from elastic(context, task)
+
+
+def _find_sharded_pool(context: RenderContext) -> Pool | None:
+    """Returns a Spot pool of machines with several GPUs; None in a cluster of small samples."""
+    if context.small:
+        return None
+    for pool in context.platform.pools:
+        is_spot = (pool.role, pool.capacity) == (Role.TRAINING, Capacity.SPOT)
+        if is_spot and pool.gpus_per_node > 1 and pool.max_nodes >= SHARDED_NODES:
+            return pool
+    return None
+
+
+def _sample_elastic(context: RenderContext) -> Iterator[Body]:
     """Builds a gang of one process a node, for a Spot pool of machines with one GPU."""
     pool = context.training
     name = "train-elastic"
@@ -64,7 +117,7 @@ def samples(context: RenderContext) -> Iterator[Body]:
         pods=NODES,
         least=NODES // 2,
         queue="spot",
-        deadline_s=7 * DAY_S,
+        deadline_s=SAMPLE_S,
     )
     yield from elastic(context, task)
 

@@ -24,6 +24,7 @@ from holdfast.vocabulary.machines import MachineType
 from holdfast.vocabulary.pools import (
     GPU_RESOURCE,
     LABEL_FLEX_START,
+    LABEL_POOL_CLASS,
     Pool,
     Taint,
     silence_tolerations,
@@ -106,6 +107,8 @@ class PodSettings:
     """Each index of the Job trains a run of its own."""
     selector: dict[str, str] = field(default_factory=dict[str, str])
     """Node selector in addition to the pool's."""
+    avoided_classes: tuple[str, ...] = ()
+    """Pool classes on whose nodes the pod must not run, though it has their GPU."""
     env: dict[str, str] = field(default_factory=dict[str, str])
     from_pod: dict[str, str] = field(default_factory=dict[str, str])
     """Variable -> field of the pod, as the downward API names it. Listed before `env`, which may
@@ -161,6 +164,7 @@ def template(context: RenderContext, work: PodSettings) -> client.V1PodTemplateS
         termination_grace_period_seconds=work.grace_s,
         node_selector=(selector | work.selector) or None,
         tolerations=_tolerations(work),
+        affinity=_avoid(work.avoided_classes),
         security_context=client.V1PodSecurityContext(
             run_as_non_root=True,
             run_as_user=USER,
@@ -175,6 +179,25 @@ def template(context: RenderContext, work: PodSettings) -> client.V1PodTemplateS
     )
     metadata = client.V1ObjectMeta(labels=labels, annotations=work.annotations or None)
     return client.V1PodTemplateSpec(metadata=metadata, spec=spec)
+
+
+def _avoid(classes: tuple[str, ...]) -> client.V1Affinity | None:
+    """Keeps a pod away from classes of pools.
+
+    Kueue counts GPUs and knows no machines: it would lend eight of them on nodes of one.
+    """
+    if not classes:
+        return None
+    requirement = client.V1NodeSelectorRequirement(
+        key=LABEL_POOL_CLASS, operator="NotIn", values=list(classes)
+    )
+    term = client.V1NodeSelectorTerm(match_expressions=[requirement])
+    required = client.V1NodeSelector(node_selector_terms=[term])
+    return client.V1Affinity(
+        node_affinity=client.V1NodeAffinity(
+            required_during_scheduling_ignored_during_execution=required
+        )
+    )
 
 
 def _tolerations(work: PodSettings) -> list[Any]:

@@ -57,6 +57,7 @@ from holdfast.vocabulary.pools import GPU_TAINT, QUEUED_TAINT, Pool, Role, flex_
 from holdfast.vocabulary.roles import NAMESPACE_BATCH, NAMESPACE_TRAINING
 
 DAY_S = 86_400
+SAMPLE_S = 30 * DAY_S
 INDEX = f"$({ENV_COMPLETION_INDEX})"  # the kubelet puts the number in
 NODES = 2
 FLEX_NODES = 4
@@ -92,7 +93,7 @@ def _sample_gang(context: RenderContext) -> Iterator[Body]:
         work=replace(work, priority=PRIORITY_FLEX),
         pods=NODES,
         queue="spot",
-        deadline_s=7 * DAY_S,
+        deadline_s=SAMPLE_S,
     )
     yield gang(context, add_rendezvous(task))
     reason = (
@@ -348,7 +349,7 @@ def sweep(context: RenderContext) -> Body:
     """Builds a Job of which each index trains a run of its own."""
     name = "train-sweep"
     work = spot_work(context, name, context.training, PlacementRule.TRAINING, run=f"{name}-{INDEX}")
-    return job(context, Task(pods=2, deadline_s=7 * DAY_S, queue="spot", work=work))
+    return job(context, Task(pods=2, deadline_s=SAMPLE_S, queue="spot", work=work))
 
 
 def _flex_work(
@@ -390,7 +391,7 @@ def flex(context: RenderContext, accelerator: str) -> Iterator[Body]:
     work = _flex_work(context, name, accelerator, f"{name}-{INDEX}")
     pods = min(FLEX_NODES, context.flex_gpus(accelerator) // work.size.gpus)
     if pods and context.trains(name):
-        yield job(context, Task(pods=pods, deadline_s=7 * DAY_S, queue="flex", work=work))
+        yield job(context, Task(pods=pods, deadline_s=SAMPLE_S, queue="flex", work=work))
 
 
 def queued(context: RenderContext, accelerator: str) -> Iterator[Body]:

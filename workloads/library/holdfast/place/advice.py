@@ -11,7 +11,7 @@ import numpy as np
 from holdfast.cost.prices import Quote
 from holdfast.place import elastic, policies, preemption_rate
 from holdfast.place.job import Job
-from holdfast.place.options import Case, Option, World
+from holdfast.place.options import Case, Option, World, in_time
 from holdfast.place.policies import Policy
 from holdfast.place.scenarios import flex_waits
 from holdfast.place.simulation import side_by_side, simulate
@@ -106,6 +106,9 @@ def quote(job: Job, world: World, region: str, capacity: Capacity) -> Quote | No
 
     Returns None if there is no price, or no machine is sold on this capacity.
     """
+    if job.offers:
+        offered = job.offers.get(capacity)
+        return offered.quote if offered else None
     machine = job.machine_for(capacity)
     if machine is None:
         return None
@@ -171,7 +174,29 @@ def options(job: Job, world: World, region: str) -> list[Option]:
         ]
     if job.elastic:
         rows.append(_elastic(job, world, region))
-    return rows
+    return [_compare(job, row) for row in rows]
+
+
+def _compare(job: Job, option: Option) -> Option:
+    """Return the option, marked if no job of the platform runs so."""
+    if not job.offers or option.refused or option.unavailable:
+        return option
+    reason = ""
+    spot_only = option.placement is Placement.SPOT and not option.policy.startswith("elastic")
+    if job.elastic and spot_only:
+        reason = "for comparison: the job is an elastic gang"
+    elif option.policy == policies.HYBRID.shown:
+        reason = "for comparison: no job is moved at once and back"
+    elif in_time(option):
+        reason = job.offers[_find_cheaper(option)].bound
+    return replace(option, unavailable=reason)
+
+
+def _find_cheaper(option: Option) -> Capacity:
+    """Return the capacity that an option leaves in time."""
+    if option.placement is Placement.FLEX_START:
+        return Capacity.FLEX_START
+    return Capacity.SPOT
 
 
 def _cheapest(in_time: list[Option]) -> Option:
@@ -252,6 +277,9 @@ def _flex(
         policy=policy.shown if in_time else "wait in the queue",
         region=region,
     )
+    if job.sharded:
+        reason = "a lost node of a sharded gang comes back after hours in a queue, or never"
+        return replace(option, refused=reason)
     if not job.resumable and not job.batch and job.hours + job.restart_h > FLEX_MAX_RUN_H:
         reason = f"the job cannot resume and is longer than the {FLEX_MAX_RUN_H:.0f} h of a node"
         return replace(option, refused=reason)
@@ -324,11 +352,13 @@ def add_price(
     price = quote(job, world, option.region, capacities[0])
     if reason or price is None:
         return replace(option, refused=reason)
+    offers = [job.offers[capacity].refused for capacity in capacities if job.offers]
     return replace(
         option,
         usd_per_hour=price.usd,
         inferred=price.inferred,
         cases=cases,
+        unavailable=next(filter(None, offers), ""),
     )
 
 
@@ -342,7 +372,7 @@ def _explain_unsold(job: Job, world: World, region: str, capacity: Capacity) -> 
             f"{job.machine.name} is not sold {phrase}, and no larger machine makes up"
             f" {job.gpus} GPUs"
         )
-    if world.prices.quote(machine, region, capacity) is None:
+    if quote(job, world, region, capacity) is None:
         return f"no {capacity.value} price of {machine.name} in {region}"
     return ""
 

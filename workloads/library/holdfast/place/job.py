@@ -3,9 +3,10 @@
 import difflib
 import math
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
-from holdfast.cost.prices import reference_machine
+from holdfast.cost.prices import Quote, reference_machine
 from holdfast.support import node_range
 from holdfast.support.errors import InputError
 from holdfast.support.values import between, duration_s
@@ -31,6 +32,19 @@ _NOISE = re.compile(r"nvidia|tesla|gpu$|sxm\d?|pcie|gi?b(?!\d)|[^a-z0-9]")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Offered:
+    """What a platform has for a job on one capacity."""
+
+    machine: MachineType
+    quote: Quote | None
+    """Price of all machines of the job an hour; None without a price."""
+    refused: str = ""
+    """Why the job cannot take it. Its figures are then only for comparison."""
+    bound: str = ""
+    """Why the mover cannot take the job from it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
     accelerator: str
     gpus: int
@@ -51,8 +65,12 @@ class Job:
 
     The other nodes stay when one is lost.
     """
-    offered: frozenset[str] = frozenset()
-    """The machine types that may be used, as those of a platform's pools; empty: any."""
+    limit_h: float = math.inf
+    """The hours after which the job is stopped, waits included."""
+    pods: int = 0
+    """The pods of a job on a platform; 0: as many as machines of the price list are needed."""
+    offers: Mapping[Capacity, Offered] = field(default_factory=dict[Capacity, Offered])
+    """What a platform has, by the capacity of the price list; empty: all that Google sells."""
 
     def __post_init__(self) -> None:
         between(
@@ -87,16 +105,14 @@ class Job:
         # Without a machine no option could name one, or say why it is refused.
         if any(self.machine_for(capacity) for capacity in Capacity):
             return
-        allowed = ", ".join(sorted(self.offered))
-        if not allowed:
-            machines = MACHINE_TYPES.values()
-            sizes = {m.gpus for m in machines if m.accelerator == self.accelerator}
-            allowed = f"multiples of {' or '.join(map(str, sorted(sizes)))}"
+        machines = MACHINE_TYPES.values()
+        sizes = {m.gpus for m in machines if m.accelerator == self.accelerator}
+        allowed = f"multiples of {' or '.join(map(str, sorted(sizes)))}"
         raise InputError(
             f"no machine with {self.accelerator} makes up {self.gpus} GPUs",
             got=self.gpus,
             allowed=allowed,
-            fix="take another number of GPUs, or another platform",
+            fix="take another number of GPUs",
         )
 
     def _check_elastic(self) -> None:
@@ -129,13 +145,16 @@ class Job:
         Training takes the largest, a queue the one with the least host for a GPU; among equals the
         usual machine is taken. Returns None if none is sold on this capacity.
         """
+        if self.offers:
+            offered = self.offers.get(capacity)
+            return offered.machine if offered else None
         usual = reference_machine(self.accelerator)
         machines = MACHINE_TYPES.values()
         fitting = [m for m in machines if self._fits(m) and is_sold(m, capacity)]
         # Items of a queue do not talk, so a larger machine only adds the price of its cores and
         # memory. Which of them the predictor needs, only the platform knows: without one it is the
         # usual machine.
-        if self.batch and (self.offered or usual not in fitting):
+        if self.batch and usual not in fitting:
             return min(fitting, key=_host_share, default=None)
         # A gang talks within a machine for free.
         sizes = [machine.gpus for machine in fitting]
@@ -145,8 +164,6 @@ class Job:
 
     def _fits(self, machine: MachineType) -> bool:
         if machine.accelerator != self.accelerator or self.gpus % machine.gpus:
-            return False
-        if self.offered and machine.name not in self.offered:
             return False
         # Its GPUs sit on two boards with less memory each; no row of the price table fits.
         if "mega" in machine.name:
@@ -163,7 +180,7 @@ class Job:
 
     @property
     def nodes(self) -> int:
-        return self.gpus // self.machine.gpus
+        return self.pods or self.gpus // self.machine.gpus
 
 
 def _host_share(machine: MachineType) -> tuple[float, float, bool, int]:
@@ -251,7 +268,6 @@ def parse_job(
     deadline: str,
     nodes: str,
     checkpoint: str,
-    offered: frozenset[str],
 ) -> Job:
     """Return the job of the options of `place`. Raises InputError, which names the option."""
     min_nodes, max_nodes = node_range.parse(nodes, MAX_GPUS) if nodes else (0, 0)
@@ -265,5 +281,4 @@ def parse_job(
         batch=batch,
         min_nodes=min_nodes,
         max_nodes=max_nodes,
-        offered=offered,
     )

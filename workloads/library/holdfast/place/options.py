@@ -27,12 +27,14 @@ class World:
     churn: Churn
     spot_wait_h: float | None = None
     """Median wait for Spot; None: as in the record."""
+    zones: tuple[str, ...] = ()
+    """The zones in which the job may start, or regions; empty: any region of the record."""
 
     def scenarios(self, job: Job, nodes: int = 0) -> tuple[Scenario, ...]:
         """Return the scenarios of the job's gang, or of `nodes` nodes, from best to worst."""
         # A queue goes on with the nodes that it has; a gang asks for all of them at once.
         gang = 1 if job.batch else nodes or job.nodes
-        return scenarios.list_scenarios(job.accelerator, gang, self.spot_wait_h)
+        return scenarios.list_scenarios(job.accelerator, gang, self.spot_wait_h, self.zones)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +75,8 @@ class Option:
     cases: tuple[Case, ...] = ()
     """One for each scenario; none if the option is refused."""
     refused: str = ""
+    unavailable: str = ""
+    """Why the job cannot take it on its platform: its figures are for comparison."""
 
     @property
     def usual(self) -> Case:
@@ -88,19 +92,24 @@ class Option:
     def mean_usd(self) -> float:
         return self.usual.mean_usd
 
-    def costs_as(self, cheapest: "Option") -> bool:
+    def usd_with_time(self, hour_usd: float) -> float:
+        """Return the mean cost, if each hour until the end costs `hour_usd` in addition."""
+        return self.mean_usd + hour_usd * float(np.mean(self.usual.finish_h))
+
+    def costs_as(self, cheapest: "Option", hour_usd: float = 0.0) -> bool:
         """Return whether the difference in price is noise, or too small to decide anything."""
         # Both means are of samples: the difference of two has the spread of both.
-        noise = math.hypot(_standard_error(self), _standard_error(cheapest))
-        difference = abs(self.mean_usd - cheapest.mean_usd)
-        return difference <= max(SAME_USD * cheapest.mean_usd, NOISE * noise)
+        noise = math.hypot(_standard_error(self, hour_usd), _standard_error(cheapest, hour_usd))
+        least_usd = cheapest.usd_with_time(hour_usd)
+        difference = abs(self.usd_with_time(hour_usd) - least_usd)
+        return difference <= max(SAME_USD * least_usd, NOISE * noise)
 
     def finish_at(self, percent: float) -> float:
         return self.usual.finish_at(percent)
 
 
-def _standard_error(option: Option) -> float:
-    usd = option.usual.usd
+def _standard_error(option: Option, hour_usd: float) -> float:
+    usd = option.usual.usd + hour_usd * option.usual.finish_h
     return float(np.std(usd)) / math.sqrt(len(usd))
 
 

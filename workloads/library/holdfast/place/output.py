@@ -10,7 +10,7 @@ import sys
 from typing import Any
 
 from holdfast.cost import prices as price_table
-from holdfast.place import advice, matrix, policies
+from holdfast.place import advice, matrix, policies, recommendation
 from holdfast.place.break_even import Estimate, Flip
 from holdfast.place.job import Job
 from holdfast.place.options import Case, Option, in_time
@@ -102,7 +102,17 @@ def _price(
     return f"{quote.usd:.4f}{'*' if quote.inferred else ''}"
 
 
-def print_answer(job: Job, answer: Answer, *, as_json: bool) -> None:
+def print_answer(
+    job: Job,
+    answer: Answer,
+    *,
+    as_json: bool,
+    where: str = "",
+) -> None:
+    """Print the table, the choice and what it rests on.
+
+    where: a sentence about the machines of a platform.
+    """
     if as_json:
         print(json.dumps(make_body(job, answer), indent=2))
         return
@@ -115,7 +125,20 @@ def print_answer(job: Job, answer: Answer, *, as_json: bool) -> None:
     late = ", share late" if math.isfinite(job.deadline_h) else ""
     print(f"each scenario: mean cost, done after p50/p95 hours{late}; * price inferred\n")
     print(f"{answer.recommended.placement.value} in {answer.region}: {answer.reason}")
+    print(describe_end(answer.recommended))
+    print(where or f"{answer.region} is a region of the price list, not that of your platform.")
     print("\n".join(_notes(job, answer)))
+
+
+def describe_end(option: Option) -> str:
+    """Return one sentence with the likely and the bad end of an option."""
+    likely = _hours(option.finish_at(50))
+    bad = _hours(option.finish_at(95))
+    worst = _hours(max(case.finish_at(95) for case in option.cases))
+    if worst == bad == likely:
+        return f"It ends after {likely} h."
+    text = f"It likely ends after {likely} h; a bad end (1 in 20) is {bad} h"
+    return f"{text}." if worst == bad else f"{text}, {worst} h in the worst scenario."
 
 
 def _notes(job: Job, answer: Answer) -> list[str]:
@@ -124,6 +147,10 @@ def _notes(job: Job, answer: Answer) -> list[str]:
     notes.append(f"preemptions: {world.churn.per_hour:.3g} a node-hour ({world.churn.basis})")
     assumptions = "flex-start queue 30 min (median), on-demand always granted"
     notes.append(f"assumed: restart {job.restart_h * 60:g} min, {assumptions}")
+    later_usd = recommendation.later_usd(job, answer.options)
+    if later_usd:
+        share = f"{recommendation.LATER_SHARE:.0%} of on-demand"
+        notes.append(f"an hour later counts as {usd(later_usd)} ({share}), as no deadline is given")
     interval = checkpoint_s(job, answer)
     if interval:
         notes.append(f"checkpoint every {interval} s of work on Spot{_copies(job, interval)}")
@@ -168,7 +195,7 @@ def _row(job: Job, option: Option, recommended: bool, scenarios: int) -> tuple[s
         return (*head, "-", *("-",) * scenarios, option.refused)
     price = f"{option.usd_per_hour:.2f}{'*' if option.inferred else ''}"
     cells = (_cell(job, case) for case in option.cases)
-    return (*head, price, *cells, "<- chosen" if recommended else "")
+    return (*head, price, *cells, "<- chosen" if recommended else option.unavailable)
 
 
 def _cell(job: Job, case: Case) -> str:
@@ -198,6 +225,8 @@ def make_body(job: Job, answer: Answer) -> dict[str, Any]:
             "needs_mover": needs_mover(answer.recommended),
         },
         "reason": answer.reason,
+        "end": describe_end(answer.recommended),
+        "hour_later_usd": recommendation.later_usd(job, answer.options),
         "scenarios": [{"name": scenario.name, "basis": scenario.basis} for scenario in scenarios],
         "options": [_option_body(option, names) for option in answer.options],
         "break_even": _flip_body(answer.flip),
@@ -254,6 +283,7 @@ def _option_body(option: Option, names: list[str]) -> dict[str, Any]:
         "placement": option.placement.value,
         "how": option.policy,
         "refused": option.refused or None,
+        "unavailable": option.unavailable or None,
     }
     if option.refused:
         return head

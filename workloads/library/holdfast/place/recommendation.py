@@ -2,7 +2,7 @@
 
 import math
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from holdfast.cost.prices import load
@@ -22,13 +22,21 @@ SAME_LATE = 0.002
 # sooner.
 WORTH_USD = 0.05
 WORTH_TIME = 0.10
+# The price of an hour later for a job without a deadline, as a share of its on-demand price.
+# Why: infra/decisions/0124.
+LATER_SHARE = 0.10
 
 
-def make_world(job: Job, churn: str = "", spot_wait_h: float | None = None) -> World:
+def make_world(
+    job: Job,
+    churn: str = "",
+    spot_wait_h: float | None = None,
+    zones: tuple[str, ...] = (),
+) -> World:
     """Return the beliefs about capacity for this job; what is left out is assumed.
 
     churn: preemptions a node-hour as `0.1`, or the path of what `holdfast churn --json` printed.
-    spot_wait_h: a median.
+    spot_wait_h: a median. zones: those in which the job may start.
     """
     if spot_wait_h is not None:
         between(
@@ -38,6 +46,7 @@ def make_world(job: Job, churn: str = "", spot_wait_h: float | None = None) -> W
         prices=load(),
         churn=_choose_churn(job.accelerator, churn),
         spot_wait_h=spot_wait_h,
+        zones=zones,
     )
 
 
@@ -72,6 +81,9 @@ def answer(job: Job, world: World, region: str = "") -> Answer:
     region: where the data may be, as `us-central1`, `europe` or `europe,us-east4`; empty: anywhere.
     Raises InputError if there is no such region, and Unjudged if no option keeps the deadline.
     """
+    if job.offers:
+        # A platform has one region, in which its pools are.
+        return answer_in(job, world, region)
     # Where time is short, most of the hours are bought on demand, and Spot's price says little.
     tight = Deadline.of(job.hours, job.deadline_h) is Deadline.TIGHT
     names = select_regions(world.prices.regions(job.accelerator), region)
@@ -79,19 +91,37 @@ def answer(job: Job, world: World, region: str = "") -> Answer:
     ranked = break_even.estimates(job, world, names, with_spot=not tight)
     late_options: list[Option] = []
     for estimate in ranked:
-        options = advice.options(job, world, estimate.region)
+        local = replace(world, zones=(estimate.region,))
+        options = advice.options(job, local, estimate.region)
         if select_in_time(job, options):
             break
         late_options += options
     else:
-        options = late_options
-    # Raises with every reason if no region keeps the deadline.
+        # Raises with every reason: no region keeps the deadline.
+        choose(job, late_options)
+    elsewhere: list[Estimate] = []
+    for other in ranked:
+        if other.region != estimate.region and other.usd < math.inf:
+            elsewhere.append(other)
+    return _make_answer(job, local, options, tuple(elsewhere))
+
+
+def answer_in(job: Job, world: World, region: str) -> Answer:
+    """Return the options of a platform in its region, with one recommended.
+
+    Raises Unjudged if no option can be taken and keeps the deadline.
+    """
+    return _make_answer(job, world, advice.options(job, world, region), ())
+
+
+def _make_answer(
+    job: Job,
+    world: World,
+    options: list[Option],
+    elsewhere: tuple[Estimate, ...],
+) -> Answer:
     recommended = choose(job, options)
     flip = break_even.flip(job, world, recommended.region)
-    elsewhere: list[Estimate] = []
-    for estimate in ranked:
-        if estimate.region != recommended.region and estimate.usd < math.inf:
-            elsewhere.append(estimate)
     return Answer(
         world=world,
         region=recommended.region,
@@ -99,7 +129,7 @@ def answer(job: Job, world: World, region: str = "") -> Answer:
         recommended=recommended,
         flip=flip,
         reason=explain(job, world, options, recommended, flip),
-        elsewhere=tuple(elsewhere),
+        elsewhere=elsewhere,
     )
 
 
@@ -130,8 +160,14 @@ def _matches(region: str, names: list[str]) -> bool:
 
 
 def select_in_time(job: Job, options: list[Option]) -> list[Option]:
-    """Return the options with a price that keep the deadline in every scenario."""
-    priced = [option for option in options if not option.refused]
+    """Return the options with a price that can be taken and keep the deadline in every scenario.
+
+    The bad end of the middle scenario comes before the job is stopped.
+    """
+    priced: list[Option] = []
+    for option in options:
+        if not (option.refused or option.unavailable) and option.finish_at(95) < job.limit_h:
+            priced.append(option)
     if math.isinf(job.deadline_h):
         return priced
     return [option for option in priced if option.late <= LATE_ALLOWED]
@@ -145,14 +181,11 @@ def choose(job: Job, options: list[Option]) -> Option:
     """
     candidates = select_in_time(job, options)
     if not candidates:
-        reasons = [
-            f"{o.policy}: " + (o.refused or f"{o.late:.0%} late in the worst scenario")
-            for o in options
-        ]
+        reasons = [f"{option.policy}: {describe_failure(job, option)}" for option in options]
         raise Unjudged(
             "no option has a price, an end and keeps the deadline: " + "; ".join(reasons)
         )
-    cheapest = _find_cheapest(job, candidates)
+    cheapest = _find_cheapest(job, candidates, later_usd(job, options))
     max_usd = cheapest.mean_usd * (1 + WORTH_USD)
     early_h = cheapest.finish_at(95) * (1 - WORTH_TIME)
     affordable = [option for option in candidates if option.mean_usd <= max_usd]
@@ -160,13 +193,37 @@ def choose(job: Job, options: list[Option]) -> Option:
     return min(early, key=lambda option: option.finish_at(95), default=cheapest)
 
 
-def _find_cheapest(job: Job, candidates: list[Option]) -> Option:
-    """Return the first of equals in the order of the table.
+def describe_failure(job: Job, option: Option) -> str:
+    """Return why an option is not one of those to choose from."""
+    reason = option.refused or option.unavailable
+    if reason:
+        return reason
+    if option.finish_at(95) >= job.limit_h:
+        return f"done after {option.finish_at(95):,.1f} h (p95), stopped after {job.limit_h:g} h"
+    return f"{option.late:.0%} late in the worst scenario"
+
+
+def later_usd(job: Job, options: list[Option]) -> float:
+    """Return the price of one hour later, for all machines of the job; 0 with a deadline.
+
+    Where on-demand has no price, the most expensive capacity stands for it.
+    """
+    if math.isfinite(job.deadline_h):
+        return 0.0
+    prices = [option.usd_per_hour for option in options if not option.refused]
+    for option in options:
+        if option.placement is Placement.ON_DEMAND and not option.refused:
+            prices = [option.usd_per_hour]
+    return LATER_SHARE * max(filter(math.isfinite, prices), default=0.0)
+
+
+def _find_cheapest(job: Job, candidates: list[Option], hour_usd: float) -> Option:
+    """Return the cheapest option, with its hours priced; the first of equals in the table's order.
 
     Simulated means decide nothing that another sample would undo.
     """
-    cheapest = min(candidates, key=lambda option: option.mean_usd)
-    equals = [option for option in candidates if option.costs_as(cheapest)]
+    cheapest = min(candidates, key=lambda option: option.usd_with_time(hour_usd))
+    equals = [option for option in candidates if option.costs_as(cheapest, hour_usd)]
     if math.isinf(job.deadline_h):
         return equals[0]
     most_punctual = min(option.late for option in equals)
@@ -195,7 +252,8 @@ def explain(
             late = "on time if on-demand is granted" if has_deadline else "it never waits"
             return f"{recommended.policy}: {saving}, {late}; {turn}."
         case Placement.ON_DEMAND:
-            return f"no preemptible capacity keeps the deadline or saves money here; {turn}."
+            reason = "keeps the deadline" if has_deadline else "is worth its wait"
+            return f"no preemptible capacity {reason} or saves money here; {turn}."
 
 
 def _describe_saving(options: list[Option], recommended: Option) -> str:

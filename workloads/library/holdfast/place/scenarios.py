@@ -19,8 +19,8 @@ from holdfast.place.simulation_arrays import Bools, Floats, Ints
 RECORD = Path(__file__).with_name("availability.json")
 RECORDED_GPU = "nvidia-h100-80gb"
 LARGEST_GANG = 16
-# A zone or week in which the gang could start less often than this is left out: a job would not be
-# sent there.
+# A region or week in which the gang could start less often than this is left out: a job would not
+# be sent there.
 HOPELESS = 0.02
 QUANTILES = np.linspace(0.0, 1.0, 401)
 FLEX_WAIT_H = (1.5, 0.5)
@@ -33,22 +33,21 @@ STATED = "as stated"
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Waits:
-    """Waits in hours as quantiles, a row for each zone."""
+    """Waits in hours as quantiles, a row for each region.
+
+    A job starts in any zone of its region, and a run stays in one region.
+    """
 
     first_h: Floats
     """Wait at any moment until the gang can start; 0 while it can."""
     later_h: Floats
-    """Wait after an eviction until the gang can start again."""
-    one_zone: bool = True
-    """A gang stays in its zone; single nodes come from any zone of their pool."""
+    """Wait after a zone lost the gang until it can start again, there or in another zone."""
 
     def draw(self, rng: np.random.Generator, count: int, per_path: int) -> Floats:
         """Draw the waits before each of `per_path` starts, a row for each run."""
-        zones_per_run = 1 if self.one_zone else per_path
-        zone = rng.integers(len(self.first_h), size=(count, zones_per_run))
-        first = _inverse(self.first_h, zone[:, :1], rng.random((count, 1)))
-        later_zone = zone if self.one_zone else zone[:, 1:]
-        later = _inverse(self.later_h, later_zone, rng.random((count, per_path - 1)))
+        region = rng.integers(len(self.first_h), size=(count, 1))
+        first = _inverse(self.first_h, region, rng.random((count, 1)))
+        later = _inverse(self.later_h, region, rng.random((count, per_path - 1)))
         return np.hstack([first, later])
 
     def mean_billed_h(self, keep_h: float) -> float:
@@ -66,11 +65,15 @@ class Scenario:
 
 @cache
 def list_scenarios(
-    accelerator: str, gang: int, spot_wait_h: float | None = None
+    accelerator: str,
+    gang: int,
+    spot_wait_h: float | None = None,
+    zones: tuple[str, ...] = (),
 ) -> tuple[Scenario, ...]:
     """Return the scenarios from the best to the worst.
 
-    spot_wait_h: a median that the user knows, in place of the record.
+    spot_wait_h: a median that the user knows, in place of the record. zones: where the job may
+    start, as zones or regions; empty: in any region of the record.
     """
     no_wait = np.zeros((1, len(QUANTILES)))
     at_once = Scenario(
@@ -80,7 +83,7 @@ def list_scenarios(
     )
     if spot_wait_h is not None:
         return at_once, _make_median_scenario(spot_wait_h)
-    return at_once, *_make_record_scenarios(accelerator, gang)
+    return at_once, *_make_record_scenarios(accelerator, gang, zones)
 
 
 def _make_median_scenario(spot_wait_h: float) -> Scenario:
@@ -93,40 +96,89 @@ def _make_median_scenario(spot_wait_h: float) -> Scenario:
     )
 
 
-def _make_record_scenarios(accelerator: str, gang: int) -> tuple[Scenario, Scenario]:
-    zones = _select_zones(accelerator, min(gang, LARGEST_GANG))
-    name, week = _find_worst_week(zones)
-    records = list(zones.values())
-    available = np.concatenate(records).mean()
+def _make_record_scenarios(
+    accelerator: str, gang: int, zones: tuple[str, ...]
+) -> tuple[Scenario, Scenario]:
+    size = min(gang, LARGEST_GANG)
+    all_regions = _list_regions(size)
+    asked = _list_regions(size, zones) if zones and accelerator == RECORDED_GPU else []
+    regions = asked or _select_better(all_regions, accelerator)
+    # Of any region: the record is too short for the worst week of one.
+    name, week = _find_worst_week(all_regions)
+    available = np.mean([region.up.mean() for region in regions])
     assumption = "" if accelerator == RECORDED_GPU else "; assumed for this GPU"
     nodes = f"{gang} nodes" if gang > 1 else "one node"
+    count = sum(len(region.zones) for region in regions)
+    place = regions[0].name if len(regions) == 1 else f"{len(regions)} regions"
     recorded = Scenario(
         name=RECORDED,
-        waits=_measure_waits(records, one_zone=gang > 1),
+        waits=_measure_waits(regions),
         basis=(
-            f"{len(zones)} zones of H100 in {_load_record()['from'][:7]}: {nodes} could start"
+            f"{count} zones of H100 in {place}, {_load_record()['from'][:7]}: {nodes} could start"
             f" {available:.0%} of the time{assumption}"
         ),
     )
     worst = Scenario(
         name=WORST_WEEK,
-        waits=_measure_waits([week], one_zone=gang > 1),
-        basis=f"one week of {name}: {week.mean():.0%}{assumption}",
+        waits=_measure_waits([week]),
+        basis=f"one week of {name}: {week.up.mean():.0%}{assumption}",
     )
     return recorded, worst
 
 
-def _find_worst_week(zones: dict[str, Bools]) -> tuple[str, Bools]:
-    """Return the zone and the half of its record with the longest mean wait.
+@dataclass(frozen=True, slots=True, eq=False)
+class _Region:
+    """Zones of one region in the record: whether the gang could start, tick by tick."""
+
+    name: str
+    zones: tuple[Bools, ...]
+
+    @property
+    def up(self) -> Bools:
+        """Whether it could start in any zone: a pool takes machines in each of its zones."""
+        return np.logical_or.reduce(self.zones)
+
+    def half(self, number: int) -> "_Region":
+        halves = [np.array_split(zone, 2)[number] for zone in self.zones]
+        return _Region(self.name, tuple(halves))
+
+
+def _list_regions(size: int, wanted: tuple[str, ...] = ()) -> list[_Region]:
+    """Return the regions of the record, with only their wanted zones if any are named."""
+    zones_by_region: dict[str, list[Bools]] = {}
+    for zone, counts in record().items():
+        region = zone.rpartition("-")[0]
+        if not wanted or zone in wanted or region in wanted:
+            zones_by_region.setdefault(region, []).append(counts >= size)
+    regions: list[_Region] = []
+    for name, zones in zones_by_region.items():
+        region = _Region(name, tuple(zones))
+        if region.up.mean() >= HOPELESS:
+            regions.append(region)
+    return regions
+
+
+def _select_better(regions: list[_Region], accelerator: str) -> list[_Region]:
+    """Return all regions, for other GPUs the better half of them, since H100 is the scarcest."""
+    if accelerator == RECORDED_GPU:
+        return regions
+    ranked = sorted(regions, key=lambda region: -float(region.up.mean()))
+    return ranked[: math.ceil(len(ranked) / 2)]
+
+
+def _find_worst_week(regions: list[_Region]) -> tuple[str, _Region]:
+    """Return the region and the half of its record with the longest mean wait.
 
     The mean wait from any moment decides: many short outages are a smaller loss than one of days.
     """
-    halves: list[tuple[str, Bools]] = []
-    for zone, up in zones.items():
-        for half in np.array_split(up, 2):
-            if half.mean() >= HOPELESS:
-                halves.append((zone, half))
-    return max(halves, key=lambda half: _measure_zone(half[1])[0].mean())
+    halves: list[_Region] = []
+    for region in regions:
+        for number in (0, 1):
+            half = region.half(number)
+            if half.up.mean() >= HOPELESS:
+                halves.append(half)
+    worst = max(halves, key=lambda half: _measure_first_h(half.up).mean())
+    return worst.name, worst
 
 
 @cache
@@ -153,46 +205,40 @@ def record() -> dict[str, Ints]:
     return {zone: _decode(text) for zone, text in _load_record()["zones"].items()}
 
 
-def _select_zones(accelerator: str, size: int) -> dict[str, Bools]:
-    """Return the zones that had the gang, best first.
-
-    For other GPUs only the better half, since H100 is the scarcest.
-    """
-    up = {zone: counts >= size for zone, counts in record().items()}
-    ranked = sorted(up, key=lambda zone: -float(up[zone].mean()))
-    usable = [zone for zone in ranked if up[zone].mean() >= HOPELESS]
-    if accelerator != RECORDED_GPU:
-        usable = usable[: math.ceil(len(usable) / 2)]
-    return {zone: up[zone] for zone in usable}
-
-
-def _measure_waits(zones: list[Bools], *, one_zone: bool) -> Waits:
+def _measure_waits(regions: list[_Region]) -> Waits:
     first_rows: list[Floats] = []
     later_rows: list[Floats] = []
-    for up in zones:
-        first, later = _measure_zone(up)
-        first_rows.append(first)
-        later_rows.append(later)
-    return Waits(first_h=np.stack(first_rows), later_h=np.stack(later_rows), one_zone=one_zone)
+    for region in regions:
+        waits_h = _measure_first_h(region.up)
+        first_rows.append(_tabulate(waits_h))
+        later_rows.append(_tabulate(_measure_later_h(region, waits_h)))
+    return Waits(first_h=np.stack(first_rows), later_h=np.stack(later_rows))
 
 
-def _measure_zone(up: Bools) -> tuple[Floats, Floats]:
-    """Return the quantiles of waits at any moment, and of whole outages."""
-    # Doubled: a wait at the end of the record goes on at its beginning instead of being cut
-    # short.
-    doubled = np.tile(up, 2)
+def _measure_first_h(up: Bools) -> Floats:
+    """Return the wait from each tick until the gang can start."""
+    # Doubled: a wait at the end of the record goes on at its beginning instead of being cut short.
+    up_ticks = np.flatnonzero(np.tile(up, 2))
     ticks = np.arange(len(up))
-    gap_h = _load_record()["gap_seconds"] / 3600.0
-    up_ticks = np.flatnonzero(doubled)
     next_up = up_ticks[np.searchsorted(up_ticks, ticks)]
-    first_h: Floats = (next_up - ticks).astype(np.float64) * gap_h
-    edges = np.flatnonzero(np.diff(doubled.astype(np.int8)))
-    begins_down = ~doubled[edges[:-1] + 1]
-    outages_h = np.diff(edges)[begins_down] * gap_h
-    if not len(outages_h):
-        # Never down in the record: an outage is still shorter than one step of it.
-        outages_h = np.array([gap_h])
-    return _tabulate(first_h), _tabulate(outages_h)
+    return (next_up - ticks).astype(np.float64) * _gap_h()
+
+
+def _measure_later_h(region: _Region, waits_h: Floats) -> Floats:
+    """Return the wait from each tick at which a zone lost the gang; 0 if another zone has it."""
+    losses: list[Floats] = []
+    for zone in region.zones:
+        lost_ticks = np.flatnonzero(zone[:-1] & ~zone[1:]) + 1
+        losses.append(waits_h[lost_ticks])
+    later_h = np.concatenate(losses)
+    if not len(later_h):
+        # Never lost in the record: an outage is still shorter than one step of it.
+        return np.array([_gap_h()])
+    return later_h
+
+
+def _gap_h() -> float:
+    return _load_record()["gap_seconds"] / 3600.0
 
 
 def _tabulate(hours: Floats) -> Floats:

@@ -115,6 +115,10 @@ class Role(StrEnum):
     TRAINING = "training"
 
 
+# The roles of pools whose machines Kueue lends to jobs. Those of a serving pool are its replicas'.
+JOB_ROLES = (Role.BATCH, Role.TRAINING)
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Pool:
     """One GKE node pool. Node counts are totals over all zones."""

@@ -13,7 +13,7 @@ from kubernetes import client
 
 from holdfast.clients.api import Api, Object
 from holdfast.jobs.plan import placement
-from holdfast.jobs.plan.placement import offers
+from holdfast.jobs.plan.offers import offers
 from holdfast.jobs.render import manifests
 from holdfast.ledger.events import Event
 from holdfast.manifests.render_context import RenderContext

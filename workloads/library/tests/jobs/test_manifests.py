@@ -12,7 +12,7 @@ from ruamel.yaml import YAML
 from holdfast.cost import prices
 from holdfast.jobs.file.job_file import OwnJob
 from holdfast.jobs.plan import placement
-from holdfast.jobs.plan.placement import offers
+from holdfast.jobs.plan.offers import offers
 from holdfast.jobs.render import manifests, pod_parts
 from holdfast.jobs.submit import submission
 from holdfast.manifests.pods import KEY_FOLDER
@@ -213,7 +213,7 @@ def test_a_lane_that_nothing_makes_is_refused() -> None:
             "one by one",
             "queued",
         ),
-        ({"gpus": "1xl4", "capacity": "on-demand"}, "no such machines", "spot"),
+        ({"gpus": "2xl4", "capacity": "on-demand"}, "no such machines", "flex-start"),
         (
             {
                 "gpus": "1xa100",
@@ -243,7 +243,8 @@ def test_a_lane_that_nothing_makes_is_refused() -> None:
             "cannot resume",
             "flex-start",
         ),
-        ({"gpus": "none", "capacity": "spot"}, "without GPUs", "on-demand"),
+        ({"gpus": "none", "capacity": "flex-start"}, "without GPUs", "on-demand"),
+        ({"gpus": "none", "capacity": "spot", "cpus": 64}, "holds a pod", "Spot group"),
         ({"gpus": "1xl4", "capacity": "spot", "scratch": "500Gi"}, "has 49 GiB", "flex-start"),
         ({"gpus": "1xl4", "capacity": "spot", "scratch": "48Gi"}, "takes 50 GiB", "flex-start"),
         (
@@ -309,7 +310,7 @@ def test_queued_gang_may_requeue_until_its_deadline() -> None:
     )
     gang = render(own(**fields))[-1]
     assert gang["spec"]["failurePolicy"]["maxRestarts"] == 5
-    assert ANNOTATION_REQUEUES_FOR not in gang["metadata"]["annotations"]
+    assert gang["metadata"]["annotations"][ANNOTATION_REQUEUES_FOR] == str(30 * 86_400)
 
 
 def test_elastic_gang_has_service_budget_and_the_price_at_full_size() -> None:

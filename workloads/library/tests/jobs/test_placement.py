@@ -10,7 +10,8 @@ import pytest
 from holdfast.controllers.cluster import Cluster
 from holdfast.cost import prices
 from holdfast.jobs.file.job_file import OwnJob
-from holdfast.jobs.plan import placement
+from holdfast.jobs.plan import offers, placement
+from holdfast.jobs.plan.placement import Beliefs
 from holdfast.jobs.render import manifests
 from holdfast.manifests.render_context import RenderContext
 from holdfast.place import plan
@@ -19,9 +20,7 @@ from holdfast.platform import Platform
 from holdfast.support.errors import InputError
 from holdfast.support.values import rfc3339
 from holdfast.vocabulary.kubernetes import LABEL_CLUSTER_QUEUE
-from holdfast.vocabulary.pools import Role
 from infra import describe, environments
-from infra.environments.capacity import NodeGroup
 from tests.platforms import load
 from workloads.library.tests.jobs.test_job_file import own
 from workloads.manifests import queueing
@@ -29,23 +28,19 @@ from workloads.manifests import queueing
 PRICES = prices.load()
 
 
-def with_on_demand(accelerator: str, machine: str) -> Platform:
-    """The example with on-demand machines of this GPU for jobs."""
-    group = NodeGroup(
-        name=f"demand-{accelerator.rpartition('-')[2]}",
-        role=Role.TRAINING,
-        machine_types=(machine,),
-        accelerator=accelerator,
-        gpus_per_node=1,
-        max_nodes=4,
-    )
+EXAMPLE = load("example")
+
+
+def without_on_demand() -> Platform:
+    """The example without on-demand machines for jobs."""
     example = environments.load("example")
-    return describe.platform(replace(example, groups=(*example.groups, group)))
+    groups = [group for group in example.groups if not group.name.startswith("demand-")]
+    return describe.platform(replace(example, groups=tuple(groups)))
 
 
-def place_and_render(job: OwnJob, env: Platform) -> tuple[Plan, Any]:
+def place_and_render(job: OwnJob, env: Platform, churn: str = "") -> tuple[Plan, Any]:
     """Returns the plan of the job, and the linted object that carries it."""
-    placed = placement.place(job, env, PRICES)
+    placed = placement.place(job, env, PRICES, Beliefs(churn=churn))
     assert placed.plan is not None, placed.reason
     body = manifests.bodies(job, RenderContext(env), placed)[-1]
     manifests.judge("job.yaml", manifests.text(env.name, [body]), env)
@@ -58,7 +53,7 @@ def flavors(env: Platform) -> dict[str, Any]:
 
 
 def test_job_with_deadline_carries_its_policy_and_names_no_capacity() -> None:
-    env = with_on_demand("nvidia-l4", "g2-standard-8")
+    env = EXAMPLE
     priced, body = place_and_render(own(gpus="1xl4", hours=40.0, deadline_hours=60.0), env)
     meta = body["metadata"]
     assert meta["labels"]["holdfast.dev/moves"] == "true"
@@ -80,8 +75,9 @@ def test_job_with_deadline_carries_its_policy_and_names_no_capacity() -> None:
 
 
 def test_flex_start_job_is_moved_to_on_demand_in_time() -> None:
-    env = with_on_demand("nvidia-tesla-a100", "a2-highgpu-1g")
-    priced, body = place_and_render(own(gpus="1xa100", hours=48.0, deadline_hours=60.0), env)
+    env = EXAMPLE
+    job = own(gpus="1xa100", hours=48.0, deadline_hours=60.0)
+    priced, body = place_and_render(job, env, "0.5")
     assert (priced.policy, priced.spot_queue, priced.on_demand_queue) == (
         "queue",
         "flex",
@@ -98,7 +94,7 @@ def test_flex_start_job_is_moved_to_on_demand_in_time() -> None:
 
 
 def test_what_is_not_moved_in_time_is_not_promised() -> None:
-    placed = placement.place(own(gpus="1xl4", hours=10.0), load("example"), PRICES)
+    placed = placement.place(own(gpus="1xl4", hours=10.0), EXAMPLE, PRICES)
     assert placed.offer is not None and "%" in placed.reason, "hours without a deadline"
     alone, gang = (
         own(
@@ -111,8 +107,8 @@ def test_what_is_not_moved_in_time_is_not_promised() -> None:
         for n in (1, 2)
     )
     with pytest.raises(InputError, match="keeps the deadline"):
-        placement.place(alone, load("example"), PRICES)  # no A100 on demand
-    priced, _ = place_and_render(gang, with_on_demand("nvidia-tesla-a100", "a2-highgpu-1g"))
+        placement.place(alone, without_on_demand(), PRICES)
+    priced, _ = place_and_render(gang, EXAMPLE)
     assert priced.spot_queue == "spot", "a ProvisioningRequest binds a gang to its nodes"
 
 
@@ -156,15 +152,15 @@ def waits_for(body: Any, flavor: dict[str, str], queue: str) -> set[tuple[str, .
 def test_a_deadline_that_the_environment_cannot_keep_is_refused() -> None:
     tight = own(gpus="1xl4", hours=40.0, deadline_hours=40.5, nodes=9)
     with pytest.raises(InputError, match="keeps the deadline") as refused:
-        placement.place(tight, load("example"), PRICES)
+        placement.place(tight, EXAMPLE, PRICES)
     assert "ON_DEMAND" in refused.value.fix
     with pytest.raises(InputError, match="deadline_hours"):
         own(gpus="1xl4", deadline_hours=40.5)
 
 
 def test_scratch_beyond_every_known_disk_is_warned_of() -> None:
-    env = load("example")
+    env = EXAMPLE
     job = own()
-    assert placement.warn_of_disk(replace(job, scratch="47Gi"), env) == ""
-    warning = placement.warn_of_disk(replace(job, scratch="500Gi"), env)
+    assert offers.warn_of_disk(replace(job, scratch="47Gi"), env) == ""
+    warning = offers.warn_of_disk(replace(job, scratch="500Gi"), env)
     assert "502 GiB" in warning and "49 GiB" in warning

@@ -185,9 +185,8 @@ def test_a_job_that_cannot_resume_does_not_go_to_spot_under_churn() -> None:
 
 
 def test_batch_takes_the_least_host_per_gpu_and_hardly_notices_churn() -> None:
-    offered = frozenset({"g2-standard-32", "g2-standard-24"})
     question = Job(accelerator=L4, gpus=4, hours=50, batch=True)
-    assert replace(question, gpus=8, offered=offered).machine.name == "g2-standard-24"
+    assert question.machine.name == "g2-standard-8"
     calm, rough = (
         by(advice.options(question, world(c), REGION))[Placement.SPOT].mean_usd for c in (0.01, 0.3)
     )

@@ -30,7 +30,8 @@ def run(*arguments: str) -> tuple[int, str]:
 
 
 def place_json(*arguments: str) -> dict[str, Any]:
-    return json.loads(run("place", *arguments, "--json")[1])
+    where = () if {"--job", "--platform"} & set(arguments) else ("--anywhere",)
+    return json.loads(run("place", *where, *arguments, "--json")[1])
 
 
 DATED = ("--gpu", "a100", "--gpus", "8", "--hours", "40", "--deadline", "72h")
@@ -56,18 +57,18 @@ def test_place_prints_one_json_object_with_every_option_in_every_scenario() -> N
 
 def test_answer_has_table_choice_and_basis_in_25_lines() -> None:
     place = get_command(app).commands["place"]  # pyright: ignore[reportAttributeAccessIssue]
-    assert len(place.params) <= 12
+    assert len(place.params) <= 13
     for arguments in (
         (*DATED, "--nodes", "4..8", "--region", REGION),
         ("--gpu", "a100-80", "--hours", "9"),
     ):
-        code, out = run("place", *arguments)
+        code, out = run("place", "--anywhere", *arguments)
         lines = out.splitlines()
         assert code == 0 and len(lines) <= 25, out
         assert all(name in lines[0] for name in ("Spot comes back at once", MIDDLE, "worst week"))
         assert out.count("<- chosen") == 1
         assert "assumed: restart 5 min" in out
-    code, out = run("place", "--gpu", "l4", "--hours", "10", "--region", REGION)
+    code, out = run("place", "--anywhere", "--gpu", "l4", "--hours", "10", "--region", REGION)
     assert [line.split()[0] for line in out.splitlines()[1:5]] == [
         "on-demand",
         "flex-start",
@@ -75,7 +76,7 @@ def test_answer_has_table_choice_and_basis_in_25_lines() -> None:
         "hybrid",
     ]
     assert "Spot stops paying against on-demand above 7." in out
-    out = run("place", "--gpu", "l4", "--hours", "0.5")[1]
+    out = run("place", "--anywhere", "--gpu", "l4", "--hours", "0.5")[1]
     assert "$0." in out and "$0," not in out, "small sums are not rounded to nothing"
 
 
@@ -85,7 +86,18 @@ def test_gpus_without_on_demand_are_offered_as_whole_machines() -> None:
         priced = {option["placement"] for option in body["options"] if option.get("usd_per_hour")}
         assert priced == {"spot", "flex-start"} and body["nodes"] == 2
         with pytest.raises(InputError) as refused:
-            run("place", "--gpu", gpu, "--gpus", "3", "--hours", "4", "--region", REGION)
+            run(
+                "place",
+                "--anywhere",
+                "--gpu",
+                gpu,
+                "--gpus",
+                "3",
+                "--hours",
+                "4",
+                "--region",
+                REGION,
+            )
         assert refused.value.allowed == "multiples of 8"
     body = place_json("--gpu", "h100", "--hours", "10", "--deadline", "60h", "--region", REGION)
     reasons = {}
@@ -159,7 +171,8 @@ WRONG = {
 @pytest.mark.parametrize("arguments", WRONG)
 def test_place_names_what_is_wrong_and_how_to_write_it(arguments: str) -> None:
     with pytest.raises(InputError, match=WRONG[arguments]):
-        run("place", "--gpu", "l4", *arguments.split())
+        where = () if "--platform" in arguments else ("--anywhere",)
+        run("place", *where, "--gpu", "l4", *arguments.split())
 
 
 def test_batch_takes_the_pool_machine_and_not_the_largest() -> None:
@@ -189,7 +202,7 @@ def test_batch_takes_the_pool_machine_and_not_the_largest() -> None:
 
 def test_only_a_policy_that_leaves_spot_in_time_needs_the_mover() -> None:
     arguments = (*DATED, "--region", "europe-west4")
-    out = run("place", *arguments)[1]
+    out = run("place", "--anywhere", *arguments)[1]
     assert "the mover carries this out" in out and "on time if on-demand is granted" in out
     body = place_json(*arguments)
     assert body["chosen"] == {
@@ -270,11 +283,13 @@ def test_sharded_gang_loses_only_the_steps_since_a_copy(tmp_path: Path) -> None:
         ("sharded", {"sharded": True}),
         ("uncopied", {"sharded": True, "copies": 0}),
     ):
-        body = place_json(*write_question(tmp_path, "--churn", "0.5", **changes))
+        question = write_question(tmp_path, "--churn", "0.5", **changes)
+        body = place_json("--anywhere", *question)
         waits = next(option for option in body["options"] if option["placement"] == "spot")
         at_once[name] = next(iter(waits["scenarios"].values()))["usd"]["mean"]
     assert at_once["sharded"] < at_once["rigid"] == at_once["uncopied"]
-    shown = run("place", *write_question(tmp_path, sharded=True))[1].replace("\n", " ")
+    shown = run("place", "--anywhere", *write_question(tmp_path, sharded=True))[1]
+    shown = shown.replace("\n", " ")
     assert (
         "copies in memory every 50 s, which is what a loss costs, apart from the 29% that take two"
         in shown

@@ -6,7 +6,7 @@ A written file has a comment for each field; reading it raises an error for each
 import io
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, Field, asdict, fields
 from difflib import get_close_matches
 from pathlib import Path
@@ -15,10 +15,10 @@ from typing import Any
 from ruamel.yaml import YAML
 
 from holdfast.jobs.file.job_file import OwnJob
-from holdfast.place.job import Job
-from holdfast.platform import Platform
+from holdfast.place.job import Job, Offered
 from holdfast.support.errors import InputError
 from holdfast.support.values import finite
+from holdfast.vocabulary.capacity import Capacity
 
 SCHEMA = "holdfast.job/1"
 CHECKPOINT_H = 30 / 3600  # what a save blocks, until the job has shown what it does
@@ -149,27 +149,29 @@ def assign(assignments: Sequence[str], options: dict[str, Any]) -> OwnJob:
     return parse({"schema": SCHEMA} | values, "new-job")
 
 
-def make_question(job: OwnJob, gpus: int, offered: frozenset[str]) -> Job:
-    """Return the planner's question about the job on `gpus` GPUs in all.
+def make_question(job: OwnJob, offers: Mapping[Capacity, Offered] | None = None) -> Job:
+    """Return the planner's question about the job.
 
-    offered: the machine types that may be used; empty: any.
+    offers: what its platform has; None: all that Google sells.
     """
     return Job(
         accelerator=job.accelerator,
-        gpus=gpus,
+        gpus=job.gpu_count * job.pods,
         hours=job.hours * job.rounds,
         deadline_h=job.deadline_hours or math.inf,
+        limit_h=job.max_hours or math.inf,
         checkpoint_h=CHECKPOINT_H if job.resumes else math.inf,
         batch=bool(job.predictor),
         min_nodes=job.min_nodes if job.elastic else 0,
         max_nodes=job.pods if job.elastic else 0,
         sharded=job.pods if job.sharded and job.copies else 0,
-        offered=offered,
+        pods=job.pods if offers else 0,
+        offers=offers or {},
     )
 
 
-def read_question(path: Path, platform: Platform | None, offered: frozenset[str]) -> Job:
-    """Return the planner's question about the job of a file.
+def read_question(path: Path) -> OwnJob:
+    """Return the job of a file, if it says what the planner asks.
 
     Raises InputError, which names the file and the field.
     """
@@ -182,13 +184,6 @@ def read_question(path: Path, platform: Platform | None, offered: frozenset[str]
             fix="holdfast new-job NAME",
         )
     job = parse(document, str(path))
-    if platform is not None and platform.name != job.environment:
-        raise InputError(
-            f"{path} is a job of another platform",
-            got=job.environment,
-            allowed=platform.name,
-            fix="--platform with the document of its environment",
-        )
     if not job.gpu_count:
         raise InputError(
             "gpus of the job",
@@ -203,7 +198,7 @@ def read_question(path: Path, platform: Platform | None, offered: frozenset[str]
             allowed="hours above 0",
             fix=f"add `hours: 40` to {path.name}",
         )
-    return make_question(job, job.gpu_count * job.pods, offered)
+    return job
 
 
 def find_job(documents: Sequence[Any], path: Path) -> dict[str, Any] | None:

@@ -22,7 +22,8 @@ from holdfast.vocabulary.roles import KSA_NAMESPACES
 AUTO = "auto"
 CPU_ONLY = "none"
 FEWEST_SHARDED = 2
-MAX_HOURS = 168.0
+MAX_HOURS = 10_000.0
+MAX_WAIT_HOURS = 168.0
 MAX_LANES = 20
 _IN_MEMORY = " memory"
 _LOGS_GIB = 2  # in addition to /tmp: logs and the container's own layer
@@ -130,7 +131,7 @@ class OwnJob:
         " again from the bucket.",
         0.5,
         minimum=0,
-        maximum=MAX_HOURS,
+        maximum=MAX_WAIT_HOURS,
     )
     priority: str = about(
         "low, normal or high: the order in which the queue starts jobs of your team. A job of high"
@@ -148,7 +149,7 @@ class OwnJob:
         "Undisturbed work, for prices and placement; 0: unknown.",
         0.0,
         minimum=0,
-        maximum=10_000,
+        maximum=MAX_HOURS,
     )
     deadline_hours: float = about(
         "Deadline in hours after submission. The job runs on Spot while there is time, and then on"
@@ -158,9 +159,10 @@ class OwnJob:
         maximum=MAX_HOURS,
     )
     max_hours: float = about(
-        "The job is stopped after this many hours, waits included.",
-        MAX_HOURS,
-        minimum=0.1,
+        "The job is stopped after this many hours, waits included. 0: after twice the bad end that"
+        " `holdfast place` prints, a week at least; without `hours` after 30 days.",
+        0.0,
+        minimum=0,
         maximum=MAX_HOURS,
     )
     resumes: bool = about("Another machine can go on where this one stopped.", True)
@@ -300,7 +302,7 @@ class OwnJob:
             )
         if self.predictor and deadline:
             yield "deadline_hours", deadline, "0 for a batch", "leave it out"
-        if deadline and not 0 < hours < deadline <= max_hours:
+        if deadline and not 0 < hours < deadline <= (max_hours or MAX_HOURS):
             got = f"hours {hours:g}, deadline_hours {deadline:g}, max_hours {max_hours:g}"
             allowed = "hours of work above 0 and below the deadline, and max_hours not before it"
             yield "deadline_hours", got, allowed, "state the undisturbed work as --hours"
@@ -309,6 +311,9 @@ class OwnJob:
             yield "priority", self.priority, allowed, "leave it out"
         if self.cache and not self.data:
             yield "cache", self.cache, "nothing, without data", "add data: gs://BUCKET/FOLDER"
+        if hours and 0 < max_hours <= hours:
+            allowed = f"more than the {hours:g} hours of work"
+            yield "max_hours", max_hours, allowed, "leave it out, or raise it"
         if self.predictor and not self.data:
             yield (
                 "a batch needs items",

@@ -1,156 +1,32 @@
-"""Chooses the machine of a job among those that its environment offers.
+"""Decides where a job runs: the one function behind `place`, `new-job` and `submit`.
 
-The job's file may state the capacity; else the planner chooses by price, or the decision matrix.
+It chooses among the machines that the environment offers. The job's file may state the capacity;
+else the simulation chooses by price and time, or for a job without hours the decision matrix.
 """
 
-import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from datetime import UTC, date, datetime, timedelta
+# Why it is so: infra/decisions/0123.
 
-from holdfast.cost.prices import Table
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from holdfast.cost.prices import Quote, Table
 from holdfast.jobs.file.file_text import make_question
 from holdfast.jobs.file.job_file import AUTO, OwnJob
-from holdfast.jobs.plan.pricing import rate
-from holdfast.manifests.render_context import RenderContext
+from holdfast.jobs.plan.offers import RESTART_H, Offer, find_cpu_offer, list_fitting, refuse
 from holdfast.place import advice, recommendation
-from holdfast.place.job import Job
+from holdfast.place.job import Job, Offered
 from holdfast.place.matrix import RULES, Deadline, Kind, Workload, decide
 from holdfast.place.options import Option, in_time
 from holdfast.place.plan import Plan
-from holdfast.place.recommendation import Answer, select_in_time
+from holdfast.place.recommendation import Answer
 from holdfast.platform import Platform
-from holdfast.support.errors import InputError
+from holdfast.support.errors import InputError, Unjudged
 from holdfast.vocabulary.capacity import QUEUES, Capacity, Placement, PlacementRule
 from holdfast.vocabulary.lifecycle import FLEX_MAX_RUN_S
-from holdfast.vocabulary.machines import MACHINE_TYPES, MachineType, is_sold
-from holdfast.vocabulary.pools import STAYING, Pool, Role
 
-ROLES = (Role.BATCH, Role.TRAINING)
-MAX_GPUS_PER_NODE = 8
-_WITH_LOCAL_SSD = ("a2-ultragpu", "a3-", "a4-", "a4x-", "g4-")
-
-
-@dataclass(frozen=True, slots=True)
-class Offer:
-    capacity: Capacity
-    accelerator: str
-    machine: MachineType
-    """The smallest machine of its class, so that a pod fits all of them."""
-    lent_gpus: int
-    """The most GPUs for all jobs at once."""
-    pool: Pool | None = None
-    """The pool; None if auto-provisioning makes the node."""
-
-    def __str__(self) -> str:
-        name = self.accelerator.removeprefix("nvidia-").removeprefix("tesla-")
-        return f"{self.machine.gpus}x{name} {self.capacity.value} (at most {self.lent_gpus} GPUs)"
-
-    def usd(self, platform: Platform, prices: Table) -> float:
-        """Return the price of a machine for an hour; infinite if the table has none."""
-        own_usd = self.pool.own_usd_per_hour if self.pool else None
-        usd = rate(self.machine, self.capacity, platform, prices, own_usd)
-        return math.inf if usd is None else usd
-
-
-def offers(platform: Platform) -> list[Offer]:
-    return [*_list_pool_offers(platform), *_list_auto_provisioning(platform)]
-
-
-def _list_pool_offers(platform: Platform) -> Iterator[Offer]:
-    """Yield an offer for each class of pools, except flex-start groups.
-
-    A pod on flex-start takes a node of a group or one that NAP makes.
-    """
-    for name, pools in platform.classes.items():
-        first = pools[0]
-        lent_gpus = platform.quota(name)
-        is_offered = first.capacity in (Capacity.SPOT, *STAYING)
-        if first.gpus_per_node and lent_gpus and first.role in ROLES and is_offered:
-            smallest = min(pools, key=lambda pool: _room(MACHINE_TYPES[pool.machine_type]))
-            machine = MACHINE_TYPES[smallest.machine_type]
-            yield Offer(first.capacity, first.accelerator, machine, lent_gpus, smallest)
-
-
-def _list_auto_provisioning(platform: Platform) -> Iterator[Offer]:
-    context = RenderContext(platform)
-    for accelerator in platform.auto_provisioning:
-        flex_gpus = context.flex_gpus(accelerator)
-        queued_gpus = context.queued_gpus(accelerator)
-        for capacity, lent in ((Capacity.FLEX_START, flex_gpus), (Capacity.QUEUED, queued_gpus)):
-            for machine in _smallest_machines(platform, accelerator, capacity, lent):
-                yield Offer(capacity, accelerator, machine, lent)
-
-
-def _smallest_machines(
-    platform: Platform, accelerator: str, capacity: Capacity, lent_gpus: int
-) -> list[MachineType]:
-    """Return the smallest machine of each number of GPUs that is sold on this capacity."""
-    by_gpus: dict[int, list[MachineType]] = {}
-    sizes: set[int] = set()
-    for machine in MACHINE_TYPES.values():
-        if machine.accelerator != accelerator or machine.gpus > min(lent_gpus, MAX_GPUS_PER_NODE):
-            continue
-        by_gpus.setdefault(machine.gpus, []).append(machine)
-        if is_sold(machine, capacity, platform.region):
-            sizes.add(machine.gpus)
-    return [min(by_gpus[gpus], key=_room) for gpus in sorted(sizes)]
-
-
-def _room(machine: MachineType) -> tuple[int, int]:
-    return machine.vcpus, machine.memory_gib
-
-
-def list_fitting(platform: Platform, accelerator: str, gpus: int, nodes: int) -> list[Offer]:
-    """Return the machines with at least that many GPUs, the smallest of each capacity.
-
-    Raises InputError if there is none.
-    """
-    all_offers = offers(platform)
-    of_accelerator = [offer for offer in all_offers if offer.accelerator == accelerator]
-    large = [offer for offer in of_accelerator if offer.machine.gpus >= gpus]
-    fitting = [offer for offer in large if offer.lent_gpus >= gpus * nodes]
-    if not fitting:
-        problem = f"no pool of {platform.name} has {gpus} such GPUs on a node"
-        if large:
-            problem = f"{platform.name} lends fewer GPUs at once than {nodes} x {gpus}"
-        elif not of_accelerator:
-            problem = f"no pool of {platform.name} has this GPU"
-        raise InputError(
-            problem,
-            got=f"{gpus} x {accelerator} on {nodes} nodes",
-            allowed="; ".join(map(str, of_accelerator or all_offers)) or "CPU only",
-            fix=(
-                "take fewer GPUs or nodes, or ask the platform team for a node group in"
-                f" {platform.name}"
-            ),
-        )
-    smallest: dict[Capacity, int] = {}
-    for offer in fitting:
-        size = offer.machine.gpus
-        smallest[offer.capacity] = min(size, smallest.get(offer.capacity, size))
-    return [offer for offer in fitting if offer.machine.gpus == smallest[offer.capacity]]
-
-
-def cheapest_spot(platform: Platform, prices: Table) -> Offer:
-    """Return the Spot machine with the lowest price.
-
-    Raises InputError if the environment has no Spot group.
-    """
-    spot = [offer for offer in offers(platform) if offer.capacity is Capacity.SPOT]
-    if not spot:
-        raise InputError(
-            f"no Spot group in {platform.name}",
-            got="none",
-            allowed="one of role training or batch",
-            fix=(
-                "ask the platform team for a NodeGroup with capacity=Capacity.SPOT in"
-                f" {platform.name}"
-            ),
-        )
-    return min(spot, key=lambda offer: offer.usd(platform, prices))
-
-
+DAYS_30_H = 720.0
+WEEK_H = 168.0
 _CHEAPEST_FIRST = (
     Capacity.RESERVED,
     Capacity.SPOT,
@@ -167,48 +43,137 @@ _CAPACITIES = {
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Decision:
+    """The simulated answer to a job on a platform, and the option that was chosen."""
+
+    question: Job
+    answer: Answer
+
+    @property
+    def option(self) -> Option:
+        return self.answer.recommended
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Placed:
     offer: Offer | None
-    """The machine; None for a job without GPUs."""
+    """The machine; None for a job without GPUs that runs on demand."""
     rule: PlacementRule
     reason: str
     plan: Plan | None = None
     """The plan that was priced, if the job may be moved."""
+    avoided_classes: tuple[str, ...] = ()
+    """With a plan: pool classes of the same GPU for which the job was not priced."""
+    limit_h: float = DAYS_30_H
+    """The hours after which the job is stopped, waits included."""
+    decision: Decision | None = None
+    """The figures; None if none were needed or known."""
+
+    @property
+    def queue(self) -> str:
+        """The Kueue queue, which lends GPUs; empty for a job that needs none."""
+        if self.offer is None or not self.offer.accelerator:
+            return ""
+        return QUEUES[self.offer.capacity]
 
 
-def place(job: OwnJob, platform: Platform, prices: Table) -> Placed:
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Beliefs:
+    """What a user states about capacity and the job, in place of what is assumed."""
+
+    churn: str = ""
+    spot_wait_h: float | None = None
+    checkpoint_h: float | None = None
+    """The time for which a save blocks."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Case:
+    """A job on a platform, with the offers that have enough GPUs and what speaks against each."""
+
+    job: OwnJob
+    platform: Platform
+    prices: Table
+    refusals: Mapping[Offer, str]
+    usable: Sequence[Offer] = field(default=())
+    """The offers that the job may take, the cheapest capacity first."""
+
+
+def place(job: OwnJob, platform: Platform, prices: Table, beliefs: Beliefs | None = None) -> Placed:
     """Choose the machine of a job.
 
-    Raises InputError if the environment has no such GPUs, or not with this capacity.
+    Raises InputError if the environment has no such GPUs, or not with this capacity, or if the job
+    would not end there in time.
     """
     if not job.gpu_count:
-        return _place_without_gpus(job)
+        return _place_without_gpus(job, platform)
+    case = _make_case(job, platform, prices)
+    first = case.usable[0]
+    if first.capacity is Capacity.RESERVED:
+        return _place_reserved(job, first)
+    if job.hours:
+        placed = _place_by_price(case, beliefs or Beliefs())
+        if placed is not None:
+            return placed
+    if job.capacity != AUTO:
+        return Placed(
+            offer=first,
+            rule=_find_rule(job, first.capacity),
+            reason="as stated",
+            limit_h=_choose_limit(job, None),
+        )
+    return _place_by_matrix(job, case.usable)
+
+
+def _make_case(job: OwnJob, platform: Platform, prices: Table) -> _Case:
     fitting = list_fitting(platform, job.accelerator, job.gpu_count, job.pods)
-    refusals = [(offer, _refuse(job, offer)) for offer in fitting]
-    usable = [offer for offer, reason in refusals if not reason]
+    refusals = {offer: refuse(job, offer) for offer in fitting}
+    usable = [offer for offer, reason in refusals.items() if not reason]
     usable.sort(
         key=lambda offer: (_CHEAPEST_FIRST.index(offer.capacity), offer.usd(platform, prices))
     )
     if job.capacity != AUTO:
-        reasons = {offer.capacity: reason for offer, reason in refusals}
-        return _place_by_capacity(job, usable, reasons)
+        usable = _select_stated(job, usable, refusals)
     if not usable:
         raise InputError(
             "no capacity for this job",
-            got="; ".join(f"{offer.capacity.value}: {reason}" for offer, reason in refusals),
+            got="; ".join(f"{offer.capacity.value}: {text}" for offer, text in refusals.items()),
             allowed="another number of nodes, or GPUs",
             fix="change what the reason names: --nodes, or --set scratch=SIZE",
         )
-    if usable[0].capacity is Capacity.RESERVED:
-        return Placed(
-            offer=usable[0],
-            rule=_find_rule(job, Capacity.RESERVED),
-            reason="reserved: it is paid for whether it runs or not",
-        )
-    # The planner counts a gang as lost with one of its nodes.
-    if job.hours and not job.in_place:
-        return _place_by_price(job, platform, usable)
-    return _place_by_matrix(job, usable)
+    return _Case(job, platform, prices, refusals, usable)
+
+
+def _select_stated(
+    job: OwnJob, usable: Sequence[Offer], refusals: Mapping[Offer, str]
+) -> list[Offer]:
+    """Return the usable offers of the capacity that the file states."""
+    stated = [offer for offer in usable if offer.capacity == job.capacity]
+    if stated:
+        return stated
+    reasons = {offer.capacity: reason for offer, reason in refusals.items()}
+    reason = reasons.get(Capacity(job.capacity))
+    if not reason:
+        reason = f"{job.environment} has no such machines with this capacity"
+    capacities = sorted({offer.capacity.value for offer in usable})
+    raise InputError(
+        f"capacity: {reason}",
+        got=job.capacity,
+        allowed=", ".join(capacities) or "none for this job",
+        fix=f"--capacity {AUTO}, or other GPUs",
+    )
+
+
+def _place_reserved(job: OwnJob, offer: Offer) -> Placed:
+    # It runs there undisturbed: one start, then the work.
+    _require_time(job, job.hours + RESTART_H)
+    reason = "as stated" if job.capacity != AUTO else "reserved: it is paid for whether it runs"
+    return Placed(
+        offer=offer,
+        rule=_find_rule(job, Capacity.RESERVED),
+        reason=reason,
+        limit_h=_choose_limit(job, None),
+    )
 
 
 def workload(job: OwnJob) -> Workload:
@@ -224,104 +189,36 @@ def workload(job: OwnJob) -> Workload:
     )
 
 
-def _place_without_gpus(job: OwnJob) -> Placed:
-    if job.capacity not in (AUTO, Capacity.ON_DEMAND):
+def _place_without_gpus(job: OwnJob, platform: Platform) -> Placed:
+    if job.capacity not in (AUTO, Capacity.ON_DEMAND, Capacity.SPOT):
         raise InputError(
             "capacity of a job without GPUs",
             got=job.capacity,
-            allowed="auto, on-demand",
+            allowed="auto, spot, on-demand",
             fix="leave it out",
         )
+    limit_h = _choose_limit(job, None)
+    offer = find_cpu_offer(job, platform)
+    if job.capacity == Capacity.SPOT or (job.capacity == AUTO and job.resumes):
+        if offer is not None:
+            return Placed(
+                offer=offer,
+                rule=_find_rule(job, Capacity.SPOT),
+                reason="spot: a preemption costs the work since the last save",
+                limit_h=limit_h,
+            )
+        if job.capacity == Capacity.SPOT:
+            raise InputError(
+                "capacity: no Spot machine without GPUs holds a pod of this job",
+                got=f"{job.cpus:g} cpus, {job.memory} memory, {job.scratch} scratch",
+                allowed=f"what a Spot group without GPUs of {platform.name} has",
+                fix=f"--capacity {AUTO}, or ask the platform team for such a group",
+            )
     return Placed(
         offer=None,
         rule=PlacementRule.PLATFORM,
         reason="on demand: without a GPU it costs little, and is not preempted",
-    )
-
-
-def _refuse(job: OwnJob, offer: Offer) -> str:
-    """Return why an offer cannot serve this job, or an empty text if it can."""
-    capacity = offer.capacity
-    if capacity is Capacity.SPOT and not job.resumes:
-        return "each eviction starts a job that cannot resume over"
-    if job.in_place and capacity in (Capacity.FLEX_START, Capacity.QUEUED):
-        other = "no sharded" if job.sharded else "a fixed number of nodes"
-        return f"a lost node comes back after hours in a queue, or never: take spot, or {other}"
-    if capacity is Capacity.FLEX_START and job.gang:
-        return "its nodes come one by one, and a gang pays for those that wait: take queued"
-    if capacity is Capacity.QUEUED and not job.gang:
-        return "it is for nodes that must come together: take flex-start"
-    return _refuse_by_disk(job, offer) or _refuse_by_calendar(job, offer)
-
-
-def _refuse_by_disk(job: OwnJob, offer: Offer) -> str:
-    """Return why no pod of the job fits the disk of a node, or an empty text.
-
-    Nothing is refused if the disk is not known: that of a node that auto-provisioning makes, and
-    of a machine whose local SSDs hold what pods write.
-    """
-    if offer.pool is None or offer.machine.name.startswith(_WITH_LOCAL_SSD):
-        return ""
-    free_gib = offer.pool.free_disk_gib
-    if job.pod_disk_gib <= free_gib:
-        return ""
-    return (
-        f"a pod takes {job.pod_disk_gib} GiB of disk ({_describe_disk(job)}), and a node of"
-        f" {offer.pool.name} has {free_gib} GiB for pods: lower scratch or cache, or mount a claim"
-    )
-
-
-def warn_of_disk(job: OwnJob, platform: Platform) -> str:
-    """Return a warning if no known disk holds what a pod takes, or an empty text.
-
-    The disks of nodes that auto-provisioning makes are not in the platform's document.
-    """
-    largest_gib = max((pool.free_disk_gib for pool in platform.pools), default=0)
-    if job.pod_disk_gib <= largest_gib:
-        return ""
-    return (
-        f"not checked: a pod takes {job.pod_disk_gib} GiB of disk ({_describe_disk(job)}), and no node"
-        f" pool of {platform.name} has more than {largest_gib} GiB for pods; on a node without"
-        " larger disks the job waits for ever"
-    )
-
-
-def _describe_disk(job: OwnJob) -> str:
-    cache = f", cache {job.cache}" if job.pod_disk_gib > job.disk_gib else ""
-    return f"scratch {job.scratch}{cache}"
-
-
-def _refuse_by_calendar(job: OwnJob, offer: Offer) -> str:
-    """Return why a reservation in calendar mode cannot serve this job, or an empty text."""
-    first_day, last_day = offer.pool.reserved_days if offer.pool else ("", "")
-    now = datetime.now(UTC)
-    if first_day and now.date() < date.fromisoformat(first_day):
-        return f"the reservation begins on {first_day}"
-    end = now + timedelta(hours=job.hours)
-    if last_day and end.date() > date.fromisoformat(last_day):
-        return f"the reservation ends on {last_day}, before {job.hours:g} h of work are done"
-    return ""
-
-
-def _place_by_capacity(
-    job: OwnJob, usable: Sequence[Offer], reasons: Mapping[Capacity, str]
-) -> Placed:
-    for offer in usable:
-        if offer.capacity == job.capacity:
-            return Placed(
-                offer=offer,
-                rule=_find_rule(job, offer.capacity),
-                reason="as stated",
-            )
-    reason = reasons.get(Capacity(job.capacity))
-    if not reason:
-        reason = f"{job.environment} has no such machines with this capacity"
-    capacities = sorted({offer.capacity.value for offer in usable})
-    raise InputError(
-        f"capacity: {reason}",
-        got=job.capacity,
-        allowed=", ".join(capacities) or "none for this job",
-        fix=f"--capacity {AUTO}, or other GPUs",
+        limit_h=limit_h,
     )
 
 
@@ -333,6 +230,7 @@ def _place_by_matrix(job: OwnJob, usable: Sequence[Offer]) -> Placed:
             offer=offer,
             rule=rule.id,
             reason=f"{offer.capacity.value}: {rule.reason}",
+            limit_h=_choose_limit(job, None),
         )
     offer = usable[0]
     return Placed(
@@ -342,6 +240,7 @@ def _place_by_matrix(job: OwnJob, usable: Sequence[Offer]) -> Placed:
             f"{offer.capacity.value}: {job.environment} does not offer {rule.placement.value}, the"
             " matrix's choice"
         ),
+        limit_h=_choose_limit(job, None),
     )
 
 
@@ -352,51 +251,170 @@ def _find_offer(usable: Sequence[Offer], placement: Placement) -> Offer | None:
     return None
 
 
-def _place_by_price(job: OwnJob, platform: Platform, usable: Sequence[Offer]) -> Placed:
-    """Choose by the planner's dollars and hours, over the machines that the environment has."""
-    machines = frozenset(offer.machine.name for offer in usable)
-    question = make_question(job, usable[0].machine.gpus * job.pods, machines)
-    world = recommendation.make_world(question)
-    answer = recommendation.answer(question, world, platform.price_region)
-    options = select_in_time(question, answer.options)
-    options.sort(key=lambda option: (option is not answer.recommended, option.mean_usd))
-    for option in options:
-        offer = _find_offer(usable, option.placement)
-        # A switch to on-demand in time needs the mover.
-        moves = option.placement is Placement.HYBRID or in_time(option) is not None
-        if offer is None or (moves and not _can_move(offer, usable, option)):
-            continue
-        reason = f"{option.policy}: the cheapest that {platform.name} offers"
-        if option is answer.recommended:
-            reason = answer.reason
-        return Placed(
-            offer=offer,
-            rule=_find_rule(job, offer.capacity),
-            reason=reason,
-            plan=_make_plan(question, answer, option, offer.capacity) if moves else None,
+def _place_by_price(case: _Case, beliefs: Beliefs) -> Placed | None:
+    """Choose by simulated dollars and hours; None if nothing that the job may take has a price."""
+    job = case.job
+    offers = _list_offered(case)
+    if all(offered.refused or offered.quote is None for offered in offers.values()):
+        if job.deadline_hours:
+            raise _no_price(case)
+        return None
+    question = make_question(job, offers)
+    if beliefs.checkpoint_h is not None:
+        question = replace(question, checkpoint_h=beliefs.checkpoint_h)
+    platform = case.platform
+    world = recommendation.make_world(question, beliefs.churn, beliefs.spot_wait_h, platform.zones)
+    try:
+        answer = recommendation.answer(
+            question, replace(world, prices=case.prices), platform.price_region
         )
+    except Unjudged as error:
+        raise _explain_refusal(case, question, str(error)) from error
+    option = answer.recommended
+    offer = _find_offer(case.usable, option.placement)
+    assert offer is not None, "an option without an offer is not available"
+    moves = option.placement is Placement.HYBRID or in_time(option) is not None
+    plan = _make_plan(question, answer, option, offer.capacity) if moves else None
+    return Placed(
+        offer=offer,
+        rule=_find_rule(job, offer.capacity),
+        reason=answer.reason,
+        plan=plan,
+        avoided_classes=_list_avoided(case, offer) if moves else (),
+        limit_h=_choose_limit(job, option),
+        decision=Decision(question=question, answer=answer),
+    )
+
+
+def _list_offered(case: _Case) -> dict[Capacity, Offered]:
+    """Return what the platform has on each capacity of the price list."""
+    offers: dict[Capacity, Offered] = {}
+    for capacity in (Capacity.ON_DEMAND, Capacity.FLEX_START, Capacity.SPOT):
+        usable = [offer for offer in case.usable if offer.sold_as is capacity]
+        fitting = [offer for offer in case.refusals if offer.sold_as is capacity]
+        if usable:
+            offers[capacity] = _make_offered(case, usable[0], "")
+        elif fitting:
+            offer = _choose_refused(case.job, fitting)
+            reason = case.refusals[offer] or f"the file states capacity: {case.job.capacity}"
+            offers[capacity] = _make_offered(case, offer, reason)
+        else:
+            offers[capacity] = _make_missing(case, capacity)
+    return offers
+
+
+def _choose_refused(job: OwnJob, fitting: Sequence[Offer]) -> Offer:
+    """Return the offer whose reason fits the job: queued nodes are for gangs only."""
+    wanted = Capacity.QUEUED if job.gang else Capacity.FLEX_START
+    for offer in fitting:
+        if offer.capacity is wanted:
+            return offer
+    return fitting[0]
+
+
+def _make_offered(case: _Case, offer: Offer, refused: str) -> Offered:
+    bound = ""
+    if offer.capacity is Capacity.QUEUED:
+        bound = "a gang that was provisioned at once is bound to those nodes"
+    return Offered(
+        machine=offer.machine,
+        quote=offer.quote(case.job, case.platform, case.prices),
+        refused=refused,
+        bound=bound,
+    )
+
+
+def _make_missing(case: _Case, capacity: Capacity) -> Offered:
+    """Return the price of a capacity that the platform does not have, for comparison."""
+    machine = next(iter(case.refusals)).machine
+    quote: Quote | None = case.prices.quote(machine, case.platform.price_region, capacity)
+    if quote is not None:
+        share = case.job.gpu_count / machine.gpus
+        quote = replace(quote, usd=quote.usd * share * case.job.pods)
+    size = case.job.gpus
+    return Offered(
+        machine=machine,
+        quote=quote,
+        refused=f"{case.platform.name} has no group of {size} {capacity.value} for jobs",
+    )
+
+
+def _list_avoided(case: _Case, offer: Offer) -> tuple[str, ...]:
+    """Return the classes of this GPU whose machines are other than those that were priced.
+
+    Kueue counts GPUs: it would admit eight of them on machines of one.
+    """
+    priced = {pool.pool_class or pool.name for pool in offer.pools}
+    on_demand = _find_offer(case.usable, Placement.ON_DEMAND)
+    if on_demand is not None:
+        priced |= {pool.pool_class or pool.name for pool in on_demand.pools}
+    classes: list[str] = []
+    for name, pools in case.platform.classes.items():
+        if pools[0].accelerator == offer.accelerator and name not in priced:
+            classes.append(name)
+    return tuple(classes)
+
+
+def _choose_limit(job: OwnJob, option: Option | None) -> float:
+    """Return the hours after which the job is stopped: as the file says, else by its bad end."""
+    if job.max_hours:
+        return job.max_hours
+    if option is None:
+        # A job that hangs must not hold its machines for ever.
+        return max(DAYS_30_H, 2 * job.hours, job.deadline_hours)
+    bad_end_h = max(case.finish_at(95) for case in option.cases)
+    return math.ceil(max(WEEK_H, 2 * bad_end_h, job.deadline_hours))
+
+
+def _require_time(job: OwnJob, end_h: float) -> None:
+    """Raise InputError if undisturbed work ends after the deadline, or after the job is stopped."""
+    for name, limit_h in (("deadline_hours", job.deadline_hours), ("max_hours", job.max_hours)):
+        if job.hours and limit_h and end_h >= limit_h:
+            raise InputError(
+                f"{name}: {job.hours:g} h of work do not end before",
+                got=f"{limit_h:g} h",
+                allowed=f"more than {end_h:.4g} h",
+                fix=f"a larger {name}, or more GPUs so that hours shrinks",
+            )
+
+
+def _no_price(case: _Case) -> InputError:
+    return InputError(
+        f"no price of what {case.platform.name} offers, so nothing is known of the deadline",
+        got=f"{case.job.gpus} in {case.platform.price_region}",
+        allowed="a GPU and region of `holdfast prices`",
+        fix="leave deadline_hours out, or state prices.region of the platform",
+    )
+
+
+def _explain_refusal(case: _Case, question: Job, reasons: str) -> InputError:
+    """Return the error of a job that does not end in time on anything that is offered."""
+    job = case.job
+    name = case.platform.name
+    got = f"{job.hours:g} h of work; {reasons.partition(': ')[2]}"
     if job.deadline_hours:
-        raise InputError(
-            f"nothing that {platform.name} offers keeps the deadline",
-            got=f"{job.deadline_hours:g} h for {job.hours:g} h of work",
+        return InputError(
+            f"nothing that {name} offers keeps the deadline",
+            got=f"deadline_hours {job.deadline_hours:g}, {got}",
             allowed="on-demand or flex-start machines of this GPU, or both Spot and on-demand",
             fix=(
-                "add a NodeGroup with capacity=Capacity.ON_DEMAND and role=Role.TRAINING, or move"
-                " the deadline"
+                "move the deadline, or ask the platform team for a NodeGroup with"
+                " capacity=Capacity.ON_DEMAND and role=Role.TRAINING"
             ),
         )
-    return _place_by_matrix(job, usable)
-
-
-def _can_move(offer: Offer, usable: Sequence[Offer], option: Option) -> bool:
-    """Return whether the mover can take the job between this offer and on-demand.
-
-    Both must be offered, and the policy must be one of the mover's, not of a ComputeClass.
-    """
-    # A gang that was provisioned at once is bound to those nodes by its ProvisioningRequest.
-    if offer.capacity is Capacity.QUEUED or in_time(option) is None:
-        return False
-    return any(other.capacity is Capacity.ON_DEMAND for other in usable)
+    if math.isfinite(question.limit_h):
+        return InputError(
+            f"nothing that {name} offers ends before max_hours",
+            got=f"max_hours {question.limit_h:g}, {got}",
+            allowed="a bad end (p95) before it",
+            fix="leave max_hours out, or raise it",
+        )
+    return InputError(
+        f"the job does not end on what {name} offers",
+        got=got,
+        allowed="a capacity on which it ends",
+        fix="change what the reason names: fewer nodes, shorter hours, or --capacity auto",
+    )
 
 
 def _make_plan(

@@ -5,6 +5,7 @@ so.
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple
 
@@ -15,13 +16,17 @@ from holdfast.lint.platform import tolerates
 from holdfast.platform import Platform
 from holdfast.support.values import GIB, quantity
 from holdfast.vocabulary.capacity import Capacity
+from holdfast.vocabulary.kubernetes import LABEL_QUEUE
 from holdfast.vocabulary.machines import MACHINE_TYPES, MachineType
 from holdfast.vocabulary.pools import (
     GPU_RESOURCE,
+    JOB_ROLES,
     LABEL_ACCELERATOR,
     LABEL_FLEX_START,
+    LABEL_POOL_CLASS,
     LABEL_SPOT,
     Pool,
+    Taint,
 )
 
 SCHEMA = "holdfast.purchase/2"
@@ -103,20 +108,49 @@ def count_gpus(pod_spec: Object) -> int:
     return count
 
 
-def select_pools(pod_spec: Object, platform: Platform) -> list[Pool]:
-    """Return the pools of the environment whose nodes the pod selects and tolerates."""
+def select_pools(
+    pod_spec: Object, platform: Platform, capacity: Capacity | None = None
+) -> list[Pool]:
+    """Return the pools of the environment whose nodes can hold the pod.
+
+    The pod selects and tolerates them, and they have its GPUs. capacity: that of its queue, whose
+    flavor adds the tolerations.
+    """
     selector: dict[str, str] = pod_spec.get("nodeSelector", {})
+    gpus = count_gpus(pod_spec)
     pools: list[Pool] = []
     for pool in platform.pools:
-        selected = selector.items() <= pool.node_labels().items()
-        if selected and _tolerates_all(pod_spec, pool):
+        if not selector.items() <= pool.node_labels().items() or _avoids(pod_spec, pool):
+            continue
+        if pool.gpus_per_node < gpus:
+            continue
+        if capacity is None:
+            is_admitted = _tolerates_all(pod_spec, pool.taints)
+        else:
+            is_admitted = pool.capacity is capacity and pool.role in JOB_ROLES
+        if is_admitted:
             pools.append(pool)
     return pools
 
 
-def _tolerates_all(pod_spec: Object, pool: Pool) -> bool:
-    tolerations = pod_spec.get("tolerations", ())
-    for taint in pool.taints:
+def _avoids(pod_spec: Object, pool: Pool) -> bool:
+    """Return whether the pod's node affinity excludes the class of the pool."""
+    affinity = (pod_spec.get("affinity") or {}).get("nodeAffinity") or {}
+    required = affinity.get("requiredDuringSchedulingIgnoredDuringExecution") or {}
+    terms = required.get("nodeSelectorTerms") or ()
+    pool_class = pool.pool_class or pool.name
+    excluding = 0
+    for term in terms:
+        for expression in term.get("matchExpressions") or ():
+            is_class = expression.get("key") == LABEL_POOL_CLASS
+            if is_class and expression.get("operator") == "NotIn":
+                excluding += pool_class in (expression.get("values") or ())
+    return bool(terms) and excluding == len(terms)
+
+
+def _tolerates_all(pod_spec: Object, taints: Sequence[Taint]) -> bool:
+    for taint in taints:
+        tolerations = pod_spec.get("tolerations", ())
         if not any(tolerates(toleration, taint) for toleration in tolerations):
             return False
     return True
@@ -148,13 +182,16 @@ def rate(
     return quote.usd if quote else None
 
 
-def list_provisionable(pod_spec: Object, platform: Platform) -> list[MachineType]:
+def list_provisionable(
+    pod_spec: Object, platform: Platform, capacity: Capacity | None = None
+) -> list[MachineType]:
     """Return the machines that auto-provisioning may make for a flex-start pod.
 
     They have its accelerator, and room for what it requests.
     """
     accelerator = pod_spec.get("nodeSelector", {}).get(LABEL_ACCELERATOR, "")
-    if guess_capacity(pod_spec) is not Capacity.FLEX_START:
+    is_flex = guess_capacity(pod_spec) is Capacity.FLEX_START
+    if not is_flex and capacity not in (Capacity.FLEX_START, Capacity.QUEUED):
         return []
     if not platform.auto_provisioning.get(accelerator):
         return []
@@ -182,16 +219,17 @@ def list_rented(
     platform: Platform,
     prices: Table,
     pool: str = "",
+    capacity: Capacity | None = None,
 ) -> list[Rented]:
     """Return the machine and the price in the pool called `pool`, or in each that the pod fits.
 
-    If it fits none, the machine is the cheapest that auto-provisioning may make, as GKE takes it.
+    capacity: that of the job's queue. If the pod fits none, the machine is the cheapest that auto-provisioning may make, as GKE takes it.
     """
     pools = [candidate for candidate in platform.pools if candidate.name == pool]
-    pools = pools or select_pools(pod_spec, platform)
+    pools = pools or select_pools(pod_spec, platform, capacity)
     offers = [_make_offer(candidate) for candidate in pools]
     if not pools:
-        machines = list_provisionable(pod_spec, platform)
+        machines = list_provisionable(pod_spec, platform, capacity)
         offers = [_Offer("", machine, Capacity.FLEX_START) for machine in machines]
     gpus = count_gpus(pod_spec)
 
@@ -229,6 +267,15 @@ def find_rented(
     return next(iter(list_rented(pod_spec, platform, prices, pool)), None)
 
 
+def find_queue_capacity(body: Object, platform: Platform) -> Capacity | None:
+    """Return the capacity that the Kueue queue of a job lends; None without such a queue."""
+    queue = body["metadata"].get("labels", {}).get(LABEL_QUEUE, "")
+    for capacity, name in platform.queues.items():
+        if name == queue:
+            return Capacity(capacity)
+    return None
+
+
 def make_purchase(
     body: Object,
     pods: int,
@@ -237,14 +284,15 @@ def make_purchase(
     prices: Table,
 ) -> Purchase:
     """Price a job of `pods` pods at the most expensive machine that they may get."""
-    machines = list_rented(pod_spec, platform, prices)
+    capacity = find_queue_capacity(body, platform)
+    machines = list_rented(pod_spec, platform, prices, capacity=capacity)
     rates = [machine.usd for machine in machines if machine.usd is not None]
     is_priced = rates and len(rates) == len(machines)
     return Purchase(
         job=body["metadata"]["name"],
         pods=pods,
         gpus=pods * count_gpus(pod_spec),
-        capacity=machines[0].capacity if machines else guess_capacity(pod_spec),
+        capacity=capacity or (machines[0].capacity if machines else guess_capacity(pod_spec)),
         pools=tuple(machine.pool for machine in machines if machine.pool),
         usd_per_hour=pods * max(rates) if is_priced else None,
     )

@@ -30,6 +30,7 @@ from holdfast.vocabulary.capacity import (
     Capacity,
 )
 from holdfast.vocabulary.environment import ENV_CHECKPOINTS, ENV_OUTPUT, ENV_RUN
+from holdfast.vocabulary.lifecycle import FLEX_MAX_RUN_S
 from holdfast.vocabulary.pools import GPU_TAINT, LABEL_ACCELERATOR, QUEUED_TAINT, flex_selector
 
 HEAD = (
@@ -72,7 +73,7 @@ def bodies(
     provider = pod_parts.provider_class(job, context)
     if provider:
         objects.append(provider)
-    queue = QUEUES[placed.offer.capacity] if placed.offer else ""
+    queue = placed.queue
     task = training.Task(
         work=work,
         pods=job.pods,
@@ -80,7 +81,7 @@ def bodies(
         least=job.min_nodes,
         sharded=job.sharded,
         queue=queue,
-        deadline_s=round(job.max_hours * 3600),
+        deadline_s=round(placed.limit_h * 3600),
         restarts=job.restarts,
         namespace=job.home,
         labels=_list_labels(job),
@@ -97,7 +98,10 @@ def bodies(
     objects.append(peers(job.name, job.home))
     objects.append(budget(job.name, job.home, job.name, reason, keep=job.pods - 1))
     if queue == QUEUES[Capacity.QUEUED]:
-        task = training.add_requeues(task, round(job.deadline_hours * 3600))
+        # Its nodes end after a week, and with them each of its Jobs.
+        task = replace(task, deadline_s=min(task.deadline_s, FLEX_MAX_RUN_S))
+        within_h = job.deadline_hours or placed.limit_h
+        task = training.add_requeues(task, round(within_h * 3600))
     return [*objects, _add_plan(training.gang(context, task), placed)]
 
 
@@ -184,7 +188,7 @@ def _signs(job: OwnJob) -> bool:
 
 def _size(job: OwnJob, placed: Placed) -> Size:
     disk = pod_parts.disk(job)
-    if placed.offer is None:
+    if placed.offer is None or not placed.offer.accelerator:
         return Size(
             cpu=f"{job.cpus:g}",
             memory=job.memory,
@@ -233,7 +237,12 @@ def _apply_placement(job: OwnJob, placed: Placed, work: PodSettings) -> PodSetti
         # Neither selector nor toleration of a capacity: the flavor of the queue that it is in puts
         # them in.
         selector = {LABEL_ACCELERATOR: offer.accelerator}
-        return replace(work, tolerations=[GPU_TAINT], selector=selector)
+        return replace(
+            work,
+            tolerations=[GPU_TAINT],
+            selector=selector,
+            avoided_classes=placed.avoided_classes,
+        )
     if offer.pool is not None:
         return replace(work, pool=offer.pool)
     tolerations = [GPU_TAINT]

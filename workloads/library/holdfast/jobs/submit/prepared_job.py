@@ -13,7 +13,7 @@ from holdfast.jobs import output
 from holdfast.jobs.diagnose.job_snapshot import JobSnapshot
 from holdfast.jobs.file import file_text
 from holdfast.jobs.file.job_file import OnNotice, OwnJob
-from holdfast.jobs.plan import placement
+from holdfast.jobs.plan import offers, placement
 from holdfast.jobs.plan.pricing import PurchasePlan
 from holdfast.jobs.render import manifests
 from holdfast.jobs.render.source_volume import find_upload
@@ -88,7 +88,7 @@ def prepare(job: OwnJob, platform: Platform, folder: Path = Path()) -> Prepared:
     loss = LOSSES.get(OnNotice(job.on_notice))
     if loss:
         notes.append(f"on_notice {job.on_notice}: {loss}")
-    disk_warning = placement.warn_of_disk(job, platform)
+    disk_warning = offers.warn_of_disk(job, platform)
     if disk_warning:
         notes.append(disk_warning)
     notes += external_checks.check(job, platform)
@@ -240,7 +240,7 @@ def make_sample(steps: int, platform: Platform) -> OwnJob:
 
     Its name is new, or it would resume the last one.
     """
-    offer = placement.cheapest_spot(platform, prices.load())
+    offer = offers.cheapest_spot(platform, prices.load())
     command = ["python", "-m", "holdfast", "train", "run"]
     command += ["--checkpoints", f"$({ENV_CHECKPOINTS})"]
     command += ["--run", f"$({ENV_RUN})"]

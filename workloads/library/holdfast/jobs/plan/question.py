@@ -1,0 +1,200 @@
+"""Answers the questions of `holdfast place` about a job on a platform.
+
+A question by options becomes the job that `new-job` would write: with the largest machines of the
+platform that make up the GPUs, since GPUs of one machine talk for free; of a batch with the
+smallest.
+"""
+
+import json
+import math
+import sys
+from dataclasses import dataclass, replace
+from typing import Any
+
+from holdfast.cost.prices import Table
+from holdfast.jobs.file.job_file import OwnJob
+from holdfast.jobs.plan import offers, placement
+from holdfast.jobs.plan.placement import Beliefs, Placed
+from holdfast.place import output
+from holdfast.place.job import parse_accelerator, parse_duration, parse_hours
+from holdfast.platform import Platform
+from holdfast.support import node_range
+from holdfast.support.errors import InputError
+from holdfast.support.values import between, finite
+
+MAX_GPUS = 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wish:
+    """The options of a question, as their user types them."""
+
+    gpu: str
+    gpus: int
+    hours: str
+    deadline: str
+    nodes: str
+    checkpoint: str
+
+
+def place(job: OwnJob, platform: Platform, prices: Table, beliefs: Beliefs) -> Placed:
+    """Place the job of a file. Raises InputError if it is a job of another platform."""
+    if job.environment != platform.name:
+        raise InputError(
+            f"{job.name} is a job of another platform",
+            got=job.environment,
+            allowed=platform.name,
+            fix="--platform with the document of its environment",
+        )
+    return placement.place(job, platform, prices, beliefs)
+
+
+def place_wish(
+    wish: Wish, platform: Platform, prices: Table, beliefs: Beliefs
+) -> tuple[OwnJob, Placed]:
+    """Return the job that answers a question, and its place.
+
+    Of the shapes that make up the GPUs the first that can be placed is taken. Raises the error of
+    the first if none can.
+    """
+    first_error: InputError | None = None
+    for job in _list_shapes(wish, platform):
+        try:
+            return job, placement.place(job, platform, prices, beliefs)
+        except InputError as error:
+            first_error = first_error or error
+    assert first_error is not None, "there is at least one shape"
+    raise first_error
+
+
+def describe_choice(job: OwnJob, placed: Placed) -> dict[str, Any]:
+    """Return the machines of a job, as fields of the JSON's choice."""
+    offer = placed.offer
+    assert offer is not None, "a question is about GPUs"
+    return {
+        "capacity": offer.capacity.value,
+        "gpus": job.gpus,
+        "nodes": job.nodes,
+        "pools": [pool.name for pool in offer.pools],
+        "stopped_after_hours": placed.limit_h,
+    }
+
+
+def make_body(job: OwnJob, placed: Placed) -> dict[str, Any]:
+    """Return the answer as JSON. Without figures it has only the choice."""
+    choice = describe_choice(job, placed)
+    decision = placed.decision
+    if decision is None:
+        return {"schema": output.SCHEMA, "chosen": choice, "reason": placed.reason}
+    body = output.make_body(decision.question, decision.answer)
+    body["chosen"] |= choice
+    return body
+
+
+def read_beliefs(wish: Wish, churn: str, spot_wait: str) -> Beliefs:
+    checkpoint_h = None
+    if wish.checkpoint not in ("queue", "none"):
+        checkpoint_h = parse_duration(wish.checkpoint, "checkpoint")
+    return Beliefs(
+        churn=churn,
+        spot_wait_h=parse_duration(spot_wait, "Spot wait") if spot_wait else None,
+        checkpoint_h=checkpoint_h,
+    )
+
+
+def _list_shapes(wish: Wish, platform: Platform) -> list[OwnJob]:
+    accelerator = parse_accelerator(wish.gpu)
+    between("GPUs", wish.gpus, 1, MAX_GPUS, fix="give how many GPUs run at once")
+    deadline_h = parse_duration(wish.deadline, "deadline")
+    is_batch = wish.checkpoint == "queue"
+    job = OwnJob(
+        name="question",
+        environment=platform.name,
+        image="batch" if is_batch else "trainer",
+        command=() if is_batch else ("python", "train.py"),
+        gpus=f"1x{_shorten(accelerator)}",
+        hours=parse_hours(wish.hours),
+        deadline_hours=0.0 if math.isinf(deadline_h) else deadline_h,
+        resumes=wish.checkpoint != "none",
+        predictor="gpt" if is_batch else "",
+        data="gs://bucket/items" if is_batch else "",
+    )
+    if wish.nodes:
+        return [_make_range(job, accelerator, wish)]
+    sizes = _list_sizes(accelerator, wish.gpus, platform)
+    if not is_batch:
+        sizes.reverse()
+    shapes: list[OwnJob] = []
+    for size in sizes:
+        gpus = f"{size}x{_shorten(accelerator)}"
+        shapes.append(replace(job, gpus=gpus, nodes=wish.gpus // size))
+    return shapes
+
+
+def _shorten(accelerator: str) -> str:
+    """Return the name of a GPU as people type it."""
+    return accelerator.removeprefix("nvidia-").removeprefix("tesla-")
+
+
+def _make_range(job: OwnJob, accelerator: str, wish: Wish) -> OwnJob:
+    """Return an elastic gang."""
+    most = node_range.parse(wish.nodes, MAX_GPUS)[1]
+    if wish.gpus % most:
+        raise InputError(
+            "nodes of an elastic gang",
+            got=f"{wish.nodes} for {wish.gpus} GPUs",
+            allowed="as many GPUs on each node",
+            fix="as in --gpus 8 --nodes 4..8",
+        )
+    gpus = f"{wish.gpus // most}x{_shorten(accelerator)}"
+    return replace(job, gpus=gpus, nodes=wish.nodes)
+
+
+def _list_sizes(accelerator: str, gpus: int, platform: Platform) -> list[int]:
+    """Return the numbers of GPUs of the platform's machines that divide `gpus`, ascending."""
+    sizes: set[int] = set()
+    for offer in offers.offers(platform):
+        if offer.accelerator == accelerator and gpus % offer.machine.gpus == 0:
+            sizes.add(offer.machine.gpus)
+    return sorted(sizes) or [gpus if gpus <= offers.MAX_GPUS_PER_NODE else 1]
+
+
+def print_placed(
+    job: OwnJob, placed: Placed, platform: Platform, *, asked: bool, as_json: bool
+) -> None:
+    """Print where a job is placed on a platform.
+
+    asked: the job was made from a question, so that the command that writes it is of use.
+    """
+    if as_json:
+        print(json.dumps(finite(make_body(job, placed)), indent=2))
+    else:
+        _print_place(job, placed, platform)
+    if asked:
+        print(f"Next: {_format_new_job(job)}", file=sys.stderr)
+
+
+def _print_place(job: OwnJob, placed: Placed, platform: Platform) -> None:
+    offer = placed.offer
+    assert offer is not None, "a question is about GPUs"
+    size = f"{job.gpus} on {job.nodes} node{'' if job.nodes == 1 else 's'}"
+    pools = " or ".join(pool.name for pool in offer.pools) or "auto-provisioned"
+    where = f"In {platform.name}: {size}, {pools}; stopped after {placed.limit_h:g} h."
+    decision = placed.decision
+    if decision is None:
+        print(f"{offer.capacity.value}: {placed.reason}\n{where}")
+        return
+    output.print_answer(decision.question, decision.answer, as_json=False, where=where)
+
+
+def _format_new_job(job: OwnJob) -> str:
+    """Return the command that writes a file of the job that was placed."""
+    words = ["holdfast new-job NAME", f"--gpus {job.gpus}", f"--nodes {job.nodes}"]
+    words.append(f"--hours {job.hours:g}")
+    if job.deadline_hours:
+        words.append(f"--deadline-hours {job.deadline_hours:g}")
+    if not job.resumes:
+        words.append("--set resumes=false")
+    if job.predictor:
+        return " ".join([*words, "--set predictor=MODULE:FUNCTION --data gs://BUCKET/FOLDER"])
+    return " ".join([*words, "--image IMAGE -- COMMAND"])
