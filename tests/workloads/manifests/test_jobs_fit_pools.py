@@ -76,7 +76,9 @@ def own_jobs(env: str) -> Iterator[tuple[str, Body]]:
     platform = platforms.load(env)
     context = RenderContext(platform)
     run = platform.runs[0].name if platform.runs else "mine"
-    for offer, whole, nodes in itertools.product(offers.offers(platform), (True, False), (1, 2)):
+    for offer, whole, nodes in itertools.product(
+        offers.list_offers(platform), (True, False), (1, 2)
+    ):
         gpus = offer.machine.gpus if whole else 1
         flex = {Capacity.QUEUED: nodes == 1, Capacity.FLEX_START: nodes > 1}
         if flex.get(offer.capacity) or gpus * nodes > offer.lent_gpus:

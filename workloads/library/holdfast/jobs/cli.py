@@ -12,7 +12,7 @@ from holdfast.vocabulary.exit_codes import EXIT_STOPPED
 if TYPE_CHECKING:
     from holdfast.clients.api import Api, Object
     from holdfast.jobs.plan.pricing import PurchasePlan
-    from holdfast.jobs.plan.question import Wish
+    from holdfast.place.job import Wish
     from holdfast.platform import Platform
 
 Json = Annotated[bool, typer.Option("--json", help="One JSON object instead of a table.")]
@@ -312,8 +312,8 @@ def place(
 
     Without a job: which capacity suits which workload, and why.
     """
-    from holdfast.jobs.plan.question import Wish
     from holdfast.place import output
+    from holdfast.place.job import Wish
 
     if not (gpu or hours or file):
         output.print_matrix(as_json=as_json)
@@ -358,9 +358,7 @@ def _place_anywhere(
 
         question = file_text.make_question(file_text.read_question(file))
     else:
-        question = job.parse_job(
-            wish.gpu, wish.gpus, wish.hours, wish.deadline, wish.nodes, wish.checkpoint
-        )
+        question = job.parse_job(wish)
     spot_wait_h = job.parse_duration(spot_wait, "Spot wait") if spot_wait else None
     world = recommendation.make_world(question, churn, spot_wait_h)
     with working("price every capacity"):

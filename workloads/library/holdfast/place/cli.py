@@ -43,7 +43,7 @@ def prices(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """List the price of one GPU-hour, with its share of the machine, by region and capacity."""
+    """List the price of a machine for an hour, and how many GPUs it has, by region and capacity."""
     from holdfast.place import output
 
     if refresh:

@@ -261,23 +261,28 @@ def parse_hours(text: str) -> float:
     return parse_duration(text, "hours")
 
 
-def parse_job(
-    gpu: str,
-    gpus: int,
-    hours: str,
-    deadline: str,
-    nodes: str,
-    checkpoint: str,
-) -> Job:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wish:
+    """The options of a question, as their user types them."""
+
+    gpu: str
+    gpus: int
+    hours: str
+    deadline: str
+    nodes: str
+    checkpoint: str
+
+
+def parse_job(wish: Wish) -> Job:
     """Return the job of the options of `place`. Raises InputError, which names the option."""
-    min_nodes, max_nodes = node_range.parse(nodes, MAX_GPUS) if nodes else (0, 0)
-    batch = checkpoint == "queue"
+    min_nodes, max_nodes = node_range.parse(wish.nodes, MAX_GPUS) if wish.nodes else (0, 0)
+    batch = wish.checkpoint == "queue"
     return Job(
-        accelerator=parse_accelerator(gpu),
-        gpus=gpus,
-        hours=parse_hours(hours),
-        deadline_h=parse_duration(deadline, "deadline"),
-        checkpoint_h=30 / HOUR_S if batch else parse_duration(checkpoint, "checkpoint"),
+        accelerator=parse_accelerator(wish.gpu),
+        gpus=wish.gpus,
+        hours=parse_hours(wish.hours),
+        deadline_h=parse_duration(wish.deadline, "deadline"),
+        checkpoint_h=30 / HOUR_S if batch else parse_duration(wish.checkpoint, "checkpoint"),
         batch=batch,
         min_nodes=min_nodes,
         max_nodes=max_nodes,

@@ -10,8 +10,11 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cache
 
-from holdfast.vocabulary.capacity import Placement, PlacementRule
+from holdfast.cost import prices
+from holdfast.vocabulary.capacity import Capacity, Placement, PlacementRule
+from holdfast.vocabulary.machines import ACCELERATORS
 
 
 class Kind(StrEnum):
@@ -42,12 +45,7 @@ class Deadline(StrEnum):
 TIGHT_SLACK = 1.1
 # With 2 nodes elasticity saves 3 % on recorded capacity, with 4 already 5 %, with 16 30 %.
 WORTH_ELASTIC = 4
-# The most that the vendor announces; the prices of the day stay within it or carry a note.
-MAX_DISCOUNT = {
-    Placement.SPOT: 0.91,
-    Placement.FLEX_START: 0.53,
-    Placement.ON_DEMAND: 0.0,
-}
+_DISCOUNTED = {Placement.SPOT: Capacity.SPOT, Placement.FLEX_START: Capacity.FLEX_START}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -83,8 +81,26 @@ class Rule:
         # How many of its hours are Spot hours is known only afterwards.
         if self.placement is Placement.HYBRID:
             return "on the Spot part"
-        share = MAX_DISCOUNT[self.placement]
-        return f"up to {share:.0%}" if share else "none"
+        capacity = _DISCOUNTED.get(self.placement)
+        return describe_discount(capacity) if capacity else "none"
+
+
+@cache
+def describe_discount(capacity: Capacity) -> str:
+    """Return the least and the largest discount of the price table against on-demand, by GPU and
+    region.
+    """
+    table = prices.load()
+    discounts: list[float] = []
+    for accelerator in ACCELERATORS:
+        machine = prices.reference_machine(accelerator)
+        for region in table.regions(accelerator):
+            quote = table.quote(machine, region, capacity)
+            on_demand = table.quote(machine, region, Capacity.ON_DEMAND)
+            if quote and on_demand:
+                discounts.append(1 - quote.usd / on_demand.usd)
+    # Rounded down: a slogan must not promise more than the table has.
+    return f"{math.floor(100 * min(discounts))} to {math.floor(100 * max(discounts))}%"
 
 
 RULES: tuple[Rule, ...] = (

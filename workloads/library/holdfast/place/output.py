@@ -39,13 +39,13 @@ def print_matrix(*, as_json: bool) -> None:
 def print_prices(*, as_json: bool) -> None:
     table = price_table.load()
     capacities = price_table.CAPACITIES
-    head = ("gpu", "region", "machine", *(capacity.value for capacity in capacities))
+    head = ("gpu", "region", "machine", "gpus", *(capacity.value for capacity in capacities))
     rows: list[tuple[str, ...]] = []
     for accelerator in ACCELERATORS:
         machine = price_table.reference_machine(accelerator)
         for region in table.regions(accelerator):
             cells = (_price(table, machine, region, capacity) for capacity in capacities)
-            rows.append((accelerator, region, machine.name, *cells))
+            rows.append((accelerator, region, machine.name, str(machine.gpus), *cells))
     if as_json:
         body: list[dict[str, Any]] = []
         for row in rows:
@@ -56,6 +56,7 @@ def print_prices(*, as_json: bool) -> None:
     print_table(head, rows)
     # Not on standard output: a script that reads the table must not meet it.
     print(describe_basis(table), file=sys.stderr)
+    print("prices are those of the whole machine, with the GPUs of its column", file=sys.stderr)
     print("* inferred: from the same GPU elsewhere, or its ratio there", file=sys.stderr)
     for note in table.notes:
         print(f"note: {note.accelerator} in {note.region}: {note.text}", file=sys.stderr)

@@ -94,16 +94,17 @@ def answer(job: Job, world: World, region: str = "") -> Answer:
         local = replace(world, zones=(estimate.region,))
         options = advice.options(job, local, estimate.region)
         if select_in_time(job, options):
-            break
+            return _make_answer(job, local, options, _list_others(ranked, estimate))
         late_options += options
-    else:
-        # Raises with every reason: no region keeps the deadline.
-        choose(job, late_options)
-    elsewhere: list[Estimate] = []
-    for other in ranked:
-        if other.region != estimate.region and other.usd < math.inf:
-            elsewhere.append(other)
-    return _make_answer(job, local, options, tuple(elsewhere))
+    raise _explain_none(job, late_options)
+
+
+def _list_others(ranked: list[Estimate], chosen: Estimate) -> tuple[Estimate, ...]:
+    others: list[Estimate] = []
+    for estimate in ranked:
+        if estimate.region != chosen.region and estimate.usd < math.inf:
+            others.append(estimate)
+    return tuple(others)
 
 
 def answer_in(job: Job, world: World, region: str) -> Answer:
@@ -181,10 +182,7 @@ def choose(job: Job, options: list[Option]) -> Option:
     """
     candidates = select_in_time(job, options)
     if not candidates:
-        reasons = [f"{option.policy}: {describe_failure(job, option)}" for option in options]
-        raise Unjudged(
-            "no option has a price, an end and keeps the deadline: " + "; ".join(reasons)
-        )
+        raise _explain_none(job, options)
     cheapest = _find_cheapest(job, candidates, later_usd(job, options))
     max_usd = cheapest.mean_usd * (1 + WORTH_USD)
     early_h = cheapest.finish_at(95) * (1 - WORTH_TIME)
@@ -215,6 +213,12 @@ def later_usd(job: Job, options: list[Option]) -> float:
         if option.placement is Placement.ON_DEMAND and not option.refused:
             prices = [option.usd_per_hour]
     return LATER_SHARE * max(filter(math.isfinite, prices), default=0.0)
+
+
+def _explain_none(job: Job, options: list[Option]) -> Unjudged:
+    """Return the error of a job without an option, with the reason of each."""
+    reasons = [f"{option.policy}: {describe_failure(job, option)}" for option in options]
+    return Unjudged("no option has a price, an end and keeps the deadline: " + "; ".join(reasons))
 
 
 def _find_cheapest(job: Job, candidates: list[Option], hour_usd: float) -> Option:

@@ -33,7 +33,18 @@ from workloads.library.tests.bench.placements.policies import (
 )
 from workloads.library.tests.bench.result import finish, options
 
-ANSWER = ["place", "--gpu", "a100", "--gpus", "8", "--hours", "40", "--deadline", "72h"]
+ANSWER = [
+    "place",
+    "--anywhere",
+    "--gpu",
+    "a100",
+    "--gpus",
+    "8",
+    "--hours",
+    "40",
+    "--deadline",
+    "72h",
+]
 
 
 def main() -> None:
@@ -59,12 +70,14 @@ def main() -> None:
     answers_s = command_cpu_s(ANSWER)
     goals["an_answer_under_0.6_cpu_s"] = answers_s < 0.6
     goals["help_under_0.3_cpu_s"] = command_cpu_s(["place", "--help"]) < 0.3
+    chosen_gaps = {f"{hours:g} h": gap["chosen"] for hours, gap in gaps.items()}
     figures = {
         "schema": "holdfast.bench/1",
         "bench": "placement",
         "cpu_seconds": cpu_s,
         "percent_of_on_demand": costs,
-        "above_optimum_percent": {f"{hours:g} h": gap["chosen"] for hours, gap in gaps.items()},
+        "above_optimum_percent": chosen_gaps,
+        "worst_above_optimum_percent": max(chosen_gaps.values()),
     }
     finish(figures, goals)
 

@@ -13,7 +13,7 @@ from kubernetes import client
 
 from holdfast.clients.api import Api, Object
 from holdfast.jobs.plan import placement
-from holdfast.jobs.plan.offers import offers
+from holdfast.jobs.plan.offers import list_offers
 from holdfast.jobs.render import manifests
 from holdfast.ledger.events import Event
 from holdfast.manifests.render_context import RenderContext
@@ -57,7 +57,7 @@ def bodies_of(plan: Plan | None = None, **fields: Any) -> list[Object]:
     env = load("example")
     job = own(gpus="1xl4", command=("sleep", "9999"), **fields)
     offer = next(
-        o for o in offers(env) if o.capacity is Capacity.SPOT and o.accelerator == "nvidia-l4"
+        o for o in list_offers(env) if o.capacity is Capacity.SPOT and o.accelerator == "nvidia-l4"
     )
     placed = placement.Placed(
         offer=offer,

@@ -12,7 +12,7 @@ from ruamel.yaml import YAML
 from holdfast.cost import prices
 from holdfast.jobs.file.job_file import OwnJob
 from holdfast.jobs.plan import placement
-from holdfast.jobs.plan.offers import offers
+from holdfast.jobs.plan.offers import list_offers
 from holdfast.jobs.render import manifests, pod_parts
 from holdfast.jobs.submit import submission
 from holdfast.manifests.pods import KEY_FOLDER
@@ -86,7 +86,7 @@ def test_every_offered_machine_runs_jobs_that_pass_the_linter(name: str) -> None
     """Tests jobs that fill a machine and jobs with one of its GPUs, alone and as a gang."""
     options = itertools.cycle(OPTIONS)
     for offer, (whole, nodes) in itertools.product(
-        offers(load(name)), ((True, 1), (False, 1), (True, 2))
+        list_offers(load(name)), ((True, 1), (False, 1), (True, 2))
     ):
         gpus = offer.machine.gpus if whole else 1
         mismatch = offer.capacity is (Capacity.QUEUED if nodes == 1 else Capacity.FLEX_START)

@@ -4,9 +4,10 @@ from typing import Any
 
 import pytest
 
-from holdfast.place.matrix import RULES, Deadline, Kind, Workload, decide
+from holdfast.cost import prices
+from holdfast.place.matrix import RULES, Deadline, Kind, Workload, decide, describe_discount
 from holdfast.vocabulary import pools
-from holdfast.vocabulary.capacity import ANNOTATION_RULE, Placement, PlacementRule
+from holdfast.vocabulary.capacity import ANNOTATION_RULE, Capacity, Placement, PlacementRule
 from tests.platforms import names
 from tests.workloads.manifests import rendered
 
@@ -85,6 +86,26 @@ def test_the_page_shows_the_matrix() -> None:
     rows = (("Workload", "Runs on", "Discount", "Because", "Rule"), ("---",) * 5, *body)
     table = "\n".join(f"| {' | '.join(cells)} |" for cells in rows)
     assert f"<!-- matrix:begin -->\n{table}\n<!-- matrix:end -->" in page
+
+
+def test_discounts_of_pages_are_those_of_the_price_table() -> None:
+    """No slogan: the least and the largest discount of any GPU and region of the table."""
+    table = prices.load()
+    readme = (METHOD.parents[4] / "README.md").read_text()
+    for capacity in (Capacity.SPOT, Capacity.FLEX_START):
+        shares: list[float] = []
+        for accelerator in prices.ACCELERATORS:
+            machine = prices.reference_machine(accelerator)
+            for region in table.regions(accelerator):
+                quotes = [
+                    table.quote(machine, region, sold) for sold in (capacity, Capacity.ON_DEMAND)
+                ]
+                if all(quotes):
+                    usd, on_demand_usd = (quote.usd for quote in quotes if quote)
+                    shares.append(100 * (1 - usd / on_demand_usd))
+        low, high = describe_discount(capacity).rstrip("%").split(" to ")
+        assert 0 <= min(shares) - int(low) < 1 and 0 <= max(shares) - int(high) < 1
+        assert f"| {capacity.value.replace('spot', 'Spot')} ({low} to {high}% off) |" in readme
 
 
 # Every shipped workload cites the rule of the decision matrix that it follows, and runs where that

@@ -32,6 +32,7 @@ from holdfast.vocabulary.pools import LABEL_FLEX_START, LABEL_NODEPOOL, LABEL_PO
 
 SCHEMA = "holdfast.explanation/2"
 MOST_LISTED = 5
+END_WARNING_S = 86_400
 _CLASS = (LABEL_POOL_CLASS, LABEL_FLEX_START)
 
 
@@ -94,9 +95,31 @@ def explain(
     return Explanation(
         job=job.name,
         namespace=job.namespace,
-        state=describe_state(job, job_losses),
+        state=describe_state(job, job_losses) + warn_of_end(job, now),
         cause=cause,
         similar=describe_similar_waits(job, cluster),
+    )
+
+
+def warn_of_end(job: JobSnapshot, now_s: float) -> str:
+    """Return a warning that a job is stopped within a day, or an empty text.
+
+    Kubernetes counts from the start of the Job, which is that of its first pods.
+    """
+    limit_s = job.limit_s
+    if not limit_s or job.finished or job.suspended:
+        return ""
+    start = job.status.get("startTime") if job.kind == "Job" else None
+    starts = [start] if start else [pod["status"].get("startTime") for pod in job.pods]
+    known_starts = [when(text) for text in starts if text]
+    if not known_starts:
+        return ""
+    left_s = min(known_starts) + limit_s - now_s
+    if left_s > END_WARNING_S:
+        return ""
+    return (
+        f"; stopped in {max(left_s, 0) / 3600:.1f} h by its max_hours, {limit_s / 3600:g} h after"
+        " its start: submit it again under its name, and it resumes"
     )
 
 

@@ -94,6 +94,14 @@ class JobSnapshot:
         return spec["template"]["spec"]
 
     @property
+    def limit_s(self) -> int:
+        """The seconds after its start in which the job is stopped; 0 for none."""
+        spec = self.body["spec"]
+        if self.kind == "JobSet":
+            spec = spec["replicatedJobs"][0]["template"]["spec"]
+        return int(spec.get("activeDeadlineSeconds") or 0)
+
+    @property
     def sharded(self) -> bool:
         """The job is a gang whose pods stay while a lost one is replaced."""
         for container in self.pod_spec.get("containers", ()):

@@ -72,7 +72,7 @@ class Offer:
         return most_expensive
 
 
-def offers(platform: Platform) -> list[Offer]:
+def list_offers(platform: Platform) -> list[Offer]:
     return [*_list_pool_offers(platform), *_list_auto_provisioning(platform)]
 
 
@@ -164,7 +164,7 @@ def list_fitting(platform: Platform, accelerator: str, gpus: int, nodes: int) ->
 
     Raises InputError if there is none.
     """
-    all_offers = offers(platform)
+    all_offers = list_offers(platform)
     of_accelerator = [offer for offer in all_offers if offer.accelerator == accelerator]
     large = [offer for offer in of_accelerator if offer.machine.gpus >= gpus]
     fitting = [offer for offer in large if offer.lent_gpus >= gpus * nodes]
@@ -195,7 +195,7 @@ def cheapest_spot(platform: Platform, prices: Table) -> Offer:
 
     Raises InputError if the environment has no Spot group.
     """
-    spot = [offer for offer in offers(platform) if offer.capacity is Capacity.SPOT]
+    spot = [offer for offer in list_offers(platform) if offer.capacity is Capacity.SPOT]
     if not spot:
         raise InputError(
             f"no Spot group in {platform.name}",

@@ -13,7 +13,14 @@ from dataclasses import dataclass, field, replace
 from holdfast.cost.prices import Quote, Table
 from holdfast.jobs.file.file_text import make_question
 from holdfast.jobs.file.job_file import AUTO, OwnJob
-from holdfast.jobs.plan.offers import RESTART_H, Offer, find_cpu_offer, list_fitting, refuse
+from holdfast.jobs.plan.offers import (
+    RESTART_H,
+    Offer,
+    find_cpu_offer,
+    list_fitting,
+    list_offers,
+    refuse,
+)
 from holdfast.place import advice, recommendation
 from holdfast.place.job import Job, Offered
 from holdfast.place.matrix import RULES, Deadline, Kind, Workload, decide
@@ -331,12 +338,20 @@ def _make_missing(case: _Case, capacity: Capacity) -> Offered:
     if quote is not None:
         share = case.job.gpu_count / machine.gpus
         quote = replace(quote, usd=quote.usd * share * case.job.pods)
-    size = case.job.gpus
     return Offered(
         machine=machine,
         quote=quote,
-        refused=f"{case.platform.name} has no group of {size} {capacity.value} for jobs",
+        refused=_explain_missing(case, capacity),
     )
+
+
+def _explain_missing(case: _Case, capacity: Capacity) -> str:
+    job = case.job
+    for offer in list_offers(case.platform):
+        is_same = offer.accelerator == job.accelerator and offer.sold_as is capacity
+        if is_same and offer.machine.gpus >= job.gpu_count:
+            return f"{case.platform.name} lends at most {offer.lent_gpus} GPUs {capacity.value}"
+    return f"{case.platform.name} has no group of {job.gpus} {capacity.value} for jobs"
 
 
 def _list_avoided(case: _Case, offer: Offer) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ smallest.
 import json
 import math
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from holdfast.cost.prices import Table
@@ -16,25 +16,13 @@ from holdfast.jobs.file.job_file import OwnJob
 from holdfast.jobs.plan import offers, placement
 from holdfast.jobs.plan.placement import Beliefs, Placed
 from holdfast.place import output
-from holdfast.place.job import parse_accelerator, parse_duration, parse_hours
+from holdfast.place.job import Wish, parse_accelerator, parse_duration, parse_hours
 from holdfast.platform import Platform
 from holdfast.support import node_range
 from holdfast.support.errors import InputError
 from holdfast.support.values import between, finite
 
 MAX_GPUS = 1024
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Wish:
-    """The options of a question, as their user types them."""
-
-    gpu: str
-    gpus: int
-    hours: str
-    deadline: str
-    nodes: str
-    checkpoint: str
 
 
 def place(job: OwnJob, platform: Platform, prices: Table, beliefs: Beliefs) -> Placed:
@@ -153,7 +141,7 @@ def _make_range(job: OwnJob, accelerator: str, wish: Wish) -> OwnJob:
 def _list_sizes(accelerator: str, gpus: int, platform: Platform) -> list[int]:
     """Return the numbers of GPUs of the platform's machines that divide `gpus`, ascending."""
     sizes: set[int] = set()
-    for offer in offers.offers(platform):
+    for offer in offers.list_offers(platform):
         if offer.accelerator == accelerator and gpus % offer.machine.gpus == 0:
             sizes.add(offer.machine.gpus)
     return sorted(sizes) or [gpus if gpus <= offers.MAX_GPUS_PER_NODE else 1]
