@@ -81,7 +81,7 @@ def terminal(cluster: OwnManager, world: World, capfd: pytest.CaptureFixture[str
 def trainer(world: World, pool: Pool, checkpoints: Path, steps: int) -> Object:
     """The pod of the reference trainer, which saves so rarely that only a stop makes it save."""
     command = [sys.executable, "-m", "holdfast", "train", "run"]
-    command += ["--checkpoints", str(checkpoints), "--run", "my-run", "--ranks", "1"]
+    command += ["--checkpoints", str(checkpoints), "--run", "kept-run", "--ranks", "1"]
     command += ["--steps", str(steps), "--every", "1000000", "--device", "cpu"]
     command += ["--window", str(WINDOW_S)]
     variables = {
@@ -99,7 +99,7 @@ def trainer(world: World, pool: Pool, checkpoints: Path, steps: int) -> Object:
 
 
 def create(world: World, name: str, template: Object, **spec: Any) -> None:
-    labels = {"app.kubernetes.io/name": "my-run"}
+    labels = {"app.kubernetes.io/name": "kept-run"}
     queue = spec.pop("queue", "")
     if queue:
         labels[queues.QUEUE_LABEL] = queue
@@ -138,37 +138,37 @@ def test_a_queued_job_saves_when_it_is_stopped_and_resumes_from_there(
 ) -> None:
     queues.lend(world, spot, 1)
     template = trainer(world, spot, tmp_path / "checkpoints", 1_000_000)
-    create(world, "my-run-1a2b3c4d", template, queue=queues.QUEUE, suspend=True)
+    create(world, "kept-run-1a2b3c4d", template, queue=queues.QUEUE, suspend=True)
     until("it trains", lambda: events(kubelet, "window"))
     assert not events(kubelet, "commit")
 
     listed = json.loads(terminal.run("list", "-o", "json"))
     assert [(row["name"], row["status"]) for row in listed["jobs"]] == [
-        ("my-run-1a2b3c4d", "Running")
+        ("kept-run-1a2b3c4d", "Running")
     ]
-    assert '"event": "window"' in terminal.run("logs", "my-run")
+    assert '"event": "window"' in terminal.run("logs", "kept-run")
 
-    printed = terminal.run("stop", "my-run", "--yes")
+    printed = terminal.run("stop", "kept-run", "--yes")
     (commit,) = events(kubelet, "commit")
-    saved = re.search(r"saved step (\d+) of my-run\S*, \d+ s after the call", printed)
+    saved = re.search(r"saved step (\d+) of kept-run\S*, \d+ s after the call", printed)
     assert saved and int(saved[1]) == commit["step"] > 0, printed
-    assert "Next: holdfast resume my-run" in printed
+    assert "Next: holdfast resume kept-run" in printed
     assert world.pods() == []
-    cause = explain.explain(world.api, "my-run", world.name).cause
-    assert (cause.reason, cause.action) == ("suspended", "holdfast resume my-run-1a2b3c4d")
-    assert "stopped already" in terminal.run("stop", "my-run", "--yes")
+    cause = explain.explain(world.api, "kept-run", world.name).cause
+    assert (cause.reason, cause.action) == ("suspended", "holdfast resume kept-run-1a2b3c4d")
+    assert "stopped already" in terminal.run("stop", "kept-run", "--yes")
 
-    assert "resumed my-run" in terminal.run("resume", "my-run")
+    assert "resumed kept-run" in terminal.run("resume", "kept-run")
     restores = until(
         "it has restored",
         lambda: [line for line in events(kubelet, "restore") if line["step"] > 0],
     )
     assert restores[0]["step"] == commit["step"]
-    assert "is not stopped" in terminal.run("resume", "my-run", code=2)
+    assert "is not stopped" in terminal.run("resume", "kept-run", code=2)
 
-    assert "to exit at once" in terminal.run("stop", "my-run", "--now", "-y")
+    assert "to exit at once" in terminal.run("stop", "kept-run", "--now", "-y")
     until("its pods are gone", lambda: not world.pods())
-    job = world.job("my-run-1a2b3c4d")
+    job = world.job("kept-run-1a2b3c4d")
     assert job["spec"]["suspend"] and not job["status"].get("failed")
 
 
@@ -194,7 +194,7 @@ def test_a_log_shows_each_attempt_and_a_job_that_never_started_has_none(
     never = terminal.run("logs", "pending", code=2)
     assert "no pod of the job has started yet" in never and "holdfast explain pending" in never
 
-    create(world, "program", template)
+    create(world, "program", template, backoffLimitPerIndex=1)
     until("it writes", lambda: "first words" in "".join(read_output(kubelet)))
     assert terminal.run("logs", "program") == "first words\n"
     assert "no earlier attempt is kept" in terminal.run("logs", "program", "--previous", code=2)
@@ -246,13 +246,16 @@ def test_a_shell_on_a_terminal_is_interactive(world: World, spot: Pool, terminal
     words = [sys.executable, "-m", "holdfast", "shell", "held", "--index", "0", *terminal.options]
     process = subprocess.Popen(words, stdin=follower, stdout=follower, stderr=follower)
     os.close(follower)
-    os.write(leader, b"echo $((6 * 7)); exit 5\n")
+    os.write(leader, b"echo $((6 * 7))\n")
     shown = b""
+    while b"42" not in shown:
+        shown += os.read(leader, 4096)
+    os.write(leader, b"exit 5\n")
     with suppress(OSError):  # on Linux, after the last writer has closed the terminal
         while chunk := os.read(leader, 4096):
             shown += chunk
     os.close(leader)
-    assert process.wait() != 0 and b"42" in shown, shown
+    assert process.wait() != 0, shown
 
 
 def test_stop_without_the_right_changes_nothing(
