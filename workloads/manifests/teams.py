@@ -31,7 +31,7 @@ SUBMITTED = {
     "policy": ("poddisruptionbudgets",),
     api_group(SECRETS_API): ("secretproviderclasses",),
 }
-# Kinds that `list`, `explain` and `follow` read in addition.
+# Kinds that `list`, `explain` and `logs` read in addition.
 READ = {
     "": ("pods", "pods/log", "events", "persistentvolumeclaims"),
     api_group(KUEUE_API): ("localqueues", "workloads"),
@@ -40,6 +40,8 @@ READ = {
 # Kueue starts a suspended job again: to stop one, its Workload is set inactive (team_admission.py
 # guards the rest).
 SUSPENDED = {api_group(KUEUE_API): ("workloads",)}
+# `holdfast shell`: people who may start a pod in the namespace can run anything in it already.
+ENTERED = {"": ("pods/exec",)}
 # Kinds without a namespace: free GPUs and quotas explain why a job waits.
 CAPACITY = {"": ("nodes",), api_group(KUEUE_API): ("clusterqueues",)}
 PEOPLE = "holdfast-people"
@@ -57,6 +59,7 @@ def objects(context: RenderContext) -> Iterator[Body]:
                     *_rules(SUBMITTED, *READS, "create", "patch", "delete"),
                     *_rules(READ, *READS),
                     *_rules(SUSPENDED, "patch"),
+                    *_rules(ENTERED, "get", "create"),
                 ]
                 yield from bind_groups("Role", PEOPLE, name, rules, [team.members])
     groups = sorted({team.members for team in teams if team.members})

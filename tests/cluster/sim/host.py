@@ -91,7 +91,7 @@ class Host(ABC):
             "kwok",
             kubeconfig=kubeconfig,
             config=self.write_json(
-                "kwok.json", configuration, self._pod_logs(), *stages.all_stages()
+                "kwok.json", configuration, self._pod_logs(), _EXEC, *stages.all_stages()
             ),
             **self._kubelet(),
             manage_nodes_with_annotation_selector=f"{stages.MANAGED}=fake",
@@ -135,4 +135,11 @@ class Host(ABC):
         }
 
 
+# A command in a simulated pod is a process of this host.
+_EXEC = {
+    "apiVersion": "kwok.x-k8s.io/v1alpha1",
+    "kind": "ClusterExec",
+    "metadata": {"name": "pods"},
+    "spec": {"execs": [{"local": {"workDir": "/"}}]},
+}
 _KWOK_PARALLELISM = ("podPlayStageParallelism", "nodePlayStageParallelism", "nodeLeaseParallelism")

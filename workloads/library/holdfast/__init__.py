@@ -2,3 +2,5 @@
 
 Your own trainer begins with `from holdfast.checkpoint import Checkpointer`.
 """
+
+__version__ = "0.1.0"

@@ -3,6 +3,8 @@
 Commands import what they need when they run, so that --help is quick.
 """
 
+from typing import Annotated
+
 import typer
 
 from holdfast.checkpoint.cli import app as checkpoints
@@ -11,11 +13,13 @@ from holdfast.exporter.command import export
 from holdfast.inference.cli import app as batch
 from holdfast.inference.server.cli import app as serve
 from holdfast.jobs.cli import explain, new_job, place, submit, try_
+from holdfast.jobs.control.cli import list_, logs, resume, shell, stop
 from holdfast.lint.cli import lint
 from holdfast.mover.command import move
 from holdfast.place.cli import churn, prices
 from holdfast.report.command import report
 from holdfast.services.cli import new_service
+from holdfast.support.distribution import describe_version
 from holdfast.support.examples import examples
 from holdfast.training.cli import app as train
 from holdfast.vocabulary.exit_codes import EXIT_CODES_HELP
@@ -28,7 +32,26 @@ app = typer.Typer(
     add_completion=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,  # boxes around the help would double the time of --help
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+
+def _show_version(is_wanted: bool) -> None:
+    if is_wanted:
+        print(describe_version())
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", "-V", callback=_show_version, is_eager=True, help="Print the version."
+        ),
+    ] = False,
+) -> None:
+    """Train, run batches, serve and start jobs on preemptible capacity."""
 
 
 def command(name: str, body: object, *lines: str) -> None:
@@ -61,10 +84,14 @@ command(
 command(
     "explain",
     explain,
-    "holdfast explain",
     "holdfast explain my-run",
     "holdfast explain my-run --follow --events out/events",
 )
+command("list", list_, "holdfast list", "holdfast list -n training -o json")
+command("logs", logs, "holdfast logs my-run --follow", "holdfast logs my-run --index 3 --previous")
+command("stop", stop, "holdfast stop my-run", "holdfast stop my-run --now --yes")
+command("resume", resume, "holdfast resume my-run")
+command("shell", shell, "holdfast shell my-run", "holdfast shell my-run --index 1 -- nvidia-smi")
 command(
     "lint",
     lint,

@@ -7,18 +7,20 @@ list, and know neither JobSet nor Kueue.
 import json
 import logging
 import re
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from contextlib import contextmanager
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from holdfast.support.errors import Unjudged
+from holdfast.support.errors import InputError, Unjudged
 
 Object = dict[str, Any]
 MERGE = "application/merge-patch+json"
 JSON_PATCH = "application/json-patch+json"
 APPLY = "application/apply-patch+yaml"  # JSON is YAML
 _PAGE = 500
+_CHUNK_BYTES = 1 << 16
 _CONNECT_S = 10.0
 _READ_S = 60.0
 _RETRIES = 3
@@ -73,13 +75,17 @@ def _describe_status(status: int) -> tuple[str, str]:
 
 class Api:
     def __init__(self, kubeconfig: Path | None = None, context: str | None = None) -> None:
-        """Connects as kubectl does: None stands for the user's kubeconfig and its current context.
+        """Connects as kubectl does: without arguments by the user's kubeconfig and its current
+        context.
 
-        Raises Unjudged if the kubeconfig has no such cluster.
+        Raises InputError if the kubeconfig has no such context, and Unjudged if it cannot be used.
         """
         from kubernetes import config
 
+        context = context or None
         file = str(kubeconfig) if kubeconfig else None
+        if context:
+            _require_context(kubeconfig, context)
         with _reading(kubeconfig):
             with _requiring_credentials() as configuration:
                 self.client = config.new_client_from_config(
@@ -129,6 +135,21 @@ class Api:
         response = self._send("GET", path, query, None, "application/json", "*/*")
         return response.decode(errors="replace")
 
+    def lines(self, path: str, **query: object) -> Iterator[str]:
+        """Yields the lines of a response that may grow for hours, such as a log that is followed.
+
+        The server may stay silent for any time. Raises ApiError, and Unjudged if it is lost.
+        """
+        with self._reporting_failures():
+            response = self._open("GET", path, query, None, "application/json", "*/*", read_s=None)
+            if response.status >= 400:
+                self._require_success(response.status, response.read())
+            stream = response.response
+            try:
+                yield from _split_lines(stream.stream(_CHUNK_BYTES))
+            finally:
+                stream.close()
+
     def _send(
         self,
         method: str,
@@ -138,9 +159,24 @@ class Api:
         content_type: str,
         accept: str = "application/json",
     ) -> bytes:
-        from kubernetes.client.exceptions import ApiException
-        from urllib3.exceptions import HTTPError
+        with self._reporting_failures():
+            response = self._open(method, path, query, body, content_type, accept)
+            text = response.read()
+        self._require_success(response.status, text)
+        return text
 
+    def _open(
+        self,
+        method: str,
+        path: str,
+        query: Object,
+        body: object,
+        content_type: str,
+        accept: str,
+        *,
+        read_s: float | None = _READ_S,
+    ) -> Any:
+        """Sends one request, and returns the response before its body is read."""
         headers = {"Accept": accept, "Content-Type": content_type}
         parameters = [(key, str(value)) for key, value in query.items() if value is not None]
         request = self.client.param_serialize(
@@ -151,9 +187,16 @@ class Api:
             body=body,
             auth_settings=["BearerToken"],
         )
+        return self.client.call_api(*request, _request_timeout=(_CONNECT_S, read_s))
+
+    @contextmanager
+    def _reporting_failures(self) -> Generator[None]:
+        """Raises the library's own errors for those of the transport."""
+        from kubernetes.client.exceptions import ApiException
+        from urllib3.exceptions import HTTPError
+
         try:
-            response = self.client.call_api(*request, _request_timeout=(_CONNECT_S, _READ_S))
-            text = response.read()
+            yield
         except ApiException as error:
             if not error.status:  # the client's own form of a TLS error
                 raise self._unreachable(f"TLS: {error.reason}") from error
@@ -161,12 +204,13 @@ class Api:
         # ValueError: a server or a token that no HTTP request can hold.
         except (HTTPError, OSError, ValueError) as error:
             raise self._unreachable(_describe_failure(error)) from error
-        if response.status == 404 and _is_html(text):
+
+    def _require_success(self, status: int, text: bytes) -> None:
+        if status == 404 and _is_html(text):
             # Not `not found`: a page of a proxy says nothing about an object.
             raise self._foreign(_message(text))
-        if response.status >= 400:
-            raise ApiError(response.status, _message(text))
-        return text
+        if status >= 400:
+            raise ApiError(status, _message(text))
 
     def _unreachable(self, reason: str) -> Unjudged:
         return Unjudged(
@@ -272,6 +316,17 @@ class Api:
         return self.call("DELETE", path, query)
 
 
+def _split_lines(chunks: Iterable[bytes]) -> Iterator[str]:
+    """Yields whole lines without their ends, and what follows the last end."""
+    rest = b""
+    for chunk in chunks:
+        *whole_lines, rest = (rest + chunk).split(b"\n")
+        for line in whole_lines:
+            yield line.decode(errors="replace")
+    if rest:
+        yield rest.decode(errors="replace")
+
+
 def connect(kubeconfig: str) -> Api:
     """Connects a process by its kubeconfig, or without one by the pod's service account."""
     from kubernetes import client, config
@@ -295,6 +350,20 @@ def list_contexts(kubeconfig: Path | None) -> list[str]:
     with _reading(kubeconfig):
         known: Any = config.list_kube_config_contexts(str(kubeconfig) if kubeconfig else None)
         return sorted(str(context["name"]) for context in known[0])
+
+
+def _require_context(kubeconfig: Path | None, context: str) -> None:
+    """Raise InputError if the kubeconfig has no such context."""
+    names = list_contexts(kubeconfig)
+    if context in names:
+        return
+    similar = get_close_matches(context, names, n=1)
+    raise InputError(
+        "no such context in the kubeconfig",
+        got=context,
+        allowed=", ".join(names[:10]) or "none: the file has no context",
+        fix=f"--context {similar[0]}" if similar else _GET_CREDENTIALS,
+    )
 
 
 @contextmanager

@@ -6,6 +6,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from holdfast.jobs.options import (
+    Context,
+    Events,
+    Form,
+    JobName,
+    Json,
+    Kubeconfig,
+    Namespace,
+    Output,
+    PlatformFile,
+    Yes,
+)
 from holdfast.support.errors import InputError
 from holdfast.vocabulary.exit_codes import EXIT_STOPPED
 
@@ -14,18 +26,6 @@ if TYPE_CHECKING:
     from holdfast.jobs.plan.pricing import PurchasePlan
     from holdfast.place.job import Wish
     from holdfast.platform import Platform
-
-Json = Annotated[bool, typer.Option("--json", help="One JSON object instead of a table.")]
-Kubeconfig = Annotated[
-    Path | None, typer.Option(help="Default: the current context, as in kubectl.")
-]
-Namespace = Annotated[str, typer.Option(help="Default: every namespace that you may read.")]
-Events = Annotated[
-    Path | None, typer.Option(help="Folder of event lines: step, last save, useful share.")
-]
-PlatformFile = Annotated[
-    Path | None, typer.Option("--platform", help="platform.json; default: that of the cluster.")
-]
 
 
 def submit(
@@ -45,9 +45,11 @@ def submit(
     replace: Annotated[
         bool, typer.Option("--replace", help="Delete the running job of this name or run.")
     ] = False,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    yes: Yes = False,
     kubeconfig: Kubeconfig = None,
+    context: Context = "",
     as_json: Json = False,
+    form: Output = Form.TEXT,
 ) -> None:
     """Show the cost of a manifest and start it; refuse it above a price limit (exit 4)."""
     from holdfast.clients.api import Api
@@ -56,14 +58,14 @@ def submit(
     from holdfast.services.cli import submit_service
 
     # Without a cluster only a dry run has an answer, by a document that was given or is near.
-    document, api = _choose_platform(manifest, platform, kubeconfig, dry_run=dry_run)
+    document, api = _choose_platform(manifest, platform, kubeconfig, context, dry_run=dry_run)
     service = _read_service(manifest)
     if service is not None:
         submit_service(
             service,
             manifest,
             document,
-            None if dry_run else api or Api(kubeconfig),
+            None if dry_run else api or Api(kubeconfig, context),
             cap=max_usd_per_hour,
             write=write,
             replace=replace,
@@ -72,7 +74,7 @@ def submit(
         )
         return
     plan = _plan(manifest, job, document, max_usd_per_hour)
-    if as_json:
+    if as_json or form is Form.JSON:
         output.print_body(plan.as_json())
     else:
         output.print_plan(plan, str(manifest))
@@ -87,7 +89,7 @@ def submit(
     if dry_run:
         return
     _start(
-        api or Api(kubeconfig),
+        api or Api(kubeconfig, context),
         plan,
         yes=yes,
         replace=replace,
@@ -138,6 +140,7 @@ def _choose_platform(
     file: Path,
     document: Path | None,
     kubeconfig: Path | None,
+    context: str,
     *,
     dry_run: bool,
 ) -> "tuple[Platform, Api | None]":
@@ -152,7 +155,7 @@ def _choose_platform(
         local = find_nearest(document, file.parent)
         if local:
             return local, None
-    api = Api(kubeconfig)
+    api = Api(kubeconfig, context)
     return choose(api, document, file.parent), api
 
 
@@ -178,67 +181,58 @@ def _plan(
 
 
 def explain(
-    job: Annotated[
-        str,
-        typer.Argument(help="Name of a JobSet, Job or service; without it, all jobs are listed."),
-    ] = "",
+    job: JobName,
     platform: PlatformFile = None,
     events: Events = None,
     namespace: Namespace = "",
     follow: Annotated[
-        bool, typer.Option("--follow", help="Follow to its end, then print its receipt.")
+        bool, typer.Option("--follow", "-f", help="Follow to its end, then print its receipt.")
     ] = False,
     timeout_s: Annotated[
         float, typer.Option(min=1, help="Stop --follow after this; the job continues.")
     ] = 604_800,
     kubeconfig: Kubeconfig = None,
+    context: Context = "",
     as_json: Json = False,
+    form: Output = Form.TEXT,
 ) -> None:
-    """Explain in six lines why a job waits, restarts or is slow. Without JOB, list all jobs:
-    evictions, crashes, last save, dollars.
+    """Explain in six lines why a job waits, restarts or is slow.
 
     --follow prints the event lines of its pods, and keeps them in the folder of --events.
     """
     from holdfast.clients.api import Api
-    from holdfast.cost import prices
     from holdfast.jobs import output
     from holdfast.jobs.diagnose import explain as explanations
     from holdfast.platform.cluster import choose
     from holdfast.services.explain import explain as explain_service
+    from holdfast.support.progress import working
 
-    if follow and (as_json or not job):
+    as_json = as_json or form is Form.JSON
+    if follow and as_json:
         raise InputError(
-            "--follow shows one job as text",
-            got="--json" if as_json else "no job",
-            allowed="explain JOB --follow",
-            fix="holdfast explain JOB --follow",
+            "--follow shows a job as text",
+            got="--follow and JSON",
+            allowed="one of them",
+            fix=f"holdfast explain {job} --follow",
         )
-    api = Api(kubeconfig)
-    document = choose(api, platform)
+    with working("ask the cluster"):
+        api = Api(kubeconfig, context)
+        document = choose(api, platform)
     if follow:
         raise typer.Exit(_follow(api, document, job, namespace, timeout_s, events))
-    service = explain_service(api, job, namespace) if job else None
+    service = explain_service(api, job, namespace)
     if service:
         if as_json:
             output.print_body(service.as_json())
         else:
             output.print_explanation(service)
         return
-    if job:
+    with working("ask the cluster"):
         explanation = explanations.explain(api, job, namespace, events, document)
-        rows = []
-    else:
-        explanation = None
-        rows = explanations.rows(api, document, prices.load(), events, namespace)
     if as_json:
-        body = explanation.as_json() if explanation else explanations.rows_json(rows)
-        output.print_body(body)
-    elif explanation:
-        output.print_explanation(explanation)
-    elif rows:
-        output.print_jobs(rows)
+        output.print_body(explanation.as_json())
     else:
-        output.note("no jobs")
+        output.print_explanation(explanation)
 
 
 def _follow(
@@ -449,7 +443,10 @@ def new_job(
         ),
     ] = None,
     platform: PlatformFile = None,
-    out: Annotated[Path | None, typer.Option(help="The job file; default: NAME.yaml.")] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="The job file; default: NAME.yaml.")
+    ] = None,
+    context: Context = "",
 ) -> None:
     """Write a job file for your image and command, with everything that it needs to survive
     evictions.
@@ -459,7 +456,7 @@ def new_job(
     from holdfast.jobs.submit import prepared_job
     from holdfast.platform.cluster import choose, find_nearest
 
-    document = find_nearest(platform) or choose(Api(), None)
+    document = find_nearest(platform) or choose(Api(None, context), None)
     file = out or Path(f"{name}.yaml")
     optional = {
         "gpus": gpus,
@@ -489,9 +486,10 @@ def try_(
     timeout_s: Annotated[
         float, typer.Option(min=1, help="Stop following after this time; the job continues.")
     ] = 7200,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    yes: Yes = False,
     platform: PlatformFile = None,
     kubeconfig: Kubeconfig = None,
+    context: Context = "",
 ) -> None:
     """Run the smallest sample on the cheapest Spot pool and follow it to its receipt."""
     from holdfast.clients.api import Api
@@ -499,7 +497,7 @@ def try_(
     from holdfast.jobs.submit.follower import Following
     from holdfast.platform.cluster import choose
 
-    api = Api(kubeconfig)
+    api = Api(kubeconfig, context)
     document = choose(api, platform)
     following = Following(evict=evict, timeout_s=timeout_s)
     code = prepared_job.first_run(api, document, steps, following, max_usd_per_hour, yes=yes)

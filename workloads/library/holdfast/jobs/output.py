@@ -95,6 +95,11 @@ def note(text: str) -> None:
 
 
 def ask_to_start(yes: bool) -> None:
+    """Ask whether to start a job, unless `yes`."""
+    ask("Start it?", yes)
+
+
+def ask(question: str, yes: bool) -> None:
     """Ask for consent, unless `yes`; a no ends the command.
 
     Raises InputError without a terminal.
@@ -108,7 +113,7 @@ def ask_to_start(yes: bool) -> None:
             allowed="an answer, or --yes",
             fix="add --yes",
         )
-    if not typer.confirm("Start it?", err=True):
+    if not typer.confirm(question, err=True):
         raise typer.Exit(EXIT_STOPPED)
 
 

@@ -37,6 +37,11 @@ def require_no_foreign_package() -> None:
         )
 
 
+def describe_version() -> str:
+    """Returns the distribution with the version of the package, which a clone has too."""
+    return f"{DISTRIBUTION} {vars(sys.modules['holdfast'])['__version__']}"
+
+
 def install_command(extra: str) -> str:
     """Returns the command that adds an extra to this installation."""
     if find_version():

@@ -15,6 +15,7 @@ from pytest_kubernetes.providers.base import AClusterManager
 from holdfast.clients.api import Api
 from holdfast.manifests.render_context import RenderContext
 from tests import platforms, support
+from tests.cluster.sim.waiting import until
 from tests.cluster.sim.world import World
 from tests.cluster.test_platform import cleared as cleared
 from tests.cluster.test_platform import gke_kinds as gke_kinds
@@ -89,15 +90,36 @@ def test_five_commands_and_a_kubeconfig_run_a_job(
             _let_it_end(api)
 
     install, *typed = commands(PAGE.read_text())
-    assert install == 'pip install "$(ls holdfast_gke-*.whl)[jobs]"' and len(typed) == 4
+    assert install == 'pip install "$(ls holdfast_gke-*.whl)[jobs]"' and len(typed) == 8
+    controls = typed[4:]
+    del typed[4:]
     # Only below the price that somebody allows, which is tried before the page's own line.
     typed.insert(1, "holdfast submit my-run.yaml --max-usd-per-hour 0.01; [ $? = 4 ]")
-    written, refused, sent, followed, listed = [
-        ran(line, folder, variables, watch) for line in typed
+    written, refused, sent = [ran(line, folder, variables, watch) for line in typed[:3]]
+    logged, stopped, resumed, entered = [
+        _run_when_it_runs(line, folder, variables, api) for line in controls
     ]
+    assert "a simulated pod" in logged
+    assert re.search(r"stopped my-run-\w+\n", stopped)
+    assert re.search(r"resumed my-run-\w+\n", resumed)
+    assert "Mounted on" in entered
+    followed, listed = [ran(line, folder, variables, watch) for line in typed[3:]]
     assert "wrote my-run.yaml" in written
     assert "over the cap of $0.01" in refused and "applied" not in refused
     assert re.search(r"applied Job(Set)?/my-run", sent)
     assert "Complete" in followed and "on demand $" in followed
     assert "my-run" in listed
     assert sorted(path.name for path in folder.iterdir()) == ["kubeconfig", "my-run.yaml"]
+
+
+def _run_when_it_runs(line: str, folder: Path, variables: dict[str, str], api: Api) -> str:
+    """Runs a command once the job has a pod that runs, or none if it is stopped."""
+    pods = "/api/v1/namespaces/training/pods"
+
+    def is_settled() -> bool:
+        if " resume " in line:
+            return not list(api.items(pods))
+        return any(pod["status"].get("phase") == "Running" for pod in api.items(pods))
+
+    until(f"it is time for {line}", is_settled)
+    return ran(line, folder, variables, lambda _: None)

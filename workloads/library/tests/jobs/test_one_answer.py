@@ -121,10 +121,10 @@ def test_report_explain_and_list_agree_to_the_digit_on_every_history(tmp_path: P
     with serving(cluster, tmp_path) as config:
         options = ("--events", str(events), "--kubeconfig", str(config))
         listed = {
-            row["name"]: row for row in json.loads(command("explain", *options, "--json"))["jobs"]
+            row["name"]: row for row in json.loads(command("list", *options, "--json"))["jobs"]
         }
         table = {
-            row.split()[0]: row for row in command("explain", *options).splitlines() if row.split()
+            row.split()[0]: row for row in command("list", *options).splitlines() if row.split()
         }
         causes = {
             name: json.loads(command("explain", name, *options, "--json"))["cause"]
@@ -191,5 +191,5 @@ def test_a_rendered_job_is_found_by_its_own_name(
     }
     with serving(lists, tmp_path) as kubeconfig:
         options = ("--events", str(tmp_path), "--kubeconfig", str(kubeconfig), "--json")
-        (job,) = json.loads(command("explain", *options))["jobs"]
+        (job,) = json.loads(command("list", *options))["jobs"]
     assert (job["name"], job["step"], f"{100 * job['useful_ratio']:.1f}") == (name, 60, "27.6")

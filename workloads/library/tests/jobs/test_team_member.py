@@ -1,4 +1,4 @@
-"""`explain` for a member of a team, who may list the team's namespaces and not the cluster."""
+"""Commands for a member of a team, who may list the team's namespaces and not the cluster."""
 
 import json
 from dataclasses import replace
@@ -49,9 +49,9 @@ LISTS: dict[str, list[Object]] = {
 
 
 def end(kubeconfig: Path, *words: str) -> int:
-    """Run `explain` and return its exit code."""
+    """Run a command and return its exit code."""
     try:
-        run_app(app, ["explain", *words, "--kubeconfig", str(kubeconfig)])
+        run_app(app, [*words, "--kubeconfig", str(kubeconfig)])
     except SystemExit as error:
         return int(error.code or 0)
     return 0
@@ -61,7 +61,7 @@ def test_member_sees_jobs_of_own_namespaces(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with serving(LISTS, tmp_path, platform=PLATFORM, member_of=MEMBER_OF) as kubeconfig:
-        assert end(kubeconfig, "--json") == 0
+        assert end(kubeconfig, "list", "--json") == 0
         rows = json.loads(capsys.readouterr().out)["jobs"]
         assert [row["name"] for row in rows] == ["segment", "probe"]
 
@@ -70,9 +70,9 @@ def test_member_explains_own_job_without_namespace(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with serving(LISTS, tmp_path, platform=PLATFORM, member_of=MEMBER_OF) as kubeconfig:
-        assert end(kubeconfig, "probe", "--json") == 0
+        assert end(kubeconfig, "explain", "probe", "--json") == 0
         assert json.loads(capsys.readouterr().out)["namespace"] == "vision-dev"
-        assert end(kubeconfig, "probe", "--follow") == 0
+        assert end(kubeconfig, "explain", "probe", "--follow") == 0
         assert "Complete" in capsys.readouterr().err
 
 
@@ -80,14 +80,17 @@ def test_member_does_not_find_job_of_another_team(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with serving(LISTS, tmp_path, platform=PLATFORM, member_of=MEMBER_OF) as kubeconfig:
-        assert end(kubeconfig, "whisper") == 2
+        assert end(kubeconfig, "explain", "whisper") == 2
         assert "segment" in capsys.readouterr().err
+        for words in (["stop", "whisper", "--yes"], ["resume", "whisper"], ["logs", "whisper"]):
+            assert end(kubeconfig, *words) == 2
+            assert "no such job" in capsys.readouterr().err
 
 
 def test_user_without_any_right_gets_reason_and_fix(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with serving(LISTS, tmp_path, platform=PLATFORM, member_of=()) as kubeconfig:
-        assert end(kubeconfig) == 3
+        assert end(kubeconfig, "list") == 3
         text = capsys.readouterr().err
         assert "403: /api/v1/pods is forbidden" in text and "ask the platform team" in text

@@ -221,7 +221,11 @@ ACTING = {
         *HAND,
         "--yes",
     ],
-    "explain, all": ["holdfast", "explain", *HAND],
+    "list": ["holdfast", "list", *HAND],
+    "logs": ["holdfast", "logs", "a", *HAND],
+    "stop": ["holdfast", "stop", "a", "--yes", *HAND],
+    "resume": ["holdfast", "resume", "a", *HAND],
+    "shell": ["holdfast", "shell", "a", *HAND],
     "explain": [
         "holdfast",
         "explain",

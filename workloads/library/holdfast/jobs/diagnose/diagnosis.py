@@ -80,12 +80,26 @@ def _explain_finish(job: JobSnapshot, _: ClusterSnapshot) -> Cause | None:
 def _explain_hold(job: JobSnapshot, cluster: ClusterSnapshot) -> Cause | None:
     if not job.suspended:
         return None
+    if job.workload is not None and not job.workload["spec"].get("active", True):
+        return _explain_stop(job, job.workload)
     queue = queues.explain_flex_start(job, cluster) or queues.explain_kueue(job, cluster)
     if queue:
         return queue
     blocker = "spec.suspend is true and no queue has it"
-    action = "set spec.suspend to false, or label the job with a queue"
-    return Cause(Reason.SUSPENDED, blocker, action, _describe_command(job))
+    return Cause(Reason.SUSPENDED, blocker, _resume_command(job), _describe_command(job))
+
+
+def _explain_stop(job: JobSnapshot, workload: Object) -> Cause:
+    """Explain a Workload that is not active: a person stopped it, or Kueue gave up."""
+    message = brief(str(condition(workload, "Evicted").get("message", "")))
+    details = f": {message}" if message else ""
+    evidence = f"kubectl describe workload -n {job.namespace} {workload['metadata']['name']}"
+    blocker = f"it was stopped and keeps no place in its queue{details}"
+    return Cause(Reason.SUSPENDED, blocker, _resume_command(job), evidence)
+
+
+def _resume_command(job: JobSnapshot) -> str:
+    return f"holdfast resume {job.name}"
 
 
 def _explain_crash(job: JobSnapshot, _: ClusterSnapshot) -> Cause | None:

@@ -219,7 +219,7 @@ def find(api: Api, name: str, *namespaces: str) -> JobSnapshot:
         "no such job",
         got=name,
         allowed=", ".join(names[:10]) or f"none: no job in {_list(namespaces)}",
-        fix=f"did you mean {similar[0]}?" if similar else "`holdfast explain`",
+        fix=f"did you mean {similar[0]}?" if similar else "`holdfast list`",
     )
 
 

@@ -1,0 +1,141 @@
+"""What `logs`, `stop` and `shell` make of what the API server says, and the flags of all commands."""
+
+import json
+import tomllib
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+import holdfast
+from holdfast.clients.api import Object
+from holdfast.commands import app
+from holdfast.jobs.control.pod_logs import Selection, select_sources, suggest_cloud_logs
+from holdfast.jobs.control.shell import read_exit_code
+from holdfast.jobs.control.stopping import Saves, describe, is_stopped
+from holdfast.jobs.diagnose.job_snapshot import JobSnapshot
+from holdfast.support.errors import Unjudged
+from tests import platforms
+from tests.command_lines import COMMANDS
+
+PROJECT = Path(holdfast.__file__).parents[1] / "pyproject.toml"
+# As a kubelet ends a command that exits with 7.
+EXITED = {
+    "metadata": {},
+    "status": "Failure",
+    "message": "command terminated with non-zero exit code: exit status 7",
+    "reason": "NonZeroExitCode",
+    "details": {"causes": [{"reason": "ExitCode", "message": "7"}]},
+}
+FOR_A_CLUSTER = ("list", "logs", "stop", "resume", "shell", "explain", "submit", "try", "new-job")
+
+
+def make_pod(name: str, index: int, created: str, **status: Object) -> Object:
+    return {
+        "metadata": {
+            "name": name,
+            "namespace": "training",
+            "uid": name,
+            "creationTimestamp": created,
+            "annotations": {"batch.kubernetes.io/job-completion-index": str(index)},
+        },
+        "spec": {"containers": [{"name": "sidecar"}, {"name": "main"}]},
+        "status": {"phase": "Running", "containerStatuses": [{"name": "main"} | status]},
+    }
+
+
+def make_job(*pods: Object, **workload: object) -> JobSnapshot:
+    body = {
+        "kind": "Job",
+        "metadata": {"name": "my-run-1a2b3c4d", "namespace": "training", "uid": "u"},
+        "spec": {"parallelism": 2, "template": {"spec": {"containers": []}}},
+    }
+    spec = {"spec": workload} if workload else None
+    return JobSnapshot(body=body, pods=[*pods], workload=spec)
+
+
+RAN = {"state": {"terminated": {"exitCode": 1}}}
+RUNS = {"state": {"running": {}}}
+WAITS = {"state": {"waiting": {"reason": "ContainerCreating"}}}
+
+
+@pytest.mark.parametrize(
+    ("selection", "expected"),
+    [
+        (Selection(), [("a-0-new", False), ("a-1", False)]),
+        (Selection(index=1), [("a-1", False)]),
+        (Selection(previous=True), [("a-0-old", False), ("a-1", True)]),
+    ],
+)
+def test_newest_attempt_of_each_index_is_read(
+    selection: Selection, expected: list[tuple[str, bool]]
+) -> None:
+    job = make_job(
+        make_pod("a-0-new", 0, "2026-01-01T00:02:00Z", **RUNS),
+        make_pod("a-0-old", 0, "2026-01-01T00:00:00Z", **RAN),
+        make_pod("a-1", 1, "2026-01-01T00:00:00Z", **RUNS, restartCount=2),
+        make_pod("a-1-next", 1, "2026-01-01T00:03:00Z", **WAITS),
+    )
+    sources = select_sources(job, selection)
+    assert [(source.pod["metadata"]["name"], source.previous) for source in sources] == expected
+    assert {source.container for source in sources} == {"main"}
+
+
+def test_gone_logs_are_found_by_a_whole_command() -> None:
+    platform = platforms.load("example")
+    command = suggest_cloud_logs(platform, make_job())
+    assert (
+        command.startswith("gcloud logging read '") and f"--project={platform.project}" in command
+    )
+    assert 'namespace_name="training"' in command and 'pod_name:"my-run-1a2b3c4d-"' in command
+
+
+def test_a_job_that_waits_in_its_queue_is_not_stopped() -> None:
+    assert not is_stopped(make_job(active=True))
+    assert is_stopped(make_job(active=False))
+
+
+def test_only_commits_after_the_call_are_reported() -> None:
+    saves = Saves(since_s=100.0)
+    for t, step in ((99.0, 10), (104.0, 12)):
+        saves.read(json.dumps({"event": "commit", "t": t, "step": step, "job": "my-run"}))
+    saves.read("epoch 3: loss 0.1")
+    saves.read('{"event": broken')
+    lines = describe(make_job(), saves, had_pods=True)
+    assert lines == ["saved step 12 of my-run, 4 s after the call", "stopped my-run-1a2b3c4d"]
+
+
+def test_a_stop_without_a_commit_says_what_is_lost() -> None:
+    saves = Saves(since_s=100.0)
+    saves.read(json.dumps({"event": "exit", "t": 104.0, "step": 12, "job": "my-run"}))
+    first, _ = describe(make_job(), saves, had_pods=True)
+    assert first.startswith("no checkpoint was committed after the call, of 12 that were done")
+    silent, _ = describe(make_job(), Saves(since_s=0.0), had_pods=True)
+    assert "is not known" in silent
+
+
+def test_a_command_in_a_pod_ends_with_its_code() -> None:
+    assert read_exit_code(b'{"metadata":{},"status":"Success"}') == 0
+    assert read_exit_code(json.dumps(EXITED).encode()) == 7
+    with pytest.raises(Unjudged, match="ended before"):
+        read_exit_code(b"")
+
+
+def test_the_version_is_that_of_the_distribution() -> None:
+    version = tomllib.loads(PROJECT.read_text())["project"]["version"]
+    assert holdfast.__version__ == version
+    printed = CliRunner().invoke(app, ["--version"])
+    assert (printed.exit_code, printed.output) == (0, f"holdfast-gke {version}\n")
+
+
+@pytest.mark.parametrize("name", FOR_A_CLUSTER)
+def test_commands_for_a_cluster_share_their_options(name: str) -> None:
+    options = {
+        option for parameter in COMMANDS[f"holdfast {name}"].params for option in parameter.opts
+    }
+    assert "--context" in options
+    for letter, long in (("-n", "--namespace"), ("-y", "--yes"), ("-f", "--follow")):
+        assert (letter in options) == (long in options), long
+    if "--json" in options:
+        assert "-o" in options
+    assert CliRunner().invoke(app, [name, "-h"]).exit_code == 0
