@@ -28,7 +28,7 @@ from infra.environments.checks import (
     require,
     unique,
 )
-from infra.environments.cluster import Cluster
+from infra.environments.cluster import Cluster, Freeze
 from infra.environments.runs import Run
 from infra.environments.services import (
     Alerts,
@@ -58,6 +58,7 @@ __all__ = [
     "Delivery",
     "Environment",
     "ExistingNetwork",
+    "Freeze",
     "Network",
     "NodeGroup",
     "Queue",

@@ -159,9 +159,22 @@ def _versions(environment: Environment) -> dict[str, object]:
         "end_time": cluster.maintenance_end,
         "recurrence": cluster.maintenance_days,
     }
+    policy: dict[str, object] = {"recurring_window": window}
+    exclusions = []
+    for freeze in cluster.freezes:
+        exclusions.append(
+            {
+                "exclusion_name": freeze.name,
+                "start_time": freeze.starts,
+                "end_time": freeze.ends,
+                "exclusion_options": {"scope": freeze.scope},
+            }
+        )
+    if exclusions:
+        policy["maintenance_exclusion"] = exclusions
     versions: dict[str, object] = {
         "release_channel": {"channel": cluster.release_channel},
-        "maintenance_policy": {"recurring_window": window},
+        "maintenance_policy": policy,
     }
     if cluster.min_version:
         versions["min_master_version"] = cluster.min_version

@@ -20,6 +20,7 @@ from holdfast.vocabulary.kubernetes import (
     RESIZE_REQUEST_DETAIL,
     api_group,
 )
+from holdfast.vocabulary.machines import MACHINE_TYPES, is_sold
 from holdfast.vocabulary.pools import (
     GPU_RESOURCE,
     LABEL_ACCELERATOR,
@@ -211,7 +212,9 @@ def _compute_classes(context: RenderContext) -> Iterator[Body]:
         flex_start = {"flexStart": _flex(context), "capacityCheckWaitTimeSeconds": 900}
         priorities = [_priority(pool) | {"spot": True} for pool in spot_pools]
         priorities.append(_priority(spot_pools[0]) | flex_start)
-        priorities.append(_priority(spot_pools[0]))
+        # Google sells some machines on Spot and as flex-start only; GKE would try for ever.
+        if is_sold(MACHINE_TYPES[spot_pools[0].machine_type], Capacity.ON_DEMAND):
+            priorities.append(_priority(spot_pools[0]))
         spec = {
             "nodePoolAutoCreation": {"enabled": True},
             "whenUnsatisfiable": "DoNotScaleUp",

@@ -20,6 +20,7 @@ from infra.environments.schema import (
     Budget,
     Environment,
     ExistingNetwork,
+    Freeze,
     NodeGroup,
     Quota,
     Reservation,
@@ -38,6 +39,26 @@ TEAM = Team(name="vision")
 QUOTA = Quota(source="spot-l4", gpus=4)
 CAP = AcceleratorCap(accelerator="nvidia-l4", max_gpus=8)
 SPOT = next(g for g in EXAMPLE.groups if g.name == "spot-l4")
+ONE_H100 = {
+    "machine_types": ("a3-highgpu-1g",),
+    "accelerator": "nvidia-h100-80gb",
+    "gpus_per_node": 1,
+}
+TWO_A100 = {
+    "machine_types": ("a2-highgpu-2g",),
+    "accelerator": "nvidia-tesla-a100",
+    "gpus_per_node": 2,
+}
+FREEZE = Freeze(name="launch", starts="2026-12-01T00:00:00Z", ends="2027-01-15T00:00:00Z")
+FULL_FREEZES = tuple(
+    Freeze(
+        name=f"freeze-{number}",
+        starts="2026-12-01T00:00:00Z",
+        ends="2026-12-02T00:00:00Z",
+        scope="NO_UPGRADES",
+    )
+    for number in range(4)
+)
 FLEX = next(g for g in EXAMPLE.groups if g.capacity is Capacity.FLEX_START)
 SYSTEM = next(g for g in EXAMPLE.groups if g.role is Role.SYSTEM)
 
@@ -116,6 +137,25 @@ WRONG: list[tuple[str, str, Make]] = [
     ),
     ("NodeGroup.disk_type", "pd-balanced", on(SPOT, disk_type="pd-balance")),
     ("NodeGroup.evict_untolerating", "Spot groups only", on(SYSTEM, evict_untolerating=True)),
+    (
+        "NodeGroup.capacity",
+        "flex-start, queued, reserved, spot: Google does not sell it otherwise",
+        on(SPOT, **ONE_H100, capacity=Capacity.ON_DEMAND),
+    ),
+    ("NodeGroup.local_ssds", "2 or 4 or 8", on(SPOT, **TWO_A100, local_ssds=3)),
+    ("NodeGroup.local_ssds", "takes no local SSD", on(SYSTEM, local_ssds=1)),
+    ("NodeGroup.compact", "one zone", on(SPOT, compact=True)),
+    (
+        "NodeGroup.compact",
+        "flex-start of A3 Ultra and A4",
+        on(FLEX, compact=True, zones=("us-central1-a",)),
+    ),
+    ("Cluster.freezes", "at most 20, and 3", on(CLUSTER, freezes=FULL_FREEZES)),
+    ("Freeze.name", "freezes[].name", on(FREEZE, name="Launch")),
+    ("Freeze.starts", "UTC", on(FREEZE, starts="2026-12-01")),
+    ("Freeze.ends", "days", on(FREEZE, ends="2027-12-01T00:00:00Z")),
+    ("Freeze.ends", "days", on(FREEZE, scope="NO_UPGRADES")),
+    ("Freeze.scope", "NO_MINOR_OR_NODE_UPGRADES", on(FREEZE, scope="NO_NODE_UPGRADES")),
     ("AcceleratorCap.accelerator", "nvidia-tesla-a100", on(CAP, accelerator="nvidia.com/gpu")),
     (
         "Security.rbac_security_group",

@@ -160,6 +160,10 @@ def _grown(**fields: Any) -> tuple[NodeGroup, ...]:
     return tuple(groups)
 
 
+BIG = both(
+    put(SPOT, "node_config.disk_type", "hyperdisk-balanced"),
+    put(SPOT, "autoscaling.total_max_node_count", 1),
+)
 L4_ONLY = (AcceleratorCap(accelerator="nvidia-l4", max_gpus=64),)
 BROKEN: dict[str, tuple[Edit, str]] = {
     # Pools and auto-provisioning
@@ -168,6 +172,10 @@ BROKEN: dict[str, tuple[Edit, str]] = {
     "no Spot taint": (taints(SPOT, "nvidia.com/gpu"), "pools-are-tainted"),
     "Spot taint only preferred": (soften_taints(SPOT), "pools-are-tainted"),
     "system taint only preferred": (soften_taints(SYSTEM), "system-pool-stays"),
+    "a gang of A4 over one card": (
+        both(both(put(SPOT, "node_config.machine_type", "a4-highgpu-8g"), limit(1, 99_999)), BIG),
+        "gangs-have-their-networks",
+    ),
     "a minimum that nothing makes": (
         put("google_container_node_pool.pool-serving", "initial_node_count", 0),
         "minimum-is-there-from-the-start",

@@ -4,6 +4,7 @@ that documents the refusal.
 The finder is the id of a rule, or words of the schema's error.
 """
 
+from holdfast.vocabulary.capacity import Capacity
 from infra.rules import pools
 from tests.infra.rules.broken import CLUSTER, DATABASE, DEFAULTS, GANG, SPOT, SUBNET
 from tests.infra.rules.edits import (
@@ -44,7 +45,27 @@ REFUSED: dict[str, tuple[Edit, str, str]] = {
         "pools-have-jobs",
         f"{GKE}how-to/provisioningrequest",
     ),
+    "one H100 of eight on demand": (
+        group(
+            "spot-a100",
+            machine_types=("a3-highgpu-1g",),
+            accelerator="nvidia-h100-80gb",
+            capacity=Capacity.ON_DEMAND,
+        ),
+        "capacity",
+        f"{DOCS}compute/docs/accelerator-optimized-machines",
+    ),
     # Machines
+    "three local SSDs on a G2": (
+        group("spot-l4", local_ssds=3),
+        "local_ssds",
+        f"{DOCS}compute/docs/disks/local-ssd#choose_number_local_ssds",
+    ),
+    "a local SSD on an E2": (
+        group("system", local_ssds=1),
+        "local_ssds",
+        f"{DOCS}compute/docs/disks/local-ssd#choose_number_local_ssds",
+    ),
     "Hyperdisk on an A2": (
         group("spot-a100", disk_type="hyperdisk-balanced"),
         "disks-fit",
