@@ -18,7 +18,7 @@ from infra.ops import engine
 from infra.ops.deploy import CDKTF
 from infra.ops.provider_lock import LOCK, misfits
 from infra.specs.encryption import agent
-from infra.specs.network import apis
+from infra.specs.network import apis, makes_peering
 
 ALL_REGIONS = "GPUS_ALL_REGIONS"
 # Accelerator -> its word in NVIDIA_*_GPUS and PREEMPTIBLE_NVIDIA_*_GPUS, which differs from its
@@ -261,6 +261,33 @@ def _check_network(environment: Environment) -> Answer:
     )
 
 
+def _check_peering(environment: Environment) -> Answer:
+    """Check that a peering for managed services that this platform would create is not there."""
+    existing = environment.network.existing
+    if existing is None or not makes_peering(environment):
+        return True, "of this platform, or none", ""
+    name = existing.network.rpartition("/")[2]
+    peerings = gcloud.ask(
+        "services",
+        "vpc-peerings",
+        "list",
+        f"--network={name}",
+        project=existing.project,
+    )
+    defects = []
+    for peering in peerings:
+        # One of this platform, from a former deployment, has its range.
+        ranges = peering.get("reservedPeeringRanges", [])
+        if f"{environment.stem}-managed-services" not in ranges:
+            defects.append(f"{name} has a peering with {', '.join(ranges)}")
+    return make_answer(
+        defects,
+        f"none in {name}",
+        "take managed-services out of network.existing.creates: the database uses the peering that"
+        " is there",
+    )
+
+
 def _check_state_bucket(environment: Environment) -> Answer:
     if not environment.state_bucket:
         return (
@@ -327,6 +354,7 @@ OF_THE_PROJECT: Probes = (
     ("project", _check_project),
     ("APIs", _check_apis),
     ("network", _check_network),
+    ("peering", _check_peering),
     ("GPU quota", _check_quota),
     ("GPU quota of all regions", _check_global_quota),
     ("GPU zones", _check_zones),

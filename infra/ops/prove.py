@@ -30,7 +30,7 @@ from holdfast.vocabulary.exit_codes import EXIT_DONE, EXIT_FINDINGS, EXIT_STOPPE
 from holdfast.vocabulary.machines import MACHINE_TYPES
 from holdfast.vocabulary.pools import Pool, Role
 from infra.environments import Environment
-from infra.ops.cost import price, database_price, node_price
+from infra.ops.cost import database_price, node_price, price
 from infra.ops.deploy import ask_for_name, require_no_placeholders
 from infra.ops.synth import ROOT
 

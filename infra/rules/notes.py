@@ -1,4 +1,4 @@
-"""What an environment may have and its owner should know: no findings, but sentences of `check`."""
+"""Lists sentences of `check` on what is allowed and may surprise; they are no findings."""
 
 from collections.abc import Iterator
 

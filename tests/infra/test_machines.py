@@ -32,7 +32,7 @@ def plan_pool(group: NodeGroup) -> dict[str, Any]:
     return dict(pools.pool_resource(environment, environment.pool("big")).arguments)
 
 
-def test_gangs_of_h200_get_the_networks_of_all_cards() -> None:
+def test_h200_gangs_get_all_networks() -> None:
     planned = plan_pool(make_group("a3-ultragpu-8g", "nvidia-h200-141gb"))
     assert planned["network_config"]["accelerator_network_profile"] == "auto"
     labels = planned["node_config"]["labels"]
@@ -60,7 +60,7 @@ def test_compact_nodes_and_local_ssds_are_asked_for() -> None:
     assert planned["node_config"]["ephemeral_storage_local_ssd_config"] == {"local_ssd_count": 32}
 
 
-def test_check_notes_what_gangs_get_of_the_network() -> None:
+def test_check_notes_the_network_that_gangs_get() -> None:
     group = make_group("a3-highgpu-8g", "nvidia-h100-80gb")
     environment = replace(EXAMPLE, groups=(*EXAMPLE.groups, group))
     (note,) = list_notes(environment)

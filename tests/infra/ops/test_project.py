@@ -14,10 +14,11 @@ from holdfast.vocabulary.machines import ACCELERATORS, MACHINE_TYPES
 from infra.__main__ import app as platform
 from infra.contract.names import LABEL_RUN
 from infra.environments import Environment
-from infra.environments.schema import AcceleratorCap, Budget
+from infra.environments.schema import AcceleratorCap, Budget, ExistingNetwork
 from infra.ops import leftovers
 from infra.ops.doctor import LISTED_AGENTS, OF_THE_PROJECT
 from infra.ops.show import leftovers as show_leftovers
+from infra.specs import resources
 from infra.specs.encryption import agent
 from infra.specs.network import APIS
 from tests.infra.ops.google import Gcloud
@@ -96,6 +97,57 @@ def test_a_subnet_is_compared_with_the_environment(
     verdict, shown, _ = verdicts("network", environment=shared_network())["network"]
     assert words in shown and (verdict is Status.OK) == (found is SUBNET)
     assert any("--project=acme-host" in call or "acme-host" in call for call in healthy.calls())
+
+
+def make_own_peering(environment: Environment) -> Environment:
+    """Return an environment that creates the peering in a VPC of another team in its project."""
+    project = f"projects/{environment.project}"
+    existing = ExistingNetwork(
+        network=f"{project}/global/networks/shared",
+        subnet=f"{project}/regions/{environment.region}/subnetworks/gpu",
+        creates=("managed-services",),
+    )
+    return replace(environment, network=replace(environment.network, existing=existing))
+
+
+@pytest.mark.parametrize(
+    ("ranges", "verdict"),
+    [
+        ([], Status.OK),
+        (["company-services"], Status.BROKEN),
+        ([f"{EXAMPLE.stem}-managed-services"], Status.OK),
+    ],
+)
+def test_existing_peering_is_found_first(
+    healthy: Gcloud, ranges: list[str], verdict: Status
+) -> None:
+    answer = [{"reservedPeeringRanges": ranges}] if ranges else []
+    healthy.answer("services vpc-peerings list", answer)
+    checked = verdicts("peering", environment=make_own_peering(ENVIRONMENT))["peering"]
+    assert checked[0] is verdict
+    if verdict is Status.BROKEN:
+        assert "company-services" in checked[1] and "network.existing.creates" in checked[2]
+
+
+def test_peering_update_is_forced_in_own_network_only() -> None:
+    for environment, forced in ((ENVIRONMENT, True), (make_own_peering(ENVIRONMENT), False)):
+        (connection,) = [
+            resource
+            for resource in resources(environment)
+            if resource.kind == "google_service_networking_connection"
+        ]
+        assert connection.arguments["update_on_creation_fail"] is forced
+
+
+def test_leftovers_in_a_shared_network_are_ours_only(empty: Gcloud) -> None:
+    empty.answer("compute firewall-rules list", [{"name": "gke-holdfast-example-1-all"}])
+    items = leftovers.find(shared_network())
+    assert [item.name for item in items] == ["gke-holdfast-example-1-all"]
+    assert "--project=acme-host" in items[0].remove
+    filters = [word for call in empty.calls() for word in call if word.startswith("--filter")]
+    assert not any("network~/holdfast-example$" in text for text in filters)
+    assert "--filter=subnetwork~/gpu$" in filters
+    assert "--filter=network~/shared$ AND name~^gke-holdfast-example-" in filters
 
 
 @pytest.mark.parametrize(

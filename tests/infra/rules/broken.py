@@ -6,7 +6,14 @@ from dataclasses import replace
 from functools import cache
 from typing import Any
 
-from infra.environments.schema import AcceleratorCap, AuthorizedRange, NodeGroup, Quota
+from infra.environments.schema import (
+    AcceleratorCap,
+    AuthorizedRange,
+    ExistingNetwork,
+    Network,
+    NodeGroup,
+    Quota,
+)
 from infra.rules.model import Facts, PlannedResource, read_specs
 from tests.infra.rules.edits import (
     Edit,
@@ -160,6 +167,17 @@ def _grown(**fields: Any) -> tuple[NodeGroup, ...]:
     return tuple(groups)
 
 
+def _share_network(facts: Facts) -> Network:
+    network = facts.environment.network
+    project = f"projects/{facts.environment.project}"
+    existing = ExistingNetwork(
+        network=f"{project}/global/networks/shared",
+        subnet=f"{project}/regions/us-central1/subnetworks/gpu",
+        creates=("managed-services",),
+    )
+    return replace(network, existing=existing)
+
+
 BIG = both(
     put(SPOT, "node_config.disk_type", "hyperdisk-balanced"),
     put(SPOT, "autoscaling.total_max_node_count", 1),
@@ -281,6 +299,13 @@ BROKEN: dict[str, tuple[Edit, str]] = {
     "a service range for a few": (network(services_cidr="10.30.0.0/26"), "ip-space"),
     "a public range of a continent": (ranges("34.0.0.0/8"), "authorized-networks"),
     "control plane for two halves": (halves("0.0.0.0/1", "128.0.0.0/1"), "authorized-networks"),
+    "a peering by force in a network of others": (
+        both(
+            lambda facts: state(network=_share_network(facts))(facts),
+            add("google_service_networking_connection.other", update_on_creation_fail=True),
+        ),
+        "peering-is-not-forced",
+    ),
     "firewall without sources": (firewall(direction="INGRESS"), "no-open-firewall"),
     "firewall with empty sources": (firewall(source_ranges=[]), "no-open-firewall"),
     "firewall for IPv6": (firewall(source_ranges=["::/0"]), "no-open-firewall"),
