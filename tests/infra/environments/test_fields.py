@@ -260,7 +260,13 @@ WRONG: list[tuple[str, str, Make]] = [
         gpu_exporter="on",
         faulty_nodes_per_hour=61,
     ),
-    *wrong(STORAGE, allow_destroy="never"),
+    *wrong(
+        STORAGE,
+        allow_destroy="never",
+        checkpoint_soft_delete_days=3,
+        checkpoint_version_days=-1,
+    ),
+    *wrong(SECURITY, data_access_logs="on"),
     *wrong(
         RESERVED,
         project="my project",

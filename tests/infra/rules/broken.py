@@ -105,6 +105,20 @@ def deletes(**condition: Any) -> Edit:
     )
 
 
+def set_flag(name: str, value: str) -> Edit:
+    """Set a flag of the database."""
+
+    def edit(facts: Facts) -> Facts:
+        (instance,) = [item for item in facts.resources if item.address == DATABASE]
+        flags = [flag for flag in instance.values["settings"]["database_flags"]]
+        flags = [flag for flag in flags if flag["name"] != name]
+        return put(DATABASE, "settings.database_flags", [*flags, {"name": name, "value": value}])(
+            facts
+        )
+
+    return edit
+
+
 def firewall(**values: Any) -> Edit:
     return add("google_compute_firewall.any", allow=ALLOW, **values)
 
@@ -462,6 +476,17 @@ BROKEN: dict[str, tuple[Edit, str]] = {
         "checkpoints-do-not-age",
     ),
     "checkpoints deleted without a condition": (deletes(), "checkpoints-do-not-age"),
+    "checkpoints that a wrong delete loses": (
+        storage(checkpoint_soft_delete_days=0),
+        "production-is-safe",
+    ),
+    "readers of checkpoints that nothing records": (
+        security(data_access_logs=False),
+        "production-is-hardened",
+    ),
+    "an audit of nothing": (set_flag("pgaudit.log", ""), "database-audits-changes"),
+    "a line for each statement": (set_flag("log_duration", "on"), "database-audits-changes"),
+    "an audit of every read": (set_flag("pgaudit.log", "all"), "database-audits-changes"),
     # The environment as a whole
     "no budget": (state(budget=None), "production-is-safe"),
     "no standby of the database": (database(highly_available=False), "production-is-safe"),

@@ -18,6 +18,7 @@ from tests.infra.rules.edits import (
     put,
     security,
     state,
+    storage,
 )
 
 TOOLKIT = "https://github.com/GoogleCloudPlatform/cluster-toolkit/pull/4027"
@@ -190,6 +191,11 @@ REFUSED: dict[str, tuple[Edit, str, str]] = {
         put(DATABASE, "settings.tier", "db-n1-standard-1"),
         "database-tier-exists",
         f"{DOCS}sql/docs/postgres/create-instance",
+    ),
+    "soft delete of three days": (
+        storage(checkpoint_soft_delete_days=3),
+        "checkpoint_soft_delete_days",
+        f"{DOCS}storage/docs/soft-delete",
     ),
     "an account of 31 characters": (
         state(name_prefix="a-prefix-that-is-long"),
