@@ -165,6 +165,8 @@ class Stack(cdktf.TerraformStack):
                 depends_on=dependencies,
             )
             overrides |= arguments
+            if protected:
+                overrides["lifecycle"] = {"prevent_destroy": True}
         resource.override_logical_id(id)
         for path, value in overrides.items():
             resource.add_override(path, value)

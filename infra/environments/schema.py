@@ -292,6 +292,15 @@ class Environment:
             return EXTENDED_WINDOW
         return DEFAULT_WINDOW
 
+    @property
+    def is_protected(self) -> bool:
+        """Tells whether a destroy would stop at the cluster, the database or a bucket."""
+        return (
+            self.cluster.deletion_protection
+            or (self.database is not None and self.database.deletion_protection)
+            or not self.storage.allow_destroy
+        )
+
     def unprotected(self) -> "Environment":
         """Return the same environment without its protections against a destroy."""
         return replace(

@@ -48,6 +48,7 @@ def healthy(gcloud: Gcloud) -> Gcloud:
         for zone in EXAMPLE.zones:
             sold.append({"name": p.accelerator, "zone": f"z/{zone}"})
     gcloud.answer("compute accelerator-types list", sold)
+    gcloud.answer("compute networks list", [])
     gcloud.answer("storage buckets describe", {"name": "acme-state"})
     agents = [agent(EXAMPLE, service) for service in LISTED_AGENTS]
     gcloud.answer("projects get-iam-policy", {"bindings": [{"role": "roles/x", "members": agents}]})
@@ -238,6 +239,36 @@ def test_a_figure_that_google_does_not_list_is_not_taken_for_zero(healthy: Gclou
     checks = verdicts(*QUOTA)
     assert [checks[name][0] for name in QUOTA] == [Status.UNKNOWN, Status.UNKNOWN]
     assert "lists no PREEMPTIBLE_NVIDIA_A100_GPUS for 16" in checks["GPU quota"][1]
+
+
+@pytest.mark.parametrize(
+    ("metric", "needed"),
+    [
+        # 3 system nodes of 4 vCPUs; 4 + 3 x 8 + 4 + 4 others in pools, 64 of auto-provisioning.
+        ("CPUS", 12),
+        ("INSTANCES", 103),
+        ("SSD_TOTAL_GB", 10_300),
+        ("G2_CPUS", 4 * 8 + 8 * (8 + 12 + 16)),
+        ("A2_CPUS", 8 * 12),
+        ("IN_USE_ADDRESSES", 1),
+    ],
+)
+def test_doctor_counts_what_the_environment_can_grow_to(
+    healthy: Gcloud, metric: str, needed: int
+) -> None:
+    for limit, verdict in ((needed, Status.OK), (needed - 1, Status.BROKEN)):
+        healthy.answer("compute regions describe", quotas(limit, metric))
+        checked = verdicts("machine quota")["machine quota"]
+        assert checked[0] is verdict, checked
+    assert f"{metric} {needed - 1} of {needed}" in checked[1]
+
+
+def test_doctor_finds_a_project_without_room_for_a_network(healthy: Gcloud) -> None:
+    full = {"quotas": [{"metric": "NETWORKS", "limit": 5, "usage": 5}]}
+    healthy.answer("compute project-info describe", full)
+    assert verdicts("network quota")["network quota"][0] is Status.BROKEN
+    healthy.answer("compute networks list", [{"name": EXAMPLE.stem}])
+    assert verdicts("network quota")["network quota"][0] is Status.OK
 
 
 @pytest.fixture
