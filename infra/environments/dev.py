@@ -25,6 +25,8 @@ ENVIRONMENT = Environment(
     region="us-central1",
     zones=("us-central1-a", "us-central1-b", "us-central1-c"),
     state_bucket="CHANGE-ME",
+    # Models and data of Hugging Face, and runs of Weights & Biases; all else is closed.
+    egress=("huggingface.co", "*.hf.co", "*.wandb.ai"),
     network=Network(
         # Nodes: 3 + 2 + 2 x 4 + 2 in pools, 16 of auto-provisioning, 1 a pool while it upgrades:
         # 36, and a /24 holds 252.

@@ -21,6 +21,7 @@ from infra.environments.capacity import (
 from infra.environments.checks import (
     PLACEHOLDER,
     dns_name,
+    egress_targets,
     forms,
     matches,
     numbers,
@@ -112,6 +113,11 @@ class Environment:
     """Teams that share the cluster with the default team."""
     delivery: Delivery | None = None
     """None: only people deploy. See infra/docs/how-to/upgrading.md."""
+    egress: tuple[str, ...] = ()
+    """Hosts that pods of jobs and servers may reach on port 443, as huggingface.co or *.wandb.ai
+    (one level of names), and ranges of addresses. Empty: Google's APIs only. Names use GKE's
+    FQDNNetworkPolicy: infra/docs/how-to/egress.md.
+    """
     labels: tuple[tuple[str, str], ...] = ()
     """Set on every resource that supports labels, for billing."""
     enable_apis: bool = True
@@ -124,6 +130,7 @@ class Environment:
     def __post_init__(self) -> None:
         dns_name("name", self.name, 12)
         forms("", self, "project_id", "project_number", "region", "state_bucket")
+        egress_targets("egress", self.egress)
         numbers("", self)
         dns_name("name_prefix", self.name_prefix, 20)
         self._check_zones()
@@ -291,6 +298,14 @@ class Environment:
         if self.spot_grace_s == EXTENDED_WINDOW.total_s:
             return EXTENDED_WINDOW
         return DEFAULT_WINDOW
+
+    @property
+    def egress_names(self) -> list[str]:
+        """All hosts that any pod may reach by name."""
+        targets = [*self.egress]
+        for team in self.teams:
+            targets += team.egress
+        return [target for target in dict.fromkeys(targets) if "/" not in target]
 
     @property
     def is_protected(self) -> bool:

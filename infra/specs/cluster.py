@@ -111,6 +111,8 @@ def _network(environment: Environment) -> dict[str, object]:
         "datapath_provider": "ADVANCED_DATAPATH",
         # Dataplane V2 enforces network policies itself; the older engine is off.
         "network_policy": {"enabled": False},
+        # Pods then reach hosts by name: those of `egress`.
+        **({"enable_fqdn_network_policy": True} if environment.egress_names else {}),
         "enable_intranode_visibility": True,
         "enable_l4_ilb_subsetting": True,
         "default_max_pods_per_node": environment.network.max_pods_per_node,

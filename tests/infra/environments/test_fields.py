@@ -104,6 +104,10 @@ WRONG: list[tuple[str, str, Make]] = [
         "quotas[spot-h100]",
         on(ENV, quotas=(Quota(source="spot-h100", gpus=1),)),
     ),
+    ("Environment.egress", "without https://", on(ENV, egress=("https://huggingface.co",))),
+    ("Environment.egress", "egress[0.0.0.0/0]", on(ENV, egress=("0.0.0.0/0",))),
+    ("Environment.egress", "huggingface.co or *.wandb.ai", on(ENV, egress=("wandb.*.ai",))),
+    ("Team.egress", "teams[vision].egress", on(TEAM, egress=("Data.example.org",))),
     ("Environment.labels", "labels[Team]", on(ENV, labels=(("Team", "ml"),))),
     ("Network.services_cidr", "overlaps pods_cidr", on(NET, services_cidr="10.20.0.0/22")),
     (
