@@ -37,6 +37,7 @@ BINDINGS = "cdktf_cdktf_provider_google"
 NEWER_THAN_BINDINGS = {
     "database_roles": "7.39.0",  # or an earlier release
     "deletion_policy": "7.39.0",
+    "network_config.accelerator_network_profile": "7.39.0",  # or an earlier release
     "node_config.kubelet_config.shutdown_grace_period_seconds": "7.39.0",
     "node_config.kubelet_config.shutdown_grace_period_critical_pods_seconds": "7.39.0",
     "node_config.linux_node_config.node_kernel_module_loading": "7.19.0",
@@ -164,6 +165,8 @@ class Stack(cdktf.TerraformStack):
                 depends_on=dependencies,
             )
             overrides |= arguments
+            if protected:
+                overrides["lifecycle"] = {"prevent_destroy": True}
         resource.override_logical_id(id)
         for path, value in overrides.items():
             resource.add_override(path, value)

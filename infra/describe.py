@@ -73,7 +73,7 @@ def platform(environment: Environment, images: dict[str, str] | None = None) -> 
         default_run=environment.storage.default_run,
         teams=_teams(environment),
         serving=_serving(environment),
-        network=_copy_section(Network, environment.network),
+        network=_copy_section(Network, environment.network, egress=environment.egress),
         security=_copy_section(
             Security,
             environment.security,

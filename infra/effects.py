@@ -55,6 +55,7 @@ def compare(before: Platform | None, after: Platform) -> list[Effect]:
         *_compare_window(before, after),
         *_compare_runs(before, after),
         *_compare_teams(before, after),
+        *_compare_egress(before, after),
         *_compare_services(before, after),
         *_compare_protections(before, after),
     ]
@@ -200,6 +201,13 @@ def _compare_teams(before: Platform, after: Platform) -> Iterator[Effect]:
             for team in (old, new)
         )
         yield from _compare_numbers(*guaranteed, "GPUs guaranteed")
+
+
+def _compare_egress(before: Platform, after: Platform) -> Iterator[Effect]:
+    spaces = [*before.job_namespaces, *(name for name in after.job_namespaces)]
+    for space in dict.fromkeys(spaces):
+        hosts = list(before.list_egress(space)), list(after.list_egress(space))
+        yield from _compare_names(*hosts, f"way out of {space}:", "its pods wait for it in vain")
 
 
 def _compare_services(before: Platform, after: Platform) -> Iterator[Effect]:

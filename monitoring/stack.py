@@ -1,4 +1,6 @@
-"""The stack `monitoring-<env>`: alert policies, dashboards and budgets. It can be deployed alone.
+"""The stack `monitoring-<env>`: alert policies, dashboards and budgets.
+
+It can be deployed alone: `cdktf deploy monitoring-ENV --ignore-missing-stack-dependencies`.
 
 Every policy is one alert of alerts.py; this module decides no threshold.
 """
@@ -47,10 +49,22 @@ def make_words(environment: Environment) -> dict[str, str]:
     }
 
 
+def _guard(environment: Environment) -> Resource:
+    """Return a resource of Terraform itself that stops a destroy of a protected environment here,
+    in the first stack: otherwise all alerts go before the cluster refuses. Its name is in the error.
+    """
+    return Resource(
+        kind="terraform_data",
+        id="protected-run-make-destroy",
+        arguments={"input": environment.name},
+        protected=environment.is_protected,
+    )
+
+
 def resources(environment: Environment) -> list[Resource]:
     """Return the resources of the stack, in the order of their kinds."""
     limits = make_limits(environment)
-    resources: list[Resource] = []
+    resources: list[Resource] = [_guard(environment)]
     channels: list[str] = []
 
     def add(kind: str, id: str, arguments: Mapping[str, object]) -> None:

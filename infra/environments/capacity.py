@@ -38,6 +38,36 @@ DISK_TYPES = ("pd-balanced", "pd-ssd", "hyperdisk-balanced")
 FLEX_CAPACITIES = (Capacity.FLEX_START, Capacity.QUEUED)
 MAX_NODES_PER_POOL = 1000
 MIN_DISK_GIB = 50
+# Machine type -> counts of local SSDs of 375 GiB that Compute Engine accepts; none for the others.
+# A2 Ultra, A3 and A4 come with theirs. Source: Compute Engine documentation, choose a number of
+# Local SSD disks.
+LOCAL_SSDS = {
+    "g2-standard-4": (1,),
+    "g2-standard-8": (1,),
+    "g2-standard-12": (1,),
+    "g2-standard-16": (1,),
+    "g2-standard-24": (2,),
+    "g2-standard-32": (1,),
+    "g2-standard-48": (4,),
+    "g2-standard-96": (8,),
+    "a2-highgpu-1g": (1, 2, 4, 8),
+    "a2-highgpu-2g": (2, 4, 8),
+    "a2-highgpu-4g": (4, 8),
+    "a2-highgpu-8g": (8,),
+    "a2-megagpu-16g": (8,),
+    "a2-ultragpu-1g": (1,),
+    "a2-ultragpu-2g": (2,),
+    "a2-ultragpu-4g": (4,),
+    "a2-ultragpu-8g": (8,),
+    "a3-highgpu-1g": (2,),
+    "a3-highgpu-2g": (4,),
+    "a3-highgpu-4g": (8,),
+    "a3-highgpu-8g": (16,),
+    "a3-ultragpu-8g": (32,),
+    "a4-highgpu-8g": (32,),
+}
+# Compact placement of flex-start nodes: Cluster Toolkit, preconditions of its node pool.
+COMPACT_FLEX = ("a3-ultragpu-", "a4-")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -98,6 +128,12 @@ class NodeGroup:
     """Empty means every zone of the cluster."""
     disk_gib: int = 100
     disk_type: str = "pd-balanced"
+    local_ssds: int = 0
+    """Local SSDs of 375 GiB of each machine for the scratch space of pods: caches of models and
+    data. They are lost with the machine. A2 Ultra, A3 and A4 have a fixed number.
+    """
+    compact: bool = False
+    """Nodes close to each other in one zone, for gangs over several nodes; less likely to be had."""
     reservation: Reservation | None = None
     """The reservation of a group with capacity reserved. It is zonal: state its zone."""
     evict_untolerating: bool = False
@@ -112,6 +148,7 @@ class NodeGroup:
         unique(types, self.machine_types)
         for machine_type in self.machine_types:
             self._check_machine(types, machine_type)
+            self._check_local_ssds(field, machine_type)
         numbers(
             f"{field}.",
             self,
@@ -122,6 +159,7 @@ class NodeGroup:
         one_of(f"{field}.disk_type", self.disk_type, DISK_TYPES)
         unique(f"{field}.zones", self.zones)
         self._check_capacity(field)
+        self._check_compact(field)
 
     def _check_words(self) -> None:
         dns_name("groups[].name", self.name, 30)
@@ -149,6 +187,44 @@ class NodeGroup:
             f"{machine_type} with {self.gpus_per_node} x {self.accelerator or 'no accelerator'}",
             f"{machine_type} has {gpus}",
             fix,
+        )
+        sold = sorted(capacity.value for capacity in machine.sold_as)
+        require(
+            self.capacity in machine.sold_as,
+            f"groups[{self.name}].capacity",
+            f"{self.capacity} of {machine_type}",
+            f"{', '.join(sold)}: Google does not sell it otherwise",
+            "choose another capacity or machine type",
+        )
+
+    def _check_local_ssds(self, field: str, machine_type: str) -> None:
+        counts = LOCAL_SSDS.get(machine_type, ())
+        require(
+            not self.local_ssds or self.local_ssds in counts,
+            f"{field}.local_ssds",
+            f"{self.local_ssds} on {machine_type}",
+            " or ".join(map(str, counts)) or f"none: {machine_type} takes no local SSD",
+            "set it to an allowed number, or to 0",
+        )
+
+    def _check_compact(self, field: str) -> None:
+        if not self.compact:
+            return
+        require(
+            len(self.zones) == 1 and bool(self.accelerator),
+            f"{field}.compact",
+            f"True in zones {', '.join(self.zones) or 'of the cluster'}",
+            "GPU machines in one zone",
+            "set zones to one zone, or leave compact out",
+        )
+        is_flex = self.capacity in FLEX_CAPACITIES
+        fits = all(name.startswith(COMPACT_FLEX) for name in self.machine_types)
+        require(
+            self.capacity is not Capacity.QUEUED and (not is_flex or fits),
+            f"{field}.compact",
+            f"True with capacity {self.capacity}",
+            "Spot, on-demand and reserved groups; flex-start of A3 Ultra and A4",
+            "leave it out",
         )
 
     def _check_capacity(self, field: str) -> None:

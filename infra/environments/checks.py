@@ -139,6 +139,22 @@ def ipv4_range(
     return network
 
 
+def egress_targets(field: str, got: Collection[str]) -> None:
+    """Require host names, with `*.` before at most, and ranges that are not the whole internet."""
+    unique(field, got)
+    for target in got:
+        if re.fullmatch(r"[\d.]+/\d+", str(target)):
+            ipv4_range(f"{field}[{target}]", target, 8, 32)
+            continue
+        matches(
+            f"{field}[{target}]",
+            target,
+            r"(\*\.)?([a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?\.)+[a-z]{2,63}",
+            "a host such as huggingface.co or *.wandb.ai, or a range such as 203.0.113.0/24",
+            "write the name without https://, in lower case, with a star at its beginning only",
+        )
+
+
 def day(field: str, got: str) -> None:
     """Require a day of the calendar, as 2026-12-01, or nothing."""
     try:

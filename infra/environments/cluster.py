@@ -9,9 +9,18 @@ from datetime import datetime
 
 from holdfast.support.errors import InputError
 from holdfast.support.values import moment
-from infra.environments.checks import between, dns_name, forms, numbers, one_of
+from infra.environments.checks import between, dns_name, forms, numbers, one_of, require, unique
 
 MIN_EXTENDED_GRACE_VERSION = (1, 35)
+DAY_S = 86_400
+# GKE documentation, limits of maintenance exclusions.
+LONGEST_FREEZE_DAYS = {
+    "NO_UPGRADES": 30,
+    "NO_MINOR_UPGRADES": 180,
+    "NO_MINOR_OR_NODE_UPGRADES": 180,
+}
+MAX_FREEZES = 20
+MAX_FULL_FREEZES = 3
 WEEKDAYS = ("MO", "TU", "WE", "TH", "FR", "SA", "SU")
 
 
@@ -28,6 +37,29 @@ def _moment(field: str, got: str) -> datetime:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Freeze:
+    """A time in which GKE upgrades nothing of `scope`: a maintenance exclusion."""
+
+    name: str
+    starts: str
+    """A moment in UTC: 2026-12-01T00:00:00Z."""
+    ends: str
+    scope: str = "NO_MINOR_OR_NODE_UPGRADES"
+    """This one keeps nodes as they are, so that a month of training is not drained, and patches the
+    control plane. NO_UPGRADES stops that too, for 30 days at most.
+    """
+
+    def __post_init__(self) -> None:
+        field = "cluster.freezes[]"
+        dns_name(f"{field}.name", self.name, 63)
+        one_of(f"{field}.scope", self.scope, tuple(LONGEST_FREEZE_DAYS))
+        start = _moment(f"{field}.starts", self.starts)
+        end = _moment(f"{field}.ends", self.ends)
+        days = (end - start).total_seconds() / DAY_S
+        between(f"{field}.ends - starts in days", days, 0.01, LONGEST_FREEZE_DAYS[self.scope])
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Cluster:
     name: str = ""
     """The name of an adopted cluster (`infra plan --adopt`); empty: NAME_PREFIX-NAME."""
@@ -39,6 +71,8 @@ class Cluster:
     maintenance_start: str = "2026-01-01T02:00:00Z"
     maintenance_end: str = "2026-01-01T08:00:00Z"
     maintenance_days: str = "FREQ=WEEKLY;BYDAY=SA,SU"
+    freezes: tuple[Freeze, ...] = ()
+    """Times without upgrades, for a long training or a launch."""
     dns_endpoint_public: bool = False
     """True: users with IAM access can reach the control plane's DNS endpoint from outside the VPC.
     """
@@ -58,6 +92,18 @@ class Cluster:
             24,
         )
         numbers("cluster.", self)
+        self._check_freezes()
+
+    def _check_freezes(self) -> None:
+        unique("cluster.freezes[].name", [freeze.name for freeze in self.freezes])
+        full = sum(freeze.scope == "NO_UPGRADES" for freeze in self.freezes)
+        require(
+            len(self.freezes) <= MAX_FREEZES and full <= MAX_FULL_FREEZES,
+            "cluster.freezes",
+            f"{len(self.freezes)}, {full} of them NO_UPGRADES",
+            f"at most {MAX_FREEZES}, and {MAX_FULL_FREEZES} of NO_UPGRADES",
+            "remove those that have ended",
+        )
 
     def least_maintenance_h(self) -> float:
         """Return the hours of its windows in the worst 32 days: four weeks and four more days."""

@@ -25,6 +25,8 @@ ENVIRONMENT = Environment(
     region="us-central1",
     zones=("us-central1-a", "us-central1-b", "us-central1-c"),
     state_bucket="CHANGE-ME",
+    # Models and data of Hugging Face, and runs of Weights & Biases; all else is closed.
+    egress=("huggingface.co", "*.hf.co", "*.wandb.ai"),
     network=Network(
         # Nodes: 29 in pools at their maximum, 16 of auto-provisioning, 1 for each of 10 pools while
         # it upgrades: 55, and a /24 holds 252.

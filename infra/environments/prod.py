@@ -158,8 +158,11 @@ ENVIRONMENT = Environment(
         signed_kernel_modules=True,
         signed_checkpoints=True,
         secret_manager=True,
+        data_access_logs=True,
     ),
     storage=Storage(
+        # A deleted checkpoint is billed for a week: 100 GB each hour are 340 dollars a month.
+        checkpoint_soft_delete_days=7,
         # The samples; add each run of yours. Only listed runs can train in this environment, and
         # only roles in read_by load their checkpoints.
         runs=(

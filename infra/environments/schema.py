@@ -21,6 +21,7 @@ from infra.environments.capacity import (
 from infra.environments.checks import (
     PLACEHOLDER,
     dns_name,
+    egress_targets,
     forms,
     matches,
     numbers,
@@ -28,7 +29,7 @@ from infra.environments.checks import (
     require,
     unique,
 )
-from infra.environments.cluster import Cluster
+from infra.environments.cluster import Cluster, Freeze
 from infra.environments.runs import Run
 from infra.environments.services import (
     Alerts,
@@ -58,6 +59,7 @@ __all__ = [
     "Delivery",
     "Environment",
     "ExistingNetwork",
+    "Freeze",
     "Network",
     "NodeGroup",
     "Queue",
@@ -111,6 +113,11 @@ class Environment:
     """Teams that share the cluster with the default team."""
     delivery: Delivery | None = None
     """None: only people deploy. See infra/docs/how-to/upgrading.md."""
+    egress: tuple[str, ...] = ()
+    """Hosts that pods of jobs and servers may reach on port 443, as huggingface.co or *.wandb.ai
+    (one level of names), and ranges of addresses. Empty: Google's APIs only. Names use GKE's
+    FQDNNetworkPolicy: infra/docs/how-to/egress.md.
+    """
     labels: tuple[tuple[str, str], ...] = ()
     """Set on every resource that supports labels, for billing."""
     enable_apis: bool = True
@@ -123,6 +130,7 @@ class Environment:
     def __post_init__(self) -> None:
         dns_name("name", self.name, 12)
         forms("", self, "project_id", "project_number", "region", "state_bucket")
+        egress_targets("egress", self.egress)
         numbers("", self)
         dns_name("name_prefix", self.name_prefix, 20)
         self._check_zones()
@@ -290,6 +298,23 @@ class Environment:
         if self.spot_grace_s == EXTENDED_WINDOW.total_s:
             return EXTENDED_WINDOW
         return DEFAULT_WINDOW
+
+    @property
+    def egress_names(self) -> list[str]:
+        """All hosts that any pod may reach by name."""
+        targets = [*self.egress]
+        for team in self.teams:
+            targets += team.egress
+        return [target for target in dict.fromkeys(targets) if "/" not in target]
+
+    @property
+    def is_protected(self) -> bool:
+        """Tells whether a destroy would stop at the cluster, the database or a bucket."""
+        return (
+            self.cluster.deletion_protection
+            or (self.database is not None and self.database.deletion_protection)
+            or not self.storage.allow_destroy
+        )
 
     def unprotected(self) -> "Environment":
         """Return the same environment without its protections against a destroy."""

@@ -224,6 +224,10 @@ class Security:
     """GKE's Secret Manager add-on: jobs mount secrets that no manifest contains. Secrets are billed
     by version.
     """
+    data_access_logs: bool = False
+    """Cloud Audit Logs record who reads and writes objects of buckets, and secrets. It holds for
+    the whole project, replaces its setting for these services, and logs are billed by GiB.
+    """
 
     def __post_init__(self) -> None:
         forms("security.", self, "kms_key", "rbac_security_group", "image_patterns")
@@ -245,9 +249,22 @@ class Storage:
     """
     allow_destroy: bool = False
     """True: `destroy` may delete buckets with objects, images, and the queue with its backlog."""
+    checkpoint_soft_delete_days: int = 0
+    """Days for which a deleted checkpoint can be restored, and is billed; 0 or 7 to 90. See
+    infra/docs/reference/machines.md for what it costs.
+    """
+    checkpoint_version_days: int = 0
+    """Days for which an overwritten or deleted checkpoint stays as an old version; 0: none."""
 
     def __post_init__(self) -> None:
-        numbers("storage.", self)
+        numbers("storage.", self, checkpoint_version_days=(0, 365))
+        require(
+            self.checkpoint_soft_delete_days == 0 or 7 <= self.checkpoint_soft_delete_days <= 90,
+            "storage.checkpoint_soft_delete_days",
+            self.checkpoint_soft_delete_days,
+            "0, or 7 to 90, as Cloud Storage allows",
+            "set it to 7, or to 0",
+        )
         check_apart(self.runs)
 
     @property

@@ -8,7 +8,14 @@ from dataclasses import dataclass
 from holdfast.vocabulary.kubernetes import NAMESPACE_KUEUE, SYSTEM_NAMESPACES
 from holdfast.vocabulary.roles import KSA_NAMESPACES, team_folder, team_role
 from infra.environments.capacity import Quota
-from infra.environments.checks import between, dns_name, forms, require, unique
+from infra.environments.checks import (
+    between,
+    dns_name,
+    egress_targets,
+    forms,
+    require,
+    unique,
+)
 from infra.environments.runs import (
     MAX_CONDITIONS,
     Run,
@@ -53,6 +60,8 @@ class Team:
     """A month, by Google's cost allocation, in the currency of `budget`; it warns as `budget` does.
     0: none.
     """
+    egress: tuple[str, ...] = ()
+    """Hosts and ranges that its pods may reach besides those of the environment's `egress`."""
     runs: tuple[str, ...] = ()
     """Names of storage.runs that train in the team's first namespace. Jobs of other names save in
     the team's folder.
@@ -62,6 +71,7 @@ class Team:
         dns_name("teams[].name", self.name, 20)
         prefix = f"teams[{self.name}]."
         forms("teams.", self, "members")
+        egress_targets(f"{prefix}egress", self.egress)
         between(f"{prefix}budget_usd", self.budget_usd, 0, 100_000_000)
         for namespace in self.namespaces:
             dns_name(f"{prefix}namespaces", namespace, 40)

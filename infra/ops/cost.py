@@ -1,4 +1,4 @@
-"""What an environment costs to have, and at full load, by list prices: parts in USD an hour.
+"""Estimates the price of an environment, idle and at full load, by list prices in USD an hour.
 
 Prices of GPU machines are those of the library's table; the others are here.
 """
@@ -17,7 +17,7 @@ from infra.environments.schema import Database, Environment
 # USD an hour in us-central1: pages of GKE, Cloud NAT, Cloud Load Balancing and Cloud SQL, and the
 # Cloud Billing Catalog of 2026-08-20. The price of a machine family is for a vCPU with its memory
 # on demand, that of a disk for a GiB of pd-ssd, the most expensive. NAT is its gateway for 32
-# machines or more and one address; what flows through it is billed beside.
+# machines or more and one address; traffic is billed besides.
 USD = {
     "cluster": 0.10,
     "NAT": 0.0498,
@@ -44,7 +44,7 @@ class Part:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Cost:
     floor: tuple[Part, ...]
-    """What always runs."""
+    """The parts that always run."""
     full: tuple[Part, ...]
     """Every pool at its maximum, and all that auto-provisioning may add."""
 
@@ -56,8 +56,7 @@ class Cost:
     def full_usd_per_hour(self) -> float:
         return _sum(self.full)
 
-    @property
-    def unpriced(self) -> list[str]:
+    def list_unpriced(self) -> list[str]:
         """The parts that the sums leave out."""
         names = [part.name for part in (*self.floor, *self.full) if part.usd_per_hour is None]
         return list(dict.fromkeys(names))
@@ -70,8 +69,9 @@ class Cost:
             f"full load: {self.full_usd_per_hour:,.2f} USD an hour with every pool and cap at its"
             " maximum",
         ]
-        if self.unpriced:
-            lines.append(f"without a list price, not in the sums: {', '.join(self.unpriced)}")
+        unpriced = self.list_unpriced()
+        if unpriced:
+            lines.append(f"without a list price, not in the sums: {', '.join(unpriced)}")
         return lines
 
 
@@ -99,7 +99,7 @@ def _iter_fixed(environment: Environment) -> Iterator[Part]:
     if database:
         name = f"database {database.tier}" + (", twice" if database.highly_available else "")
         try:
-            usd: float | None = price_of_database(environment, database)
+            usd: float | None = database_price(environment, database)
         except Unjudged:
             usd = None
         yield Part(name=name, usd_per_hour=usd)
@@ -119,7 +119,7 @@ def _price_or_none(environment: Environment, pool: Pool, table: Table) -> float 
     if pool.own_usd_per_hour is not None:
         return pool.own_usd_per_hour + pool.disk_gib * price(environment, "disk")
     try:
-        return price_of_node(environment, pool, table)
+        return node_price(environment, pool, table)
     except Unjudged:
         return None
 
@@ -137,7 +137,7 @@ def _iter_caps(environment: Environment, table: Table) -> Iterator[Part]:
             yield Part(name=f"{nodes} x {machine.name} flex-start (caps)", usd_per_hour=usd)
 
 
-def price_of_database(environment: Environment, database: Database) -> float:
+def database_price(environment: Environment, database: Database) -> float:
     """Return the price of an hour. Raises Unjudged for a tier that has none here."""
     size = re.fullmatch(r"db-custom-(\d+)-(\d+)", database.tier)
     if not size:
@@ -148,7 +148,7 @@ def price_of_database(environment: Environment, database: Database) -> float:
     return 2 * usd if database.highly_available else usd
 
 
-def price_of_node(environment: Environment, pool: Pool, table: Table) -> float:
+def node_price(environment: Environment, pool: Pool, table: Table) -> float:
     """Return the price of an hour of one machine with its disk. Raises Unjudged without one."""
     machine: MachineType = MACHINE_TYPES[pool.machine_type]
     region = environment.region

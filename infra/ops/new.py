@@ -8,6 +8,14 @@ from holdfast.support.errors import InputError
 from infra.environments import source_path
 from infra.environments.checks import PLACEHOLDER, dns_name
 
+# Closed: a team opens what its jobs need. These are the usual three.
+USUAL_EGRESS = """\
+    egress=(
+        # "huggingface.co",
+        # "*.hf.co",
+        # "*.wandb.ai",
+    ),
+"""
 TRIAL_SETTINGS = {
     # Settings that suit a trial only return to the safe default.
     ", deletion_protection=False": "",
@@ -46,7 +54,7 @@ def _literal(example: str, name: str) -> str:
     text = re.sub(r'project_(id|number)="[^"]*"', rf'project_\1="{PLACEHOLDER}"', text)
     text = re.sub(
         r"(\n    zones=\(.*?\),\n)",
-        rf'\1    state_bucket="{PLACEHOLDER}",\n',
+        rf'\1    state_bucket="{PLACEHOLDER}",\n{USUAL_EGRESS}',
         text,
         count=1,
     )

@@ -30,7 +30,7 @@ from holdfast.vocabulary.exit_codes import EXIT_DONE, EXIT_FINDINGS, EXIT_STOPPE
 from holdfast.vocabulary.machines import MACHINE_TYPES
 from holdfast.vocabulary.pools import Pool, Role
 from infra.environments import Environment
-from infra.ops.cost import price, price_of_database, price_of_node
+from infra.ops.cost import database_price, node_price, price
 from infra.ops.deploy import ask_for_name, require_no_placeholders
 from infra.ops.synth import ROOT
 
@@ -81,7 +81,7 @@ def prove(
         f" {run} --remove"
     )
     script.note(f"run {run}, logs in {script.folder}. If this is killed: {clean_up_command}")
-    usd_per_hour = MACHINES * price_of_node(environment, pool, table)
+    usd_per_hour = MACHINES * node_price(environment, pool, table)
     first, *middle = steps(environment, pool, script.folder, run, usd_per_hour)
     clean_up = middle[-CLEAN_UP:]
     del middle[-CLEAN_UP:]
@@ -271,7 +271,7 @@ def smallest_spot(environment: Environment, table: Table) -> Pool:
             allowed=f"a Spot group of GPUs with max_nodes and quota for {PODS}",
             fix="raise both",
         )
-    return min(fitting, key=lambda pool: price_of_node(environment, pool, table))
+    return min(fitting, key=lambda pool: node_price(environment, pool, table))
 
 
 def _holds_sample(environment: Environment, pool: Pool) -> bool:
@@ -290,16 +290,16 @@ def prices(environment: Environment, spot: Pool, table: Table) -> Iterator[tuple
     for pool in environment.pools():
         nodes = pool.max_nodes if pool.role is Role.SYSTEM else pool.min_nodes
         if nodes and pool.capacity is Capacity.ON_DEMAND:
-            usd = nodes * price_of_node(environment, pool, table)
+            usd = nodes * node_price(environment, pool, table)
             yield f"{nodes} x {pool.machine_type} ({pool.name})", usd
     # Auto-provisioning creates this machine.
     usd = MACHINE_TYPES["e2-standard-4"].vcpus * price(environment, "e2")
     usd += environment.auto_provisioning.disk_gib * price(environment, "disk")
     yield "1 x e2-standard-4 (loader)", usd
-    usd = MACHINES * price_of_node(environment, spot, table)
+    usd = MACHINES * node_price(environment, spot, table)
     yield f"{MACHINES} x {spot.machine_type} Spot ({spot.name})", usd
     if environment.database:
-        usd = price_of_database(environment, environment.database)
+        usd = database_price(environment, environment.database)
         yield f"database {environment.database.tier}", usd
 
 

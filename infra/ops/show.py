@@ -15,6 +15,7 @@ from infra.ops.cost import HOURS_A_MONTH
 from infra.ops.leftovers import Leftover
 from infra.ops.plan import Change, counts
 from infra.rules import RULES, Finding, judge_environment
+from infra.rules.notes import list_notes
 from infra.specs import outputs as specs_outputs
 
 
@@ -104,6 +105,7 @@ def check(environment: Environment, as_json: bool, changes: Sequence[Effect] = (
     fields = placeholders(environment)
     state = _state(findings, fields)
     estimate = cost.estimate(environment)
+    notes = list_notes(environment)
     if as_json:
         print_json(
             "check",
@@ -114,11 +116,14 @@ def check(environment: Environment, as_json: bool, changes: Sequence[Effect] = (
             placeholders=fields,
             takes=[change.text for change in changes if change.takes],
             gives=[change.text for change in changes if not change.takes],
+            notes=notes,
             cost=_cost_fields(estimate),
         )
     else:
         for change in changes:
             print(change)
+        for note in notes:
+            print(f"note: {note}")
         for finding in findings:
             print(lines(finding))
         for field in fields:
@@ -134,7 +139,7 @@ def _cost_fields(estimate: cost.Cost) -> dict[str, object]:
     return {
         "floor_usd_per_month": round(estimate.floor_usd_per_month, 2),
         "full_load_usd_per_hour": round(estimate.full_usd_per_hour, 2),
-        "unpriced": estimate.unpriced,
+        "unpriced": estimate.list_unpriced(),
     }
 
 

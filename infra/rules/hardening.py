@@ -6,7 +6,14 @@ from collections.abc import Iterator
 from itertools import chain
 
 from infra.rules.autoprovisioning import DEFAULTS
-from infra.rules.model import Facts, Finding, PlannedResource, check_value, rule
+from infra.rules.model import (
+    Facts,
+    Finding,
+    PlannedResource,
+    check_value,
+    environment_finding,
+    rule,
+)
 from infra.rules.network import open_to_many
 
 MIN_MAINTENANCE_H = 48
@@ -55,7 +62,7 @@ def _iter_keys(facts: Facts) -> Iterator[tuple[PlannedResource, str, str]]:
 def production_is_hardened(facts: Facts) -> Iterator[Finding]:
     """In production the DNS endpoint is inside the VPC, secrets are encrypted with a key of yours,
     the image policy is enforced, roles are bound to groups, GPU nodes load signed kernel modules
-    only, and the subnet logs its flows.
+    only, who reads checkpoints is recorded, and the subnet logs its flows.
     """
     if not facts.environment.production:
         return
@@ -77,11 +84,29 @@ def production_is_hardened(facts: Facts) -> Iterator[Finding]:
         if not cluster.get(path):
             fix = "set security.rbac_security_group"
             yield cluster.finding(path, "gke-security-groups@DOMAIN", fix, "none")
+    yield from _find_missing_logs(facts)
     for subnet in facts.of("google_compute_subnetwork"):
         # Compute Engine refuses logs for a subnet of load balancers, in which no machine is.
         if not subnet.get("log_config") and not subnet.get("purpose"):
             fix = "set network.flow_logs to True"
             yield subnet.finding("log_config", "a block", fix, "none")
+
+
+def _find_missing_logs(facts: Facts) -> Iterator[Finding]:
+    """Find buckets whose readers nothing records: Google writes these logs only if a policy asks for them."""
+    recorded: set[str] = set()
+    for config in facts.of("google_project_iam_audit_config"):
+        types = {str(block.get("log_type")) for block in config.blocks("audit_log_config")}
+        if {"DATA_READ", "DATA_WRITE"} <= types:
+            recorded.add(str(config.get("service")))
+    if facts.of("google_storage_bucket") and "storage.googleapis.com" not in recorded:
+        yield environment_finding(
+            facts.environment,
+            "security.data_access_logs",
+            "no audit logs of data access to buckets",
+            "DATA_READ and DATA_WRITE of storage.googleapis.com",
+            "set security.data_access_logs to True",
+        )
 
 
 @rule(reason="Google's public ranges include every customer's machines", source="CIS GKE 5.6.3")

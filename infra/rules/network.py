@@ -108,3 +108,23 @@ def no_open_firewall(facts: Facts) -> Iterator[Finding]:
                 "name the sources",
                 sources or "none",
             )
+
+
+@rule(
+    reason=(
+        "the update is forced: it takes the ranges of other services out of the peering, and their"
+        " instances lose the network"
+    ),
+    source="google provider 7.39, resource_service_networking_connection.go; Service Networking API",
+)
+def peering_is_not_forced(facts: Facts) -> Iterator[Finding]:
+    """A peering that may be a company's is created or left, never updated by force."""
+    if facts.environment.network.existing is None:
+        return
+    for connection in facts.of("google_service_networking_connection"):
+        if connection.get("update_on_creation_fail"):
+            yield connection.finding(
+                "update_on_creation_fail",
+                "False in an existing network",
+                "leave managed-services out of network.existing.creates if a peering is there",
+            )

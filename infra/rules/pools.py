@@ -133,6 +133,21 @@ def system_pool_stays(facts: Facts) -> Iterator[Finding]:
 
 
 @rule(
+    reason="a gang over several nodes would have one network card of nine, at the price of all",
+    source=(
+        "https://docs.cloud.google.com/kubernetes-engine/docs/how-to/config-auto-net-for-accelerators"
+    ),
+)
+def gangs_have_their_networks(facts: Facts) -> Iterator[Finding]:
+    """Pools of A3 Ultra and A4 have the networks of their cards."""
+    for pool in facts.pools("gpu"):
+        machine = str(pool.get("node_config.machine_type"))
+        profile = "network_config.accelerator_network_profile"
+        if machine.startswith(("a3-ultragpu-8g", "a4-highgpu-8g")) and pool.get(profile) != "auto":
+            yield pool.finding(profile, "auto", "state it in infra/specs/pools.py", "none")
+
+
+@rule(
     reason=(
         "the autoscaler raises no pool to its minimum before a pod needs a node, so that the first"
         " requests wait for machines"

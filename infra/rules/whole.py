@@ -33,7 +33,7 @@ Row = tuple[str, object, str, str]
 )
 def production_is_safe(facts: Facts) -> Iterator[Finding]:
     """Production has a budget, a shared state, two zones and nodes in reserve, separate runs, no
-    drills, and a results database with cores and a standby.
+    drills, checkpoints that survive a wrong delete, and a results database with cores and a standby.
     """
     if not facts.environment.production:
         return
@@ -55,6 +55,11 @@ def _iter_unsafe_fields(environment: Environment) -> Iterator[Row]:
         yield "zones", ", ".join(environment.zones), "two or more", "add zones of the region"
     if environment.allow_drills:
         yield "allow_drills", True, "False", "run drills in another environment"
+    storage = environment.storage
+    if not (storage.checkpoint_soft_delete_days or storage.checkpoint_version_days):
+        allowed = "7 or more, or versions"
+        fix = "set it, or checkpoint_version_days"
+        yield "storage.checkpoint_soft_delete_days", 0, allowed, fix
     if not environment.storage.runs:
         yield "storage.runs", "()", "the runs that train there", 'add Run(name="...") for each'
     for group in environment.groups:

@@ -111,6 +111,8 @@ def _network(environment: Environment) -> dict[str, object]:
         "datapath_provider": "ADVANCED_DATAPATH",
         # Dataplane V2 enforces network policies itself; the older engine is off.
         "network_policy": {"enabled": False},
+        # Pods then reach hosts by name: those of `egress`.
+        **({"enable_fqdn_network_policy": True} if environment.egress_names else {}),
         "enable_intranode_visibility": True,
         "enable_l4_ilb_subsetting": True,
         "default_max_pods_per_node": environment.network.max_pods_per_node,
@@ -159,9 +161,22 @@ def _versions(environment: Environment) -> dict[str, object]:
         "end_time": cluster.maintenance_end,
         "recurrence": cluster.maintenance_days,
     }
+    policy: dict[str, object] = {"recurring_window": window}
+    exclusions = []
+    for freeze in cluster.freezes:
+        exclusions.append(
+            {
+                "exclusion_name": freeze.name,
+                "start_time": freeze.starts,
+                "end_time": freeze.ends,
+                "exclusion_options": {"scope": freeze.scope},
+            }
+        )
+    if exclusions:
+        policy["maintenance_exclusion"] = exclusions
     versions: dict[str, object] = {
         "release_channel": {"channel": cluster.release_channel},
-        "maintenance_policy": {"recurring_window": window},
+        "maintenance_policy": policy,
     }
     if cluster.min_version:
         versions["min_master_version"] = cluster.min_version

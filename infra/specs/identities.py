@@ -116,7 +116,33 @@ def resources(environment: Environment) -> list[Resource]:
         *grants,
         *_readers(environment),
         *_event_lines(environment),
+        *_data_access_logs(environment),
     ]
+
+
+def _data_access_logs(environment: Environment) -> list[Resource]:
+    """Record who reads and writes objects and secrets; Google records neither by itself."""
+    if not environment.security.data_access_logs:
+        return []
+    services = ["storage"]
+    if environment.security.secret_manager:
+        services.append("secretmanager")
+    resources = []
+    for service in services:
+        arguments = {
+            "project": environment.project,
+            "service": f"{service}.googleapis.com",
+            "audit_log_config": [{"log_type": "DATA_READ"}, {"log_type": "DATA_WRITE"}],
+        }
+        resources.append(
+            Resource(
+                kind="google_project_iam_audit_config",
+                id=service,
+                arguments=arguments,
+                after=api(environment, "cloudresourcemanager"),
+            )
+        )
+    return resources
 
 
 def _readers(environment: Environment) -> list[Resource]:

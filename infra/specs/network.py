@@ -319,8 +319,10 @@ def _managed_services(environment: Environment) -> list[Resource]:
                 # Cloud SQL holds the peering for hours after its instance is deleted; a destroy
                 # must not wait for it.
                 "deletion_policy": "ABANDON",
-                # The next deployment meets the abandoned peering with the former range.
-                "update_on_creation_fail": True,
+                # In a VPC of this platform the next deployment meets its own abandoned peering,
+                # with the former range. In a company's VPC the update would be forced, and would
+                # take the ranges of the company's own services out of the peering.
+                "update_on_creation_fail": environment.network.existing is None,
             },
             after=(
                 "google_compute_global_address.managed-services",

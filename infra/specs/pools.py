@@ -4,13 +4,16 @@ from holdfast.vocabulary.capacity import Capacity
 from holdfast.vocabulary.lifecycle import DEFAULT_WINDOW
 from holdfast.vocabulary.pools import Pool
 from infra.contract.versions import GPU_DRIVER
-from infra.environments.schema import Environment
+from infra.environments.schema import Environment, NodeGroup
 from infra.specs.cluster import NODE_IMAGE, OAUTH_SCOPES, READ_ONLY_PORT_OFF, SHIELDED
 from infra.specs.encryption import encrypted
 from infra.specs.resource import Resource
 
 RESERVATION_KEY = "compute.googleapis.com/reservation-name"
 FLEX = (Capacity.FLEX_START, Capacity.QUEUED)
+# Machines whose networks GKE makes by itself ("automated networking for accelerators").
+RDMA_MACHINES = ("a3-ultragpu-8g", "a4-highgpu-8g")
+NETWORK_DRIVER_LABEL = "cloud.google.com/gke-networking-dra-driver"
 RESERVED_TAINTS = ("cloud.google.com/", "kubernetes.io/", "node.kubernetes.io/")
 CLUSTER = "google_container_cluster.cluster"
 # Taints are a set to the API and a list to the provider: drift compares them
@@ -41,9 +44,11 @@ def pool_resource(environment: Environment, pool: Pool) -> Resource:
         },
         # Repairing a flex-start node would queue for a new one; GKE refuses the combination.
         "management": {"auto_repair": not flex, "auto_upgrade": True},
-        "network_config": {"enable_private_nodes": True},
+        "network_config": _network(pool),
         "node_config": _node_config(environment, pool),
     }
+    if _group(environment, pool).compact:
+        arguments["placement_policy"] = {"type": "COMPACT"}
     if not flex:
         # GKE sets SHORT_LIVED on flex-start pools, a value the provider does not know: any other
         # would be a permanent difference. GPU quota is usually full, so a GPU pool upgrades by
@@ -66,6 +71,18 @@ def pool_resource(environment: Environment, pool: Pool) -> Resource:
     )
 
 
+def _group(environment: Environment, pool: Pool) -> NodeGroup:
+    return {group.name: group for group in environment.groups}[pool.pool_class]
+
+
+def _network(pool: Pool) -> dict[str, object]:
+    config: dict[str, object] = {"enable_private_nodes": True}
+    if pool.machine_type in RDMA_MACHINES:
+        # GKE makes the networks of the other eight cards; without them a gang has one card.
+        config["accelerator_network_profile"] = "auto"
+    return config
+
+
 def _initial_nodes(pool: Pool, zones: int) -> int:
     """Return the nodes of each zone at the start: the autoscaler does not raise a pool to its
     minimum before a pod needs a node.
@@ -82,7 +99,7 @@ def _node_config(environment: Environment, pool: Pool) -> dict[str, object]:
         "disk_type": pool.disk_type,
         "service_account": environment.service_account_email("nodes"),
         "oauth_scopes": OAUTH_SCOPES,
-        "labels": pool.labels(),
+        "labels": pool.labels() | _driver_labels(pool),
         "resource_labels": environment.all_labels() | {"pool": pool.name},
         "taint": _taints(pool),
         "metadata": {"disable-legacy-endpoints": "true"},
@@ -93,7 +110,15 @@ def _node_config(environment: Environment, pool: Pool) -> dict[str, object]:
         "kubelet_config": _kubelet(pool),
     }
     config |= _lifespan(environment, pool) | _gpu(environment, pool)
+    local_ssds = _group(environment, pool).local_ssds
+    if local_ssds:
+        config["ephemeral_storage_local_ssd_config"] = {"local_ssd_count": local_ssds}
     return config | encrypted(environment, "boot_disk_kms_key")
+
+
+def _driver_labels(pool: Pool) -> dict[str, str]:
+    """Return the label by which GKE offers the network cards of the pool to pods."""
+    return {NETWORK_DRIVER_LABEL: "true"} if pool.machine_type in RDMA_MACHINES else {}
 
 
 def _taints(pool: Pool) -> list[dict[str, str]]:
@@ -140,8 +165,7 @@ def _lifespan(environment: Environment, pool: Pool) -> dict[str, object]:
 
 
 def _reservation(environment: Environment, pool: Pool) -> dict[str, object]:
-    groups = {group.name: group for group in environment.groups}
-    reservation = groups[pool.pool_class].reservation
+    reservation = _group(environment, pool).reservation
     assert reservation
     path = reservation.name
     if reservation.project:

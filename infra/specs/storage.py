@@ -22,7 +22,7 @@ OLD_VERSIONS_DAYS = SOFT_DELETE_DAYS = 7
 UNCOMMITTED_DAYS = 3
 NO_ACCESS_LOGS = dict.fromkeys(
     ("CKV_GCP_62", "CKV_GCP_63"),
-    "Cloud Audit Logs record who read what; usage logs would need a bucket that logs itself",
+    "Audit logs of data access record who read what; usage logs need a bucket that logs itself",
 )
 NO_OLD_CHECKPOINTS = {
     "CKV_GCP_78": "a checkpoint lives for hours, and its old versions would be billed for days"
@@ -51,9 +51,12 @@ def below(environment: Environment, title: str, prefixes: tuple[str, ...]) -> di
 
 def _bucket(environment: Environment, purpose: str) -> Resource:
     storage = environment.storage
-    # A checkpoint lives for hours; soft delete would bill each for another week. Nothing is
-    # overwritten: the writer is create-only, and restore falls back to the checkpoint before.
-    soft_delete_days = 0 if purpose == "checkpoints" else SOFT_DELETE_DAYS
+    is_checkpoints = purpose == "checkpoints"
+    # A checkpoint lives for hours; soft delete bills each for days more. Nothing is overwritten:
+    # the writer is create-only, and restore falls back to the checkpoint before. It is for deletes
+    # by mistake, or by somebody who may write.
+    soft_delete_days = storage.checkpoint_soft_delete_days if is_checkpoints else SOFT_DELETE_DAYS
+    version_days = storage.checkpoint_version_days if is_checkpoints else OLD_VERSIONS_DAYS
     arguments: dict[str, object] = {
         "name": environment.bucket(purpose),
         "location": environment.region.upper(),
@@ -63,10 +66,10 @@ def _bucket(environment: Environment, purpose: str) -> Resource:
         "force_destroy": storage.allow_destroy,
         "deletion_policy": deletion_policy(not storage.allow_destroy),
         "soft_delete_policy": {"retention_duration_seconds": soft_delete_days * DAY_S},
-        "lifecycle_rule": _lifecycle(purpose),
+        "lifecycle_rule": _lifecycle(purpose, version_days),
         "labels": environment.all_labels(),
     }
-    if purpose != "checkpoints":
+    if version_days:
         arguments["versioning"] = {"enabled": True}
     key = encrypted(environment, "default_kms_key_name")
     if key:
@@ -74,31 +77,29 @@ def _bucket(environment: Environment, purpose: str) -> Resource:
     return Resource(
         kind="google_storage_bucket",
         id=purpose,
-        skips=NO_ACCESS_LOGS | (NO_OLD_CHECKPOINTS if purpose == "checkpoints" else {}),
+        skips=NO_ACCESS_LOGS | ({} if version_days else NO_OLD_CHECKPOINTS),
         arguments=arguments,
         after=(*api(environment, "storage"), *key_in_force(environment)),
         protected=not storage.allow_destroy,
     )
 
 
-def _lifecycle(purpose: str) -> list[dict[str, object]]:
-    condition: dict[str, object] = {
-        "days_since_noncurrent_time": OLD_VERSIONS_DAYS,
-        "with_state": "ARCHIVED",
-    }
+def _lifecycle(purpose: str, version_days: int) -> list[dict[str, object]]:
+    conditions: list[dict[str, object]] = []
     if purpose == "checkpoints":
         # A custom time marks an attempt as abandoned. Committed objects have none.
-        condition = {"days_since_custom_time": UNCOMMITTED_DAYS}
-    return [
+        conditions.append({"days_since_custom_time": UNCOMMITTED_DAYS})
+    if version_days:
+        conditions.append({"days_since_noncurrent_time": version_days, "with_state": "ARCHIVED"})
+    rules: list[dict[str, object]] = [
         {
             "action": {"type": "AbortIncompleteMultipartUpload"},
             "condition": {"age": 1},
-        },
-        {
-            "action": {"type": "Delete"},
-            "condition": condition,
-        },
+        }
     ]
+    for condition in conditions:
+        rules.append({"action": {"type": "Delete"}, "condition": condition})
+    return rules
 
 
 def _grants(environment: Environment) -> list[Resource]:

@@ -116,10 +116,12 @@ def hardened() -> Environment:
             rbac_security_group="gke-security-groups@example.org",
             signed_kernel_modules=True,
             secret_manager=True,
+            data_access_logs=True,
         ),
         storage=replace(
             EXAMPLE.storage,
             allow_destroy=False,
+            checkpoint_soft_delete_days=7,
             runs=(
                 Run(name="gang", read_by=("batch", "server")),
                 Run(name="gang-2", read_by=("batch",)),

@@ -16,7 +16,6 @@ from infra import specs
 from infra.describe import platform
 from infra.environments import Environment, load
 from infra.environments.runs import READERS, Run
-from infra.environments.schema import Storage
 from infra.rules import judge_environment
 from infra.rules.identity import runs_are_read_by_name, runs_write_their_own
 from infra.rules.model import Check, read_specs
@@ -153,7 +152,7 @@ def test_verifier_reads_all_runs_and_runs_read_data_without_writing() -> None:
 
 def test_more_runs_than_a_condition_holds_are_read_by_several_grants() -> None:
     runs = tuple(Run(name=f"r{n}", read_by=("server",)) for n in range(25))
-    environment = replace(hardened(), storage=Storage(runs=runs))
+    environment = replace(hardened(), storage=replace(hardened().storage, runs=runs))
     identity = environment.member("server")
     bucket = environment.bucket("checkpoints")
     grants = [g for g in policy(environment) if g["member"] == identity and "condition" in g]

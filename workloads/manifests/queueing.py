@@ -22,6 +22,7 @@ from holdfast.vocabulary.kubernetes import (
     api_group,
     name_job_priority,
 )
+from holdfast.vocabulary.machines import MACHINE_TYPES, is_sold
 from holdfast.vocabulary.pools import (
     GPU_RESOURCE,
     JOB_ROLES,
@@ -232,7 +233,9 @@ def _compute_classes(context: RenderContext) -> Iterator[Body]:
         flex_start = {"flexStart": _flex(context), "capacityCheckWaitTimeSeconds": 900}
         priorities = [_priority(pool) | {"spot": True} for pool in spot_pools]
         priorities.append(_priority(spot_pools[0]) | flex_start)
-        priorities.append(_priority(spot_pools[0]))
+        # Google sells some machines on Spot and as flex-start only; GKE would try for ever.
+        if is_sold(MACHINE_TYPES[spot_pools[0].machine_type], Capacity.ON_DEMAND):
+            priorities.append(_priority(spot_pools[0]))
         spec = {
             "nodePoolAutoCreation": {"enabled": True},
             "whenUnsatisfiable": "DoNotScaleUp",

@@ -3,9 +3,10 @@
 from collections.abc import Iterator, Sequence
 
 from holdfast.manifests import database
-from holdfast.manifests.policies import block, egress_rule, policy, scrape
+from holdfast.manifests.policies import block, egress_rule, names_policy, policy, scrape
 from holdfast.manifests.rbac import CALLS
 from holdfast.manifests.render_context import Body, RenderContext, manifest, meta
+from holdfast.platform.egress import is_range
 from holdfast.vocabulary import roles
 from holdfast.vocabulary.kubernetes import (
     ANNOTATION_GOOGLE_ACCOUNT,
@@ -22,6 +23,7 @@ METADATA_PORTS = (80, 988)
 # Cloud DNS for GKE answers on the metadata server's address, the cache of the node on the other.
 RESOLVERS = ("169.254.169.254/32", "169.254.20.10/32")
 EXPORTER_PORT = 9_400
+OUTSIDE_PORT = 443
 
 
 def pod_security(level: str) -> dict[str, str]:
@@ -98,6 +100,7 @@ def _policies(context: RenderContext, role_names: Sequence[str], namespace: str)
     if "batch" in role_names:
         egress.append(results)
     yield policy("egress-named", namespace, ["Egress"], None, egress)
+    yield from _outside(context, namespace)
     if not {"trainer", "exporter", "server"}.isdisjoint(role_names):
         yield _api_server(context, namespace)
     if "exporter" in role_names:
@@ -106,6 +109,18 @@ def _policies(context: RenderContext, role_names: Sequence[str], namespace: str)
         yield scrape(namespace, EXPORTER_PORT, pods=exporter)
         if context.platform.database:
             yield policy("exporter-database", namespace, ["Egress"], None, [results], exporter)
+
+
+def _outside(context: RenderContext, namespace: str) -> Iterator[Body]:
+    """Opens what the environment and the team name outside Google: hosts and ranges, by TLS."""
+    targets = context.platform.list_egress(namespace)
+    names = [target for target in targets if not is_range(target)]
+    ranges = [block(target) for target in targets if is_range(target)]
+    if names:
+        yield names_policy("egress-outside", namespace, names, OUTSIDE_PORT)
+    if ranges:
+        rule = egress_rule([f"{OUTSIDE_PORT}/TCP"], ranges)
+        yield policy("egress-ranges", namespace, ["Egress"], None, [rule])
 
 
 def _api_server(context: RenderContext, namespace: str) -> Body:

@@ -20,6 +20,7 @@ from infra.environments.schema import (
     Budget,
     Environment,
     ExistingNetwork,
+    Freeze,
     NodeGroup,
     Quota,
     Reservation,
@@ -38,6 +39,26 @@ TEAM = Team(name="vision")
 QUOTA = Quota(source="spot-l4", gpus=4)
 CAP = AcceleratorCap(accelerator="nvidia-l4", max_gpus=8)
 SPOT = next(g for g in EXAMPLE.groups if g.name == "spot-l4")
+ONE_H100 = {
+    "machine_types": ("a3-highgpu-1g",),
+    "accelerator": "nvidia-h100-80gb",
+    "gpus_per_node": 1,
+}
+TWO_A100 = {
+    "machine_types": ("a2-highgpu-2g",),
+    "accelerator": "nvidia-tesla-a100",
+    "gpus_per_node": 2,
+}
+FREEZE = Freeze(name="launch", starts="2026-12-01T00:00:00Z", ends="2027-01-15T00:00:00Z")
+FULL_FREEZES = tuple(
+    Freeze(
+        name=f"freeze-{number}",
+        starts="2026-12-01T00:00:00Z",
+        ends="2026-12-02T00:00:00Z",
+        scope="NO_UPGRADES",
+    )
+    for number in range(4)
+)
 FLEX = next(g for g in EXAMPLE.groups if g.capacity is Capacity.FLEX_START)
 SYSTEM = next(g for g in EXAMPLE.groups if g.role is Role.SYSTEM)
 
@@ -83,6 +104,10 @@ WRONG: list[tuple[str, str, Make]] = [
         "quotas[spot-h100]",
         on(ENV, quotas=(Quota(source="spot-h100", gpus=1),)),
     ),
+    ("Environment.egress", "without https://", on(ENV, egress=("https://huggingface.co",))),
+    ("Environment.egress", "egress[0.0.0.0/0]", on(ENV, egress=("0.0.0.0/0",))),
+    ("Environment.egress", "huggingface.co or *.wandb.ai", on(ENV, egress=("wandb.*.ai",))),
+    ("Team.egress", "teams[vision].egress", on(TEAM, egress=("Data.example.org",))),
     ("Environment.labels", "labels[Team]", on(ENV, labels=(("Team", "ml"),))),
     ("Network.services_cidr", "overlaps pods_cidr", on(NET, services_cidr="10.20.0.0/22")),
     (
@@ -116,6 +141,25 @@ WRONG: list[tuple[str, str, Make]] = [
     ),
     ("NodeGroup.disk_type", "pd-balanced", on(SPOT, disk_type="pd-balance")),
     ("NodeGroup.evict_untolerating", "Spot groups only", on(SYSTEM, evict_untolerating=True)),
+    (
+        "NodeGroup.capacity",
+        "flex-start, queued, reserved, spot: Google does not sell it otherwise",
+        on(SPOT, **ONE_H100, capacity=Capacity.ON_DEMAND),
+    ),
+    ("NodeGroup.local_ssds", "2 or 4 or 8", on(SPOT, **TWO_A100, local_ssds=3)),
+    ("NodeGroup.local_ssds", "takes no local SSD", on(SYSTEM, local_ssds=1)),
+    ("NodeGroup.compact", "one zone", on(SPOT, compact=True)),
+    (
+        "NodeGroup.compact",
+        "flex-start of A3 Ultra and A4",
+        on(FLEX, compact=True, zones=("us-central1-a",)),
+    ),
+    ("Cluster.freezes", "at most 20, and 3", on(CLUSTER, freezes=FULL_FREEZES)),
+    ("Freeze.name", "freezes[].name", on(FREEZE, name="Launch")),
+    ("Freeze.starts", "UTC", on(FREEZE, starts="2026-12-01")),
+    ("Freeze.ends", "days", on(FREEZE, ends="2027-12-01T00:00:00Z")),
+    ("Freeze.ends", "days", on(FREEZE, scope="NO_UPGRADES")),
+    ("Freeze.scope", "NO_MINOR_OR_NODE_UPGRADES", on(FREEZE, scope="NO_NODE_UPGRADES")),
     ("AcceleratorCap.accelerator", "nvidia-tesla-a100", on(CAP, accelerator="nvidia.com/gpu")),
     (
         "Security.rbac_security_group",
@@ -220,7 +264,13 @@ WRONG: list[tuple[str, str, Make]] = [
         gpu_exporter="on",
         faulty_nodes_per_hour=61,
     ),
-    *wrong(STORAGE, allow_destroy="never"),
+    *wrong(
+        STORAGE,
+        allow_destroy="never",
+        checkpoint_soft_delete_days=3,
+        checkpoint_version_days=-1,
+    ),
+    *wrong(SECURITY, data_access_logs="on"),
     *wrong(
         RESERVED,
         project="my project",

@@ -37,7 +37,7 @@ def test_the_floor_is_what_always_runs() -> None:
     assert estimate.floor_usd_per_month == pytest.approx(730 * total)
 
 
-def test_full_load_has_every_pool_and_the_rest_of_each_cap() -> None:
+def test_full_load_has_pools_and_caps() -> None:
     estimate = cost.estimate(EXAMPLE)
     names = " ".join(part.name for part in estimate.full)
     for pool in EXAMPLE.pools():
@@ -67,7 +67,7 @@ def test_a_machine_without_a_price_is_named() -> None:
         zones=("europe-west1-b",),
         groups=(*EXAMPLE.groups, group),
     )
-    assert "a4-highgpu-8g" in " ".join(cost.estimate(environment).unpriced)
+    assert "a4-highgpu-8g" in " ".join(cost.estimate(environment).list_unpriced())
     assert "not in the sums" in cost.estimate(environment).lines()[-1]
 
 

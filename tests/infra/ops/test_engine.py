@@ -2,6 +2,7 @@
 
 import os
 import stat
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import pytest
 
 from holdfast.support.errors import InputError, Unjudged
 from infra.ops import engine
-from tests.support import program
+from tests.support import ROOT, program, ran
 
 VERSION = '#!/bin/sh\necho \'{"terraform_version": "1.9.8"}\'\n'
 
@@ -107,3 +108,24 @@ def test_engine_errors_reach_the_user(empty_path: Path, tmp_path: Path) -> None:
     program(empty_path / "terraform", "#!/bin/sh\necho 'Error: no such provider' >&2\nexit 1\n")
     with pytest.raises(Unjudged, match="no such provider"):
         engine.offline().run(tmp_path, "plan")
+
+
+def test_a_shell_gets_the_mirror_the_engine_and_cdktf(tmp_path: Path) -> None:
+    """Plain `cdktf` reads the configuration that the commands use."""
+    mirror = tmp_path / "mirror"
+    package = mirror / "registry.terraform.io/hashicorp/google/7.39.0/linux_amd64"
+    package.mkdir(parents=True)
+    variables = {
+        "XDG_CACHE_HOME": str(tmp_path / "cache"),
+        "HOLDFAST_PROVIDER_MIRROR": str(mirror),
+        "PATH": os.environ["PATH"],
+        "PYTHONPATH": f"{ROOT}:{ROOT}/workloads/library",
+    }
+    script = f'eval "$({sys.executable} -m infra.ops.engine)"; env'
+    done = ran(["bash", "-e", "-c", script], ROOT, variables)
+    assert done.returncode == 0, done.stderr
+    shown = dict(line.split("=", 1) for line in done.stdout.splitlines() if "=" in line)
+    configuration = Path(shown["TF_CLI_CONFIG_FILE"]).read_text()
+    assert f"{tmp_path}/cache/holdfast/engine/mirror" in configuration
+    assert ".node/node_modules/.bin" in shown["PATH"].split(":")[0]
+    assert shown["TERRAFORM_BINARY_NAME"]

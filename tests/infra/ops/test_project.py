@@ -14,10 +14,11 @@ from holdfast.vocabulary.machines import ACCELERATORS, MACHINE_TYPES
 from infra.__main__ import app as platform
 from infra.contract.names import LABEL_RUN
 from infra.environments import Environment
-from infra.environments.schema import AcceleratorCap, Budget
+from infra.environments.schema import AcceleratorCap, Budget, ExistingNetwork
 from infra.ops import leftovers
 from infra.ops.doctor import LISTED_AGENTS, OF_THE_PROJECT
 from infra.ops.show import leftovers as show_leftovers
+from infra.specs import resources
 from infra.specs.encryption import agent
 from infra.specs.network import APIS
 from tests.infra.ops.google import Gcloud
@@ -48,6 +49,7 @@ def healthy(gcloud: Gcloud) -> Gcloud:
         for zone in EXAMPLE.zones:
             sold.append({"name": p.accelerator, "zone": f"z/{zone}"})
     gcloud.answer("compute accelerator-types list", sold)
+    gcloud.answer("compute networks list", [])
     gcloud.answer("storage buckets describe", {"name": "acme-state"})
     agents = [agent(EXAMPLE, service) for service in LISTED_AGENTS]
     gcloud.answer("projects get-iam-policy", {"bindings": [{"role": "roles/x", "members": agents}]})
@@ -97,6 +99,57 @@ def test_a_subnet_is_compared_with_the_environment(
     verdict, shown, _ = verdicts("network", environment=shared_network())["network"]
     assert words in shown and (verdict is Status.OK) == (found is SUBNET)
     assert any("--project=acme-host" in call or "acme-host" in call for call in healthy.calls())
+
+
+def make_own_peering(environment: Environment) -> Environment:
+    """Return an environment that creates the peering in a VPC of another team in its project."""
+    project = f"projects/{environment.project}"
+    existing = ExistingNetwork(
+        network=f"{project}/global/networks/shared",
+        subnet=f"{project}/regions/{environment.region}/subnetworks/gpu",
+        creates=("managed-services",),
+    )
+    return replace(environment, network=replace(environment.network, existing=existing))
+
+
+@pytest.mark.parametrize(
+    ("ranges", "verdict"),
+    [
+        ([], Status.OK),
+        (["company-services"], Status.BROKEN),
+        ([f"{EXAMPLE.stem}-managed-services"], Status.OK),
+    ],
+)
+def test_existing_peering_is_found_first(
+    healthy: Gcloud, ranges: list[str], verdict: Status
+) -> None:
+    answer = [{"reservedPeeringRanges": ranges}] if ranges else []
+    healthy.answer("services vpc-peerings list", answer)
+    checked = verdicts("peering", environment=make_own_peering(ENVIRONMENT))["peering"]
+    assert checked[0] is verdict
+    if verdict is Status.BROKEN:
+        assert "company-services" in checked[1] and "network.existing.creates" in checked[2]
+
+
+def test_peering_update_is_forced_in_own_network_only() -> None:
+    for environment, forced in ((ENVIRONMENT, True), (make_own_peering(ENVIRONMENT), False)):
+        (connection,) = [
+            resource
+            for resource in resources(environment)
+            if resource.kind == "google_service_networking_connection"
+        ]
+        assert connection.arguments["update_on_creation_fail"] is forced
+
+
+def test_leftovers_in_a_shared_network_are_ours_only(empty: Gcloud) -> None:
+    empty.answer("compute firewall-rules list", [{"name": "gke-holdfast-example-1-all"}])
+    items = leftovers.find(shared_network())
+    assert [item.name for item in items] == ["gke-holdfast-example-1-all"]
+    assert "--project=acme-host" in items[0].remove
+    filters = [word for call in empty.calls() for word in call if word.startswith("--filter")]
+    assert not any("network~/holdfast-example$" in text for text in filters)
+    assert "--filter=subnetwork~/gpu$" in filters
+    assert "--filter=network~/shared$ AND name~^gke-holdfast-example-" in filters
 
 
 @pytest.mark.parametrize(
@@ -187,6 +240,36 @@ def test_a_figure_that_google_does_not_list_is_not_taken_for_zero(healthy: Gclou
     checks = verdicts(*QUOTA)
     assert [checks[name][0] for name in QUOTA] == [Status.UNKNOWN, Status.UNKNOWN]
     assert "PREEMPTIBLE_NVIDIA_A100_GPUS for 40" in checks["GPU quota"][1]
+
+
+@pytest.mark.parametrize(
+    ("metric", "needed"),
+    [
+        # 3 system nodes of 4 vCPUs; 4 + 3 x 8 + 4 + 4 others in pools, 64 of auto-provisioning.
+        ("CPUS", 12),
+        ("INSTANCES", 103),
+        ("SSD_TOTAL_GB", 10_300),
+        ("G2_CPUS", 4 * 8 + 8 * (8 + 12 + 16)),
+        ("A2_CPUS", 8 * 12),
+        ("IN_USE_ADDRESSES", 1),
+    ],
+)
+def test_doctor_counts_what_the_environment_can_grow_to(
+    healthy: Gcloud, metric: str, needed: int
+) -> None:
+    for limit, verdict in ((needed, Status.OK), (needed - 1, Status.BROKEN)):
+        healthy.answer("compute regions describe", quotas(limit, metric))
+        checked = verdicts("machine quota")["machine quota"]
+        assert checked[0] is verdict, checked
+    assert f"{metric} {needed - 1} of {needed}" in checked[1]
+
+
+def test_doctor_finds_a_project_without_room_for_a_network(healthy: Gcloud) -> None:
+    full = {"quotas": [{"metric": "NETWORKS", "limit": 5, "usage": 5}]}
+    healthy.answer("compute project-info describe", full)
+    assert verdicts("network quota")["network quota"][0] is Status.BROKEN
+    healthy.answer("compute networks list", [{"name": EXAMPLE.stem}])
+    assert verdicts("network quota")["network quota"][0] is Status.OK
 
 
 @pytest.fixture

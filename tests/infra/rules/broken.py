@@ -6,7 +6,14 @@ from dataclasses import replace
 from functools import cache
 from typing import Any
 
-from infra.environments.schema import AcceleratorCap, AuthorizedRange, NodeGroup, Quota
+from infra.environments.schema import (
+    AcceleratorCap,
+    AuthorizedRange,
+    ExistingNetwork,
+    Network,
+    NodeGroup,
+    Quota,
+)
 from infra.rules.model import Facts, PlannedResource, read_specs
 from tests.infra.rules.edits import (
     Edit,
@@ -98,6 +105,20 @@ def deletes(**condition: Any) -> Edit:
     )
 
 
+def set_flag(name: str, value: str) -> Edit:
+    """Set a flag of the database."""
+
+    def edit(facts: Facts) -> Facts:
+        (instance,) = [item for item in facts.resources if item.address == DATABASE]
+        flags = [flag for flag in instance.values["settings"]["database_flags"]]
+        flags = [flag for flag in flags if flag["name"] != name]
+        return put(DATABASE, "settings.database_flags", [*flags, {"name": name, "value": value}])(
+            facts
+        )
+
+    return edit
+
+
 def firewall(**values: Any) -> Edit:
     return add("google_compute_firewall.any", allow=ALLOW, **values)
 
@@ -160,6 +181,21 @@ def _grown(**fields: Any) -> tuple[NodeGroup, ...]:
     return tuple(groups)
 
 
+def _share_network(facts: Facts) -> Network:
+    network = facts.environment.network
+    project = f"projects/{facts.environment.project}"
+    existing = ExistingNetwork(
+        network=f"{project}/global/networks/shared",
+        subnet=f"{project}/regions/us-central1/subnetworks/gpu",
+        creates=("managed-services",),
+    )
+    return replace(network, existing=existing)
+
+
+BIG = both(
+    put(SPOT, "node_config.disk_type", "hyperdisk-balanced"),
+    put(SPOT, "autoscaling.total_max_node_count", 1),
+)
 L4_ONLY = (AcceleratorCap(accelerator="nvidia-l4", max_gpus=64),)
 BROKEN: dict[str, tuple[Edit, str]] = {
     # Pools and auto-provisioning
@@ -168,6 +204,10 @@ BROKEN: dict[str, tuple[Edit, str]] = {
     "no Spot taint": (taints(SPOT, "nvidia.com/gpu"), "pools-are-tainted"),
     "Spot taint only preferred": (soften_taints(SPOT), "pools-are-tainted"),
     "system taint only preferred": (soften_taints(SYSTEM), "system-pool-stays"),
+    "a gang of A4 over one card": (
+        both(both(put(SPOT, "node_config.machine_type", "a4-highgpu-8g"), limit(1, 99_999)), BIG),
+        "gangs-have-their-networks",
+    ),
     "a minimum that nothing makes": (
         put("google_container_node_pool.pool-serving", "initial_node_count", 0),
         "minimum-is-there-from-the-start",
@@ -273,6 +313,13 @@ BROKEN: dict[str, tuple[Edit, str]] = {
     "a service range for a few": (network(services_cidr="10.30.0.0/26"), "ip-space"),
     "a public range of a continent": (ranges("34.0.0.0/8"), "authorized-networks"),
     "control plane for two halves": (halves("0.0.0.0/1", "128.0.0.0/1"), "authorized-networks"),
+    "a peering by force in a network of others": (
+        both(
+            lambda facts: state(network=_share_network(facts))(facts),
+            add("google_service_networking_connection.other", update_on_creation_fail=True),
+        ),
+        "peering-is-not-forced",
+    ),
     "firewall without sources": (firewall(direction="INGRESS"), "no-open-firewall"),
     "firewall with empty sources": (firewall(source_ranges=[]), "no-open-firewall"),
     "firewall for IPv6": (firewall(source_ranges=["::/0"]), "no-open-firewall"),
@@ -429,6 +476,17 @@ BROKEN: dict[str, tuple[Edit, str]] = {
         "checkpoints-do-not-age",
     ),
     "checkpoints deleted without a condition": (deletes(), "checkpoints-do-not-age"),
+    "checkpoints that a wrong delete loses": (
+        storage(checkpoint_soft_delete_days=0),
+        "production-is-safe",
+    ),
+    "readers of checkpoints that nothing records": (
+        security(data_access_logs=False),
+        "production-is-hardened",
+    ),
+    "an audit of nothing": (set_flag("pgaudit.log", ""), "database-audits-changes"),
+    "a line for each statement": (set_flag("log_duration", "on"), "database-audits-changes"),
+    "an audit of every read": (set_flag("pgaudit.log", "all"), "database-audits-changes"),
     # The environment as a whole
     "no budget": (state(budget=None), "production-is-safe"),
     "no standby of the database": (database(highly_available=False), "production-is-safe"),

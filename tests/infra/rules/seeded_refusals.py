@@ -4,6 +4,7 @@ that documents the refusal.
 The finder is the id of a rule, or words of the schema's error.
 """
 
+from holdfast.vocabulary.capacity import Capacity
 from infra.rules import pools
 from tests.infra.rules.broken import CLUSTER, DATABASE, DEFAULTS, GANG, SPOT, SUBNET
 from tests.infra.rules.edits import (
@@ -17,6 +18,7 @@ from tests.infra.rules.edits import (
     put,
     security,
     state,
+    storage,
 )
 
 TOOLKIT = "https://github.com/GoogleCloudPlatform/cluster-toolkit/pull/4027"
@@ -44,7 +46,27 @@ REFUSED: dict[str, tuple[Edit, str, str]] = {
         "pools-have-jobs",
         f"{GKE}how-to/provisioningrequest",
     ),
+    "one H100 of eight on demand": (
+        group(
+            "spot-a100",
+            machine_types=("a3-highgpu-1g",),
+            accelerator="nvidia-h100-80gb",
+            capacity=Capacity.ON_DEMAND,
+        ),
+        "capacity",
+        f"{DOCS}compute/docs/accelerator-optimized-machines",
+    ),
     # Machines
+    "three local SSDs on a G2": (
+        group("spot-l4", local_ssds=3),
+        "local_ssds",
+        f"{DOCS}compute/docs/disks/local-ssd#choose_number_local_ssds",
+    ),
+    "a local SSD on an E2": (
+        group("system", local_ssds=1),
+        "local_ssds",
+        f"{DOCS}compute/docs/disks/local-ssd#choose_number_local_ssds",
+    ),
     "Hyperdisk on an A2": (
         group("spot-a100", disk_type="hyperdisk-balanced"),
         "disks-fit",
@@ -169,6 +191,11 @@ REFUSED: dict[str, tuple[Edit, str, str]] = {
         put(DATABASE, "settings.tier", "db-n1-standard-1"),
         "database-tier-exists",
         f"{DOCS}sql/docs/postgres/create-instance",
+    ),
+    "soft delete of three days": (
+        storage(checkpoint_soft_delete_days=3),
+        "checkpoint_soft_delete_days",
+        f"{DOCS}storage/docs/soft-delete",
     ),
     "an account of 31 characters": (
         state(name_prefix="a-prefix-that-is-long"),

@@ -9,6 +9,7 @@ from holdfast.exporter.backlog import _samples as make_samples
 from holdfast.inference.results.connect import database_uri
 from holdfast.manifests.batch import follower
 from holdfast.manifests.render_context import RenderContext
+from holdfast.vocabulary.capacity import Capacity
 from holdfast.vocabulary.environment import ENV_DATABASE
 from holdfast.vocabulary.telemetry import METRIC_PREFIX
 from infra import environments
@@ -167,3 +168,19 @@ def test_classes_recycle_flex_nodes_on_new_versions(gke: str, recycles: bool) ->
                 flex_priorities.append(priority["flexStart"])
         (flex,) = flex_priorities
         assert ("nodeRecycling" in flex) is recycles
+
+
+def test_classes_name_no_capacity_that_google_does_not_sell() -> None:
+    """One H100 of eight is sold on Spot and as flex-start: GKE would try on demand for ever."""
+    context = make_context("1.35")
+    pool = replace(
+        next(pool for pool in context.platform.pools if pool.accelerator == "nvidia-tesla-a100"),
+        machine_type="a3-highgpu-1g",
+        accelerator="nvidia-h100-80gb",
+        capacity=Capacity.SPOT,
+    )
+    platform = replace(context.platform, pools=(pool,), auto_provisioning={"nvidia-h100-80gb": 8})
+    bodies = objects(RenderContext(platform))
+    (compute_class,) = [body for body in bodies if body["kind"] == "ComputeClass"]
+    for priority in compute_class["spec"]["priorities"]:
+        assert priority.get("spot") or "flexStart" in priority, priority

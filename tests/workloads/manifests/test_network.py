@@ -1,17 +1,30 @@
 """Tests of network policies: closed both ways, except to the environment's ranges and zones."""
 
 from collections.abc import Iterable
+from dataclasses import replace
 from ipaddress import ip_address, ip_network
 from itertools import product
 from typing import Any
 
+from holdfast.manifests.render_context import RenderContext
+from holdfast.platform.egress import admits
 from holdfast.vocabulary import roles as contract
 from holdfast.vocabulary.environment import ENV_KEY_FILE
 from holdfast.vocabulary.kubernetes import LABEL_NAME
 from infra import environments
+from infra.describe import platform as describe
 from infra.specs import network
+from infra.specs.cluster import resource as cluster_resource
+from tests.infra.samples import EXAMPLE, two_teams
 from tests.platforms import load
-from tests.workloads.manifests.rendered import find_object, list_kinds, variables, workloads
+from tests.workloads.manifests.rendered import (
+    Body,
+    find_object,
+    list_kinds,
+    variables,
+    workloads,
+)
+from workloads.manifests import rendering
 
 LINK_LOCAL = ip_network("169.254.0.0/16")
 PORT_OF_PROXY = 3307
@@ -181,3 +194,82 @@ def find_run(name: str) -> str:
     if name in ("batch-drain", "batch-steady", "server-base", "server-overflow"):
         return "train-gang"
     return ""
+
+
+OUTSIDE = ("huggingface.co", "*.wandb.ai", "203.0.113.0/24")
+HOSTS = (
+    # host, its address, whether training, the team vision and monitoring reach it
+    ("huggingface.co", "198.51.100.1", True, True, False),
+    ("api.wandb.ai", "198.51.100.2", True, True, False),
+    ("wandb.ai", "198.51.100.3", False, False, False),
+    ("data.example.org", "198.51.100.4", False, True, False),
+    ("mirror.example.org", "203.0.113.7", True, True, False),
+    ("pypi.org", "198.51.100.5", False, False, False),
+)
+
+
+def opens(bodies: list[Body], namespace: str, host: str, address: str, port: int = 443) -> bool:
+    """Evaluates the policies of a namespace as Dataplane V2 does: what any of them opens is open."""
+    for body in bodies:
+        if body["metadata"].get("namespace") != namespace:
+            continue
+        for rule in body["spec"].get("egress") or ():
+            if port not in [item["port"] for item in rule["ports"]]:
+                continue
+            if body["kind"] == "FQDNNetworkPolicy":
+                patterns = [item.get("name") or item["pattern"] for item in rule["matches"]]
+                if any(fits(pattern, host) for pattern in patterns):
+                    return True
+            for peer in rule.get("to", ()):
+                cidr = peer.get("ipBlock", {}).get("cidr", "192.0.2.0/32")
+                if ip_address(address) in ip_network(cidr):
+                    return True
+    return False
+
+
+def fits(pattern: str, host: str) -> bool:
+    """A star stands for one label, as in the policies of GKE."""
+    labels = pattern.split("."), host.split(".")
+    return len(labels[0]) == len(labels[1]) and all(
+        label in ("*", name) for label, name in zip(*labels, strict=True)
+    )
+
+
+def test_pods_reach_the_named_hosts_and_no_other() -> None:
+    environment = replace(two_teams(), egress=OUTSIDE)
+    vision = replace(environment.teams[0], egress=("data.example.org",))
+    environment = replace(environment, teams=(vision, *environment.teams[1:]))
+    described = describe(environment, {})
+    bodies = [
+        body
+        for body in rendering.platform(RenderContext(described))
+        if body["kind"] in ("NetworkPolicy", "FQDNNetworkPolicy")
+    ]
+    for host, address, *expected in HOSTS:
+        answers = []
+        for namespace in ("training", "vision", "monitoring"):
+            answers.append(opens(bodies, namespace, host, address))
+            if not host.startswith("mirror"):  # opened by its address, which no name tells
+                assert admits(described.list_egress(namespace), host) is answers[-1]
+        assert answers == expected, host
+        assert not opens(bodies, "training", host, address, port=22)
+    cluster = cluster_resource(environment).arguments
+    assert cluster["enable_fqdn_network_policy"] is True
+
+
+def test_ranges_alone_need_no_feature() -> None:
+    environment = replace(EXAMPLE, egress=("203.0.113.0/24",))
+    bodies = rendering.platform(RenderContext(describe(environment, {})))
+    assert "FQDNNetworkPolicy" not in {body["kind"] for body in bodies}
+    assert "enable_fqdn_network_policy" not in cluster_resource(environment).arguments
+    assert "enable_fqdn_network_policy" not in cluster_resource(EXAMPLE).arguments
+
+
+def test_dev_opens_the_usual_three() -> None:
+    policy = find_object("dev", "FQDNNetworkPolicy", "egress-outside", "training")
+    (rule,) = policy["spec"]["egress"]
+    assert rule["matches"] == [
+        {"name": "huggingface.co"},
+        {"pattern": "*.hf.co"},
+        {"pattern": "*.wandb.ai"},
+    ]

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from holdfast.manifests.render_context import Body, manifest, meta
-from holdfast.vocabulary.kubernetes import LABEL_GANG, LABEL_NAME, LABEL_NAMESPACE
+from holdfast.vocabulary.kubernetes import FQDN_API, LABEL_GANG, LABEL_NAME, LABEL_NAMESPACE
 from holdfast.vocabulary.roles import NAMESPACE_TRAINING
 
 RENDEZVOUS_PORT = 29_500
@@ -93,6 +93,14 @@ def egress_rule(ports: list[str], peers: list[Any]) -> dict[str, Any]:
         number, protocol = port.split("/")
         entries.append({"port": int(number), "protocol": protocol})
     return {"ports": entries, "to": peers}
+
+
+def names_policy(name: str, namespace: str, names: list[str], port: int) -> Body:
+    """Builds a policy of GKE that opens a port of hosts by name, to all pods of the namespace."""
+    matches = [{"pattern" if "*" in host else "name": host} for host in names]
+    rule = {"matches": matches, "ports": [{"port": port, "protocol": "TCP"}]}
+    spec = {"podSelector": {}, "egress": [rule]}
+    return manifest(FQDN_API, "FQDNNetworkPolicy", meta(name, namespace), spec=spec)
 
 
 def block(cidr: str) -> Body:

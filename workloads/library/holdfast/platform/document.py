@@ -12,6 +12,7 @@ from holdfast.vocabulary.pools import Pool, Role
 from holdfast.vocabulary.roles import (
     DEFAULT_TEAM,
     JOB_NAMESPACES,
+    NAMESPACE_MONITORING,
     NAMESPACE_TRAINING,
     team_folder,
     team_role,
@@ -87,6 +88,8 @@ class Team:
     """A month; 0: none."""
     runs: tuple[str, ...] = ()
     """Training runs that live in the first namespace."""
+    egress: tuple[str, ...] = ()
+    """Names and ranges that its pods reach on port 443 besides those of `network.egress`."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -115,6 +118,10 @@ class Network:
     """Proxy-only subnet; empty: services get no load balancer."""
     public_services: bool = False
     """Services may be reachable from the internet."""
+    egress: tuple[str, ...] = ()
+    """Names, as huggingface.co or *.wandb.ai, and ranges that pods of all job namespaces reach on
+    port 443; Google's APIs are open to all.
+    """
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -254,6 +261,16 @@ class Platform:
         for team in self.other_teams:
             namespaces.update(dict.fromkeys(team.namespaces, team.name))
         return namespaces
+
+    def list_egress(self, namespace: str) -> tuple[str, ...]:
+        """Returns the names and ranges that pods of a namespace reach besides Google's APIs."""
+        if namespace == NAMESPACE_MONITORING:
+            return ()
+        targets = list(self.network.egress)
+        for team in self.other_teams:
+            if namespace in team.namespaces:
+                targets += team.egress
+        return tuple(dict.fromkeys(targets))
 
     def namespace_of(self, run: str) -> str:
         """Returns the namespace in which `run` trains."""

@@ -14,6 +14,7 @@ KUEUE_API = "kueue.x-k8s.io/v1beta2"
 PROVISIONING_API = "autoscaling.x-k8s.io/v1"
 COMPUTE_CLASS_API = "cloud.google.com/v1"
 MONITORING_API = "monitoring.googleapis.com/v1"
+FQDN_API = "networking.gke.io/v1alpha1"
 # GKE's managed metrics adapter: general from 1.37, preview from 1.36.4.
 AUTOSCALING_METRIC_API = "autoscaling.gke.io/v1beta1"
 # GKE versions from which on a Deployment may end at zero replicas, and ComputeClasses surely

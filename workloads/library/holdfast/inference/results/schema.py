@@ -22,6 +22,8 @@ FOLDER = Path(__file__).parent / "migrations"
 # Any number works if every migrator uses the same.
 _LOCK = 0x686F6C64
 POLL_S = 1.0
+AUDIT_SETTING = "cloudsql.enable_pgaudit"
+AUDIT_EXTENSION = "pgaudit"
 ROLES = ("holdfast_worker", "holdfast_exporter")
 
 
@@ -77,7 +79,25 @@ def migrate(connection: Connection) -> list[str]:
                 (migration.version, migration.name, migration.digest),
             )
             names.append(migration.name)
+        if _enable_audit(connection):
+            names.append(f"extension {AUDIT_EXTENSION}")
     return names
+
+
+def _enable_audit(connection: Connection) -> bool:
+    """Creates the extension that records changes of schema and roles, where the server has it and
+    it is switched on, as on Cloud SQL; its setting alone records nothing.
+    """
+    row = connection.execute(
+        "SELECT current_setting(%s, true) = 'on' AND EXISTS (SELECT FROM pg_available_extensions"
+        " WHERE name = %s AND installed_version IS NULL)",
+        (AUDIT_SETTING, AUDIT_EXTENSION),
+    ).fetchone()
+    if not row or not row[0]:
+        return False
+    statement = sql.SQL("CREATE EXTENSION IF NOT EXISTS {}")
+    connection.execute(statement.format(sql.Identifier(AUDIT_EXTENSION)))
+    return True
 
 
 def require_current(connection: Connection) -> None:

@@ -13,6 +13,7 @@ from holdfast.clients.api import Api, Object
 from holdfast.cost import prices
 from holdfast.cost.prices import Table
 from holdfast.jobs.diagnose import cluster_snapshot, job_snapshot
+from holdfast.jobs.diagnose.closed_hosts import EXPLAINABLE, explain_closed_host
 from holdfast.jobs.diagnose.cluster_snapshot import ClusterSnapshot
 from holdfast.jobs.diagnose.diagnosis import describe_state, find_cause
 from holdfast.jobs.diagnose.failures import Count, losses
@@ -80,6 +81,8 @@ def explain(
     cluster = cluster_snapshot.take_snapshot(api, job.namespace)
     summary = read_job_summaries(events).get(job.name) if events else None
     cause = find_cause(job, cluster)
+    if platform and cause.reason in EXPLAINABLE:
+        cause = explain_closed_host(api, job, platform) or cause
     now = time.time()
     usd_per_hour: float | None = None
     if platform and (job.missing_places or (summary and summary.size)):

@@ -56,6 +56,11 @@ def explain_failure(job: JobSnapshot) -> Cause | None:
     return _make_cause(job, newest, count)
 
 
+def list_messages(pod: Object) -> list[str]:
+    """Return what the containers of a pod said when they ended."""
+    return [ending.message for ending in _list_endings(pod) if ending.message]
+
+
 def _list_endings(pod: Object) -> list[Ending]:
     """Return the ending of a failed pod, or those of the containers that were started again."""
     status = pod["status"]

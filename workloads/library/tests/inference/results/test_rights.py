@@ -123,6 +123,26 @@ def test_the_rendered_job_migrates_once_and_workers_get_the_least_rights(
     assert rows in ([], [("cloudsqlsuperuser",)])
 
 
+def test_the_rendered_job_creates_the_audit_extension_where_it_is_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """pgaudit is not part of this server: another extension stands for it."""
+    monkeypatch.setattr(schema, "AUDIT_EXTENSION", "hstore")
+    for state, created in (("off", 0), ("on", 1)):
+        settings = ("fsync=off", f"{schema.AUDIT_SETTING}={state}")
+        with (
+            EmbeddedPostgres(tmp_path / state, settings=settings) as server,
+            psycopg.connect(server.uri, autocommit=True) as owner,
+        ):
+            changes = schema.migrate(owner)
+            assert changes.count("extension hstore") == created
+            assert "extension hstore" not in schema.migrate(owner)
+            row = owner.execute(
+                "SELECT count(*) FROM pg_extension WHERE extname = 'hstore'"
+            ).fetchone()
+            assert row == (created,)
+
+
 def test_the_rendered_job_revokes_rights_that_have_moved(server: EmbeddedPostgres) -> None:
     assert run_rendered_job(server).code == 0
     surplus = sql.SQL("GRANT holdfast_worker TO {}").format(sql.Identifier(EXPORTER))
