@@ -300,7 +300,12 @@ class OwnJob:
             yield "sharded", f"nodes: {self.nodes}", allowed, fix
         if self.sharded and self.elastic and not self.copies:
             allowed = "1 with a range of nodes: the others take a lost shard from its copy"
-            yield "copies", f"0 with nodes: {self.nodes}", allowed, f"copies: 1, or nodes: {self.pods}"
+            yield (
+                "copies",
+                f"0 with nodes: {self.nodes}",
+                allowed,
+                f"copies: 1, or nodes: {self.pods}",
+            )
         defaults = self._list_changed_defaults()
         if not self.sharded:
             for name in _SHARDED_ONLY:

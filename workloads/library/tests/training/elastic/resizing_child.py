@@ -78,6 +78,7 @@ def train(settings: dict[str, Any]) -> None:
         state,
         run="sharded",
         every=settings["every"],
+        window_s=settings["window_s"],
         tuning=Tuning(peer_steps=settings["peer_steps"]),
         events=events,
     ) as ckpt:

@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from holdfast.vocabulary.exit_codes import EXIT_PREEMPTED
+from holdfast.vocabulary.exit_codes import EXIT_PREEMPTED, EXIT_RETRY
+from tests.support import commits
 from workloads.library.tests.training.elastic.sharded_gangs import ShardedGang
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(600)]
@@ -33,6 +34,8 @@ def make(make: Make) -> Make:
         steps=STEPS,
         every=1000,
         min_nodes=1,
+        # Longer than a Spot node's, as a busy machine is slower.
+        window_s=90.0,
     )
 
 
@@ -45,6 +48,10 @@ def lines(gang: ShardedGang) -> list[dict[str, Any]]:
 def starts(gang: ShardedGang, size: int) -> list[int]:
     """Returns the steps with which the starts of so many ranks began."""
     return [line["step"] for line in lines(gang) if line.get("start") and line["size"] == size]
+
+
+def stored_steps(gang: ShardedGang) -> list[int]:
+    return [int(commit.parent.name.removeprefix("step-")) for commit in commits(gang.checkpoints)]
 
 
 def at_the_gate(gang: ShardedGang, *places: int) -> ShardedGang:
@@ -146,3 +153,31 @@ def test_all_at_once_continue_from_the_bucket(make: Make) -> None:
     assert gang.all_ended() == [0, 0, 0], gang.logs()
     digests = {(line["step"], line["digest"]) for line in lines(gang)}
     assert len(digests) == STEPS + 1, gang.logs()
+
+
+@pytest.mark.parametrize(
+    ("nodes", "min_nodes", "lost_places"), [(4, 3, (1, 3)), (3, 0, (1,))], ids=["least", "fixed"]
+)
+def test_a_gang_that_waited_too_long_stores_what_it_holds_and_ends(
+    make: Make, nodes: int, min_nodes: int, lost_places: tuple[int, ...]
+) -> None:
+    gang = at_the_gate(make(nodes=nodes, min_nodes=min_nodes, wait_s=2.0))
+    gang.until(lambda: gang.copied(GATE))
+    for place in lost_places:
+        gang.lose(place)
+    remaining = set(range(nodes)).difference(lost_places)
+    assert {gang.ended(place) for place in remaining} == {EXIT_RETRY}, gang.logs()
+    assert stored_steps(gang) == [GATE], gang.logs()
+    gang.open_gate()
+    gang.start(*range(nodes))
+    assert {*gang.all_ended()} == {0}, gang.logs()
+    resumed = gang.of("restore")[-1]
+    assert (resumed["step"], resumed["source"]) == (GATE, "store")
+
+
+def test_nodes_that_all_have_a_notice_store_the_last_step(make: Make) -> None:
+    gang = at_the_gate(make(nodes=3, peer_steps=100))
+    for place in range(3):
+        gang.processes[place].send_signal(signal.SIGTERM)
+    assert {*gang.all_ended()} == {EXIT_PREEMPTED}, gang.logs()
+    assert stored_steps(gang) == [GATE], gang.logs()
