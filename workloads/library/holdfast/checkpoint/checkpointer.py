@@ -295,14 +295,17 @@ class Checkpointer:
             self._reports.report_loss(self._writer, self.step)
             return
         loss = peer
-        if self._survivor_commits.at_last_step:
+        if self._places:
+            # The others have the memory of the lost node, and wait for this rank to exit.
+            self._writer.abandon_upload()
+        elif self._survivor_commits.at_last_step:
             loss = self._survivor_commits.commit(
                 self.step,
                 self._hazard.notes(),
                 peer,
                 self._seconds_left(),
             )
-        if loss:
+        if loss and not self._places:
             self.wait(self._seconds_left())
         self._reports.report_loss(self._writer, self.step, loss)
         # The peer stopped on the notice before this rank did.
@@ -389,11 +392,14 @@ class Checkpointer:
                     self._hazard.notes(),
                     self._seconds_left(),
                 )
-                if self._places is None or not self._is_copied_everywhere():
+                goes_on_from_memory = self._places is not None and self._is_copied_everywhere()
+                if not goes_on_from_memory:
                     self._wait_and_save_last()
                 # A launcher ends the other ranks with the first that exits: none exits before the
                 # commit.
                 self._ranks.agree(None, lambda _: None, timeout_s=max(0.1, self._seconds_left()))
+                if goes_on_from_memory:
+                    self._writer.abandon_upload()
             elif loss:
                 self._writer.wait(self._seconds_left())
         except (RankLost, InputError) as error:

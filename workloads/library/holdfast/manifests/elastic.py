@@ -145,7 +145,7 @@ def elastic(context: RenderContext, task: Task) -> Iterator[Body]:
 
 
 def _budget(task: Task) -> Body:
-    if task.sharded:
+    if task.sharded and task.least == task.pods:
         reason = (
             "All wait for each that goes: drains take one node at a time. Spot preemption does not"
             " ask."

@@ -98,7 +98,8 @@ def neighbours_lost(job: Job) -> float:
 
 def billed_wait_h(job: Job) -> float:
     """Return how long the other nodes of a gang are billed in each wait for a lost one."""
-    return math.inf if job.sharded else KEEP_H
+    # A gang that works with fewer nodes gives them back when it has too few.
+    return math.inf if job.sharded and not job.elastic else KEEP_H
 
 
 def quote(job: Job, world: World, region: str, capacity: Capacity) -> Quote | None:
@@ -312,16 +313,32 @@ def _elastic(job: Job, world: World, region: str) -> Option:
         region=region,
     )
     price = quote(job, world, region, Capacity.SPOT)
+    # It stops less often than one of its machines is lost.
+    upload_h = interval_h(job, world.churn.per_hour)
     outcomes, fold = elastic.outcomes(
         job,
         world,
         units=groups(job),
         spot_usd=price.usd if price else math.nan,
-        # It stops less often than one of its machines is lost.
-        interval_h=interval_h(job, world.churn.per_hour),
+        interval_h=upload_h,
+        sharding=_describe_sharding(job, upload_h),
     )
     cases = tuple(make_case(job, outcome, fold) for outcome in outcomes)
     return add_price(job, world, option, _SPOT, cases)
+
+
+def _describe_sharding(job: Job, upload_h: float) -> elastic.Sharding | None:
+    """Return what each loss costs a gang of a sharded state; None if each node has all of it.
+
+    Half an interval between copies on average, or a start from the bucket.
+    """
+    if not job.sharded:
+        return None
+    share = neighbours_lost(job)
+    from_memory_h = min(COPIED_EVERY_H, upload_h) / 2
+    from_bucket_h = job.restart_h + upload_h / 2
+    loss_h = (1 - share) * from_memory_h + share * from_bucket_h
+    return elastic.Sharding(loss_h=loss_h, copying=COPYING)
 
 
 def make_case(job: Job, outcome: Outcome, fold: float = 1.0) -> Case:

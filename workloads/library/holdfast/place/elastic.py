@@ -7,7 +7,7 @@ growing.
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -21,6 +21,10 @@ from holdfast.place.simulation_arrays import Bools, Floats, Ints, Outcome
 # A death and the redone step; how long survivors pause while a newcomer gets the state.
 SHRINK_H = 2 / 3600
 GROW_H = 3 / 3600
+# The same for a gang whose nodes divide the state again, with ranks that start again: three seconds
+# until a death is noticed, and what `make bench-peers` measures.
+SHARDED_SHRINK_H = 6 / 3600
+SHARDED_GROW_H = 4 / 3600
 HOLD_H = 60 / 3600
 SHARDS_A_NODE = 6
 MAX_LOSSES = 200
@@ -55,6 +59,16 @@ class Gang:
             working_share = 1.0
         speed = fewest_shards / shards_per_node * working_share
         return np.where(count >= self.least, speed, 0.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sharding:
+    """The price of a state that is sharded over the nodes."""
+
+    loss_h: float
+    """Work that a lost node costs all: the steps since the version that the others have."""
+    copying: float
+    """Share of the time that copies to a neighbour take."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -218,8 +232,12 @@ def outcomes(
     units: int,
     spot_usd: float,
     interval_h: float,
+    sharding: Sharding | None = None,
 ) -> tuple[list[Outcome], float]:
-    """Return the outcome of each scenario, and how many times shorter the simulated job is."""
+    """Return the outcome of each scenario, and how many times shorter the simulated job is.
+
+    `sharding`: what a gang of a sharded state pays in addition.
+    """
     fold = max(1.0, job.hours * world.churn.per_hour * units / MAX_LOSSES)
     gang = Gang(
         nodes=job.max_nodes,
@@ -229,6 +247,13 @@ def outcomes(
         interval_h=interval_h,
         checkpoint_h=job.checkpoint_h,
     )
+    if sharding:
+        gang = replace(
+            gang,
+            shrink_h=SHARDED_SHRINK_H + sharding.loss_h,
+            grow_h=SHARDED_GROW_H,
+            checkpoint_h=job.checkpoint_h + sharding.copying * interval_h,
+        )
     # Fewer nodes to begin with are there sooner.
     largest_gang = world.scenarios(job, job.max_nodes)
     smallest_gang = world.scenarios(job, job.min_nodes)

@@ -90,6 +90,9 @@ def test_a_gang_is_rigid_elastic_or_sharded() -> None:
         False,
         True,
     )
+    shrinking = own(nodes="4..8", sharded=True)
+    assert (shrinking.min_nodes, shrinking.pods, shrinking.gang) == (4, 8, False)
+    assert (shrinking.wait_s, own(nodes=8, sharded=True).wait_s) == (300.0, 1800.0)
     sharded = own(nodes=8, sharded=True)
     assert (sharded.min_nodes, sharded.in_place, sharded.elastic, sharded.gang) == (
         8,
@@ -140,7 +143,7 @@ NODES = {
             "leave it out",
         ),
         ({"sharded": True}, "sharded", "nodes: 2"),
-        ({"nodes": "4..8", "sharded": True}, "sharded", "nodes: 8"),
+        ({"nodes": "4..8", "sharded": True, "copies": 0}, "copies", "nodes: 8"),
         (
             {
                 "nodes": 4,

@@ -307,7 +307,7 @@ def test_sharded_gang_names_the_missing_node_the_time_and_the_cost() -> None:
     job.pods.append(lost_pod)
     waits = "3 nodes wait in place for node 3 since 12:04 UTC, which costs 24 GPU-hours an hour"
     assert in_place_text(job, now) == waits
-    assert in_place_text(job, now, 3.0) == f"{waits} ($9.00)"
+    assert in_place_text(job, now, 3.0) == f"{waits} ($9.00, $0.15 a minute)"
     assert "since 2026-01-01 12:04 UTC" in in_place_text(job, now + 86_400)
 
 
@@ -331,6 +331,14 @@ def test_only_a_sharded_gang_that_lacks_a_node_waits_in_place(
     job = make_sharded(*phases)
     job.pod_spec["containers"][0]["command"] = [command]
     assert in_place_text(job, 0) == text
+
+
+def test_a_gang_with_a_least_number_of_nodes_waits_only_below_it() -> None:
+    job = make_sharded("Running", "Running", "Pending", "Pending")
+    job.pod_spec["containers"][0]["command"] += ["--min-nodes", "2", "--", "python", "train.py"]
+    assert in_place_text(job, 0) == ""
+    job.pods[1]["status"]["phase"] = "Pending"
+    assert in_place_text(job, 0).startswith("1 node waits in place for nodes 1, 2, 3")
 
 
 def test_a_toleration_is_judged_as_the_scheduler_judges_it() -> None:

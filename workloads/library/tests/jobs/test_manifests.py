@@ -363,6 +363,17 @@ def test_elastic_gang_has_service_budget_and_the_price_at_full_size() -> None:
     assert submission.plan(bodies, load("example"), PRICES, 0.01).refusals
 
 
+def test_sharded_gang_with_a_range_goes_on_with_fewer_nodes() -> None:
+    fields: dict[str, Any] = {"gpus": "1xa100", "nodes": "2..4", "sharded": True}
+    bodies = render(own(**fields, command=("python", "mine.py")))
+    assert bodies[2]["spec"]["minAvailable"] == 2
+    main = get_pod_spec(bodies)["containers"][0]
+    options = " ".join(main["command"]).partition(" -- ")[0]
+    assert options.endswith("--sharded --copies 1 --wait 300 --min-nodes 2")
+    placed = placement.place(own(**fields, command=("python", "mine.py")), load("example"), PRICES)
+    assert placed.rule == "sharded" and placed.offer and placed.offer.capacity is Capacity.SPOT
+
+
 def test_sharded_gang_has_a_launcher_and_is_drained_one_by_one() -> None:
     program = ("python", "mine.py")
     fields: dict[str, Any] = {

@@ -296,6 +296,29 @@ def test_sharded_gang_loses_only_the_steps_since_a_copy(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize("gpus", ["1xa100", "8xh100"])
+def test_sharded_gang_that_shrinks_costs_what_an_elastic_one_does(
+    tmp_path: Path, gpus: str
+) -> None:
+    means: dict[str, float] = {}
+    for name, nodes, sharded in (
+        ("elastic", "4..8", False),
+        ("shrinking", "4..8", True),
+        ("fixed", 8, True),
+    ):
+        body = place_json(
+            *write_question(tmp_path, gpus=gpus, hours=100.0, nodes=nodes, sharded=sharded)
+        )
+        if name != "fixed":
+            assert body["chosen"]["how"] == "elastic 4..8, wait for Spot"
+        options = {option["how"]: option["scenarios"] for option in body["options"]}
+        scenarios = options.get("elastic 4..8, wait for Spot") or options["wait for Spot"]
+        means[name] = scenarios["as in the record"]["usd"]["mean"]
+    # Each loss counts as one without a notice: two neighbours are then read from the bucket.
+    assert means["elastic"] <= means["shrinking"] < 1.06 * means["elastic"]
+    assert means["shrinking"] < 0.7 * means["fixed"]
+
+
 @pytest.mark.parametrize(
     ("old", "new", "problem"),
     [

@@ -142,8 +142,8 @@ class PeerStorage:
         *,
         copies_first: bool,
     ) -> None:
-        """`rank`: rank of this process. `copies_first`: read a shard from the neighbour before the
-        node whose rank staged it.
+        """`rank`: rank of this process; -1: it is none. `copies_first`: read a shard from the
+        neighbour before the node whose rank staged it.
         """
         self._places = places
         self._rank = rank
@@ -250,8 +250,13 @@ class PeerStorage:
     ) -> bool:
         """Tells whether this process staged the shard of `rank`, as that rank or as another one."""
         size = self._places.ranks_per_node
-        is_own = place == self._places.place and rank % size == self._rank % size
-        return is_own and place == offer.homes[rank] and name.endswith(".bin")
+        is_own = self._rank >= 0 and rank % size == self._rank % size
+        return (
+            is_own
+            and place == self._places.place
+            and place == offer.homes[rank]
+            and name.endswith(".bin")
+        )
 
     def _map_local_shard(
         self,

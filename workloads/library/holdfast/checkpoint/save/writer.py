@@ -407,6 +407,12 @@ class CheckpointWriter:
         if ending["failed"]:
             raise NotDurable(step, f"the last state is not stored: {ending['failed']}")
 
+    def abandon_upload(self) -> None:
+        """Kills the uploader. The ranks that start next write the memory that it reads, and all wait
+        for them.
+        """
+        self._uploader.replace()
+
     def wait_until_staged(self) -> None:
         for staging in self._stagings:
             staging.wait()

@@ -110,10 +110,21 @@ class JobSnapshot:
         return False
 
     @property
+    def min_nodes(self) -> int:
+        """The fewest pods with which a sharded gang works; all of them, unless its file says less."""
+        for container in self.pod_spec.get("containers", ()):
+            command = list(container.get("command") or ())
+            if "--min-nodes" in command[:-1]:
+                return int(command[command.index("--min-nodes") + 1])
+        return self.size
+
+    @property
     def missing_places(self) -> list[int]:
         """The places of a sharded gang for whose pods the other pods wait."""
         pods = self.phase("Running") + self.phase("Succeeded")
         if not pods or not self.sharded or self.finished:
+            return []
+        if self.min_nodes <= len(pods) < self.size:
             return []
         places = {get_place(pod) for pod in pods}
         return [place for place in range(self.size) if place not in places]

@@ -41,6 +41,8 @@ class OnNotice(StrEnum):
     WRAP = "wrap"
 
 
+FIXED_WAIT_S = 1800.0
+BELOW_LEAST_WAIT_S = 300.0
 _SHARDED_ONLY = ("copies", "state", "wait_hours")
 # Fields that a gang whose pods stay cannot have: the library takes its notices, and its nodes come
 # from one pool, one by one.
@@ -100,7 +102,8 @@ class OwnJob:
     )
     nodes: int | str = about(
         "Pods; above 1 they are a gang, unless they are workers: all run or none. 4..8: an elastic"
-        " gang, which goes on with at least 4 of 8 nodes, one process for each GPU.",
+        " gang, which goes on with at least 4 of 8 nodes, one process for each GPU; with sharded"
+        " the nodes divide the state again.",
         1,
         type=["integer", "string"],
         minimum=1,
@@ -127,9 +130,10 @@ class OwnJob:
         form=SIZE,
     )
     wait_hours: float = about(
-        "Hours for which a sharded gang waits for a lost node; then all its pods end and start"
-        " again from the bucket.",
-        0.5,
+        "Hours for which a sharded gang waits for a lost node; with nodes: 4..8 it waits only below"
+        " 4. Then all its pods end and start again from the bucket. 0: half an hour, and 5 minutes"
+        " with 4..8.",
+        0.0,
         minimum=0,
         maximum=MAX_WAIT_HOURS,
     )
@@ -355,10 +359,18 @@ class OwnJob:
             yield "hours of a sweep", got, allowed, "raise parallel, or use several job files"
 
     def _check_gang_fields(self) -> Iterator[Contradiction]:
-        if self.sharded and (self.elastic or self.pods < FEWEST_SHARDED):
-            allowed = "a fixed number of nodes, 2 at least: each has a part of the state"
-            fix = f"nodes: {max(FEWEST_SHARDED, self.pods)}, or leave sharded out"
+        if self.sharded and self.pods < FEWEST_SHARDED:
+            allowed = "2 nodes at least: each has a part of the state"
+            fix = f"nodes: {FEWEST_SHARDED}, or leave sharded out"
             yield "sharded", f"nodes: {self.nodes}", allowed, fix
+        if self.sharded and self.elastic and not self.copies:
+            allowed = "1 with a range of nodes: the others take a lost shard from its copy"
+            yield (
+                "copies",
+                f"0 with nodes: {self.nodes}",
+                allowed,
+                f"copies: 1, or nodes: {self.pods}",
+            )
         defaults = self._list_changed_defaults()
         if not self.sharded:
             for name in _SHARDED_ONLY:
@@ -407,6 +419,14 @@ class OwnJob:
     @property
     def elastic(self) -> bool:
         return isinstance(self.nodes, str)
+
+    @property
+    def wait_s(self) -> float:
+        """Seconds for which a sharded gang waits, with all its other nodes billed."""
+        if self.wait_hours:
+            return self.wait_hours * 3600
+        # Below its least nothing of it works: it waits as long as its next start would cost.
+        return BELOW_LEAST_WAIT_S if self.elastic else FIXED_WAIT_S
 
     @property
     def in_place(self) -> bool:

@@ -189,7 +189,7 @@ def workload(job: OwnJob) -> Workload:
         kind=Kind.BATCH if job.predictor else Kind.TRAINING,
         resumable=job.resumes,
         nodes=job.pods if job.gang or job.in_place else 1,
-        elastic=job.elastic,
+        elastic=job.elastic and not job.sharded,
         sharded=job.sharded,
         deadline=Deadline.of(job.hours, job.deadline_hours or math.inf),
         beyond_flex=job.hours * 3600 > FLEX_MAX_RUN_S,

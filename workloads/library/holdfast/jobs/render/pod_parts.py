@@ -50,8 +50,9 @@ def add_start(job: OwnJob, work: PodSettings) -> PodSettings:
         return work
     # torchrun's agent would end with 1, and each eviction of a node count as its crash.
     if job.sharded:
-        wait = f"{job.wait_hours * 3600:.0f}"
-        options = ["--sharded", "--copies", str(job.copies), "--wait", wait]
+        options = ["--sharded", "--copies", str(job.copies), "--wait", f"{job.wait_s:.0f}"]
+        if job.elastic:
+            options += ["--min-nodes", str(job.min_nodes)]
         command = [*RANKS, str(_processes(job)), *options, "--", *work.command]
         work = replace(work, command=command)
     elif job.elastic and _processes(job) > 1:

@@ -174,7 +174,7 @@ def elastic_budget(job: Job, context: Context) -> Iterator[Hit]:
     member = find_member(job.pod)
     if member is None or job.pod is None:
         return
-    if is_sharded(member):
+    if is_sharded(member) and not member.number("--min-nodes"):
         min_nodes = _count_nodes(member, job.parallelism) - 1
     else:
         min_nodes = member.number("--min-nodes", ENV_GANG_MIN_NODES) or 1
@@ -281,7 +281,7 @@ def copies_do_not_fit(pod: Pod, context: Context) -> Iterator[Hit]:
     limit = quantity(member.limit("memory"))
     if state is None or limit is None:
         return
-    nodes = _count_nodes(member, 1)
+    nodes = member.number("--min-nodes") or _count_nodes(member, 1)
     count = COPIES_WITHOUT_PEER if member.option("--copies") == "0" else MEMORIES
     shard = state / nodes
     if count * shard > limit:

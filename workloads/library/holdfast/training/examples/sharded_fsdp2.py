@@ -1,8 +1,8 @@
-"""FSDP2 over nodes that keep each other's shards in memory: a lost node is replaced, and the others
-keep their pods.
+"""FSDP2 over nodes that keep each other's shards in memory: the others go on without a lost node,
+and take its replacement in.
 
-A job file with `sharded: true` starts it on each node. By hand, node 0 of 2 is started with
-`holdfast train ranks --processes 1 --sharded --nodes 2 --place 0 -- python -m
+A job file with `sharded: true` starts it on each node. By hand, node 0 of 4 is started with
+`holdfast train ranks --processes 1 --sharded --nodes 4 --min-nodes 2 --place 0 -- python -m
 holdfast.training.examples.sharded_fsdp2 URL`. The program is the same as under torchrun: the
 launcher sets RANK, WORLD_SIZE and MASTER_ADDR, and restarts it.
 """
@@ -15,10 +15,12 @@ import torch.distributed as dist
 from torch.distributed.fsdp import fully_shard
 
 from holdfast.checkpoint import Checkpointer, Tuning
+from holdfast.training.sharded.logical_shards import LogicalShards
 from holdfast.training.trainer.data import Corpus, Samples
 from holdfast.training.trainer.model import ByteGPT, ModelConfig
 
-BATCH = 4  # of a rank
+BATCH = 24  # of a step, over all ranks
+SHARDS = 12
 
 
 def main(url: str, steps: int, every: int, copy_every: int) -> None:
@@ -46,7 +48,9 @@ def main(url: str, steps: int, every: int, copy_every: int) -> None:
         context=32,
         seed=0,
     )
-    state = {"model": model, "optimizer": optimizer}
+    # The same shards for any number of nodes, with bit-identical sums.
+    parts = LogicalShards(model, shards=SHARDS, batch=BATCH, exact=True)
+    state = {"model": model, "optimizer": optimizer, "parts": parts}
     run = os.environ.get("HOLDFAST_RUN", "sharded-fsdp2")
     # Copies to the next node's memory come by themselves, with 0 as often as they cost little.
     with Checkpointer(
@@ -57,11 +61,12 @@ def main(url: str, steps: int, every: int, copy_every: int) -> None:
         tuning=Tuning(peer_steps=copy_every),
     ) as ckpt:
         for step in range(ckpt.step, steps):
-            first = (step * dist.get_world_size() + dist.get_rank()) * BATCH
-            inputs, following = samples.batch(first, BATCH)
-            loss = model.loss(inputs.to(device), following.to(device))
             optimizer.zero_grad()
-            loss.backward()
+            for part in parts.of_step(step):
+                first = parts.first_sample(step, part)
+                inputs, following = samples.batch(first, parts.samples)
+                loss = model.loss(inputs.to(device), following.to(device))
+                parts.backward(loss)
             with ckpt.lock():  # the state must not change while it is copied
                 optimizer.step()
             if dist.get_rank() == 0:

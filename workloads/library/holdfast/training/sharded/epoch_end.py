@@ -3,13 +3,19 @@ joins.
 """
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import Any
 
+from holdfast.checkpoint.errors import Damaged, Fenced, StorageError
+from holdfast.checkpoint.peers import PeerPlaces, store_newest
+from holdfast.checkpoint.stores import Storage
+from holdfast.runtime import logs
 from holdfast.runtime.shutdown import Shutdown
+from holdfast.support.errors import InputError
 from holdfast.training.gang.failure_detector import LOOK_S, SILENT_S, FailureDetector
+from holdfast.training.gang.member_addresses import Address
 from holdfast.training.gang.member_server import Control
 from holdfast.training.gang.membership import Epoch, Member
 from holdfast.training.gang.peer_client import Peers, parse_epoch, select_members
@@ -20,6 +26,10 @@ RESIZING = "resizing"
 """Entry of a status: number of the epoch that the lead ends at a step, to let nodes join."""
 RESTORED = "restored"
 """Entry of a status: number of the epoch in which all ranks of the node have restored."""
+STORED = "stored"
+"""Entry of a status: this node has tried to write what the nodes hold to the store."""
+STORE_S = 60.0
+"""Longest time that a commit waits for the manifests, which one node writes."""
 STOPPING_S = 3.0
 """Longest time that ranks which have stopped at a step take to exit."""
 
@@ -27,10 +37,20 @@ STOPPING_S = 3.0
 class EpochEnd:
     """Asks the other launchers why an epoch ends, and what they still need of this node."""
 
-    def __init__(self, node: ShardedNode, control: Control, peers: Peers) -> None:
+    def __init__(
+        self,
+        node: ShardedNode,
+        control: Control,
+        peers: Peers,
+        storage: Storage,
+        show: Callable[..., None],
+    ) -> None:
+        """`show` adds entries to this node's status."""
         self._node = node
         self._control = control
         self._peers = peers
+        self._storage = storage
+        self._show = show
 
     def is_at_step(self, epoch: Epoch) -> bool:
         """Tells whether a member has asked all to stop at a step, to leave or to let others join."""
@@ -87,12 +107,56 @@ class EpochEnd:
         return any(_has_ended(member, statuses.get(member.index), epoch) for member in members)
 
     def serve_memory(self, epoch: Epoch, shutdown: Shutdown) -> None:
-        """Keeps this node's memory until the others have restored, or the window ends."""
+        """Keeps this node's memory until the others have restored, or the window ends.
+
+        If all leave, the one with the lowest number writes what they hold to the store.
+        """
         while shutdown.seconds_left(self._node.window_s) > 0:
             statuses = self._peers.look(range(len(self._node.nodes)))
             if has_restored(statuses, epoch.number):
                 return
+            all_leave = all(status.get(LEAVING) for status in statuses.values())
+            if all_leave and any(status.get(STORED) for status in statuses.values()):
+                return
+            if all_leave and min(statuses, default=-1) == self._control.me.index:
+                self._store_memory(statuses)
+                self._show(**{STORED: epoch.number})
             time.sleep(LOOK_S)
+
+    def store_before_exit(self, epoch: Epoch) -> None:
+        """Writes what the nodes hold to the store on the lead; the others serve it until then."""
+        if epoch.lead == self._control.me:
+            statuses = self._peers.look(range(len(self._node.nodes)))
+            self._store_memory(statuses)
+            self._show(**{STORED: epoch.number})
+            return
+        detector = FailureDetector(self._peers, [epoch.lead.index], silent_s=SILENT_S)
+        while not detector.silent:
+            status = detector.survey().get(epoch.lead.index)
+            if status and status.get(STORED) == epoch.number:
+                return
+            time.sleep(LOOK_S)
+
+    def _store_memory(self, statuses: Mapping[int, Mapping[str, Any]]) -> None:
+        keepers = list[Address]()
+        for index, status in sorted(statuses.items()):
+            host, _ = self._node.nodes[index]
+            keepers.append((host, int(status["keeper"])))
+        places = PeerPlaces(
+            run=self._node.run,
+            epoch=0,
+            place=0,
+            keepers=keepers,
+            ranks_per_node=self._node.processes,
+            memories=(),
+        )
+        try:
+            step = store_newest(self._storage, places, STORE_S)
+        except (StorageError, Damaged, Fenced, InputError) as error:
+            logs.error("save", f"what the nodes hold in memory is not stored: {error}")
+            return
+        if step:
+            logs.info("save", f"stored step {step} from the memory of nodes before they end")
 
 
 def has_restored(statuses: Mapping[int, dict[str, Any]], number: int) -> bool:

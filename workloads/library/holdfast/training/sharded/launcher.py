@@ -106,13 +106,13 @@ class _Launcher:
             versions=describe_versions(),
         )
         self._peers = Peers(node.nodes, key)
-        self._epoch_end = EpochEnd(node, self._control, self._peers)
         storage = open_store(
             node.checkpoints,
             Tuning(),
             self._peers,
             hold_s=node.wait_s,
         )
+        self._epoch_end = EpochEnd(node, self._control, self._peers, storage, self._show)
         self._lag = Lag(120.0)
         # A notice ends this node only. A gang that waits for all nodes meets again with this one's
         # replacement, so until then it serves its memory as a member.
@@ -157,6 +157,8 @@ class _Launcher:
                     f"only {len(epoch.members)} of {len(self._node.nodes)} nodes remain, for too"
                     " long",
                 )
+                if self._node.copies:
+                    self._epoch_end.store_before_exit(epoch)
                 return exit_codes.EXIT_RETRY
             with self._watch.over(epoch):
                 code = self._run_epoch(epoch, start)

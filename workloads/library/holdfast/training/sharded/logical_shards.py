@@ -93,6 +93,8 @@ class LogicalShards:
                 total.begin_round(is_first=number == 0, is_last=number == rounds - 1)
             seed_draws(mix_seed(self._seed, step, shard), self._device)
             yield shard
+        # Draws between two steps, and the state that is saved, do not depend on the ranks either.
+        seed_draws(mix_seed(self._seed, step, self._count), self._device)
 
     def first_sample(self, step: int, shard: int) -> int:
         """Returns the position of the shard's first sample, counted over the whole run."""

@@ -9,12 +9,14 @@ import hashlib
 import json
 import sys
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 
@@ -25,6 +27,19 @@ from holdfast.training.sharded.logical_shards import LogicalShards
 from holdfast.vocabulary.telemetry import KIND_TRAINING
 
 WIDTH = 8
+
+
+class PlainMoments(torch.optim.Optimizer):
+    """Keeps the moments of this rank's rows, as a custom optimizer may."""
+
+    def __init__(self, parameters: Iterable[torch.Tensor]) -> None:
+        super().__init__(parameters, {})
+
+    def step(self, closure: Any = None) -> None:
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                own_rows = parameter.grad.to_local()
+                self.state[parameter]["moment"] = own_rows.clone()
 
 
 def hash_state(model: nn.Module, optimizer: torch.optim.Optimizer) -> str:
@@ -43,15 +58,20 @@ def build(settings: dict[str, Any]) -> tuple[nn.Module, torch.optim.Optimizer, L
     model = nn.Sequential(
         nn.Linear(WIDTH, 64), nn.ReLU(), nn.Dropout(0.1), nn.Linear(64, 65), nn.Linear(65, 1)
     )
+    # Replicas in the inner dimension: each spans both nodes.
+    is_replicated = settings.get("mesh") == "replicas"
+    mesh = init_device_mesh("cpu", (1, 2), mesh_dim_names=("a", "b")) if is_replicated else None
     for layer in (model[0], model[3]):
-        fully_shard(layer)
-    fully_shard(model)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+        fully_shard(layer, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+    optimizer: torch.optim.Optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    if settings.get("moments") == "plain":
+        optimizer = PlainMoments(model.parameters())
     parts = LogicalShards(
         model,
         shards=settings.get("shards", 12),
         batch=settings.get("batch", 48),
-        exact=settings.get("exact", True),
+        exact=not is_replicated,
     )
     return model, optimizer, parts
 
@@ -78,6 +98,7 @@ def train(settings: dict[str, Any]) -> None:
         state,
         run="sharded",
         every=settings["every"],
+        window_s=settings["window_s"],
         tuning=Tuning(peer_steps=settings["peer_steps"]),
         events=events,
     ) as ckpt:

@@ -23,6 +23,7 @@ from holdfast.vocabulary.environment import (
     ENV_GANG_PORT,
     ENV_KILL_AT,
 )
+from holdfast.vocabulary.lifecycle import DEFAULT_WINDOW
 from workloads.library.tests.fork_server import ForkServer
 from workloads.library.tests.processes import kill_family
 from workloads.library.tests.training.elastic.gangs import LOOPBACK, Launched, free_run
@@ -46,17 +47,21 @@ class ShardedGang(Launched):
         child: str = CHILD,
         wait_s: float = 60.0,
         min_nodes: int = 0,
+        window_s: float = 0.0,
         env: Mapping[str, str] | None = None,
         domains: Sequence[str] = (),
         **settings: Any,
     ) -> None:
-        """`domains` names the failure domain of each place."""
+        """`domains` names the failure domain of each place. `window_s` is that of a notice; 0: the
+        default.
+        """
         defaults = {
             "gate_step": -1,
             "steps": 18,
             "every": 10,
             "peer_steps": 1,
             "bits": str(folder / "bits.jsonl"),
+            "window_s": window_s or DEFAULT_WINDOW.pod_s,
         }
         super().__init__(folder, server, defaults | settings)
         self.nodes = nodes
@@ -65,6 +70,7 @@ class ShardedGang(Launched):
         self._domains = tuple(domains or [""] * nodes)
         self._wait_s = wait_s
         self._min_nodes = min_nodes
+        self._window_s = window_s
         self._port = free_run(2 * nodes)
         self._child = child
         self._env = env or {}
@@ -90,6 +96,7 @@ class ShardedGang(Launched):
         options += ["--run", self.run, "--checkpoints", self.settings["checkpoints"]]
         options += [] if self._copies else ["--copies", "0"]
         options += ["--min-nodes", str(self._min_nodes)] if self._min_nodes else []
+        options += ["--window", str(self._window_s)] if self._window_s else []
         command = [
             sys.executable,
             "-m",

@@ -5,14 +5,16 @@ Each run ends with the bits of an undisturbed one on any other number of nodes.
 
 import json
 import signal
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from holdfast.vocabulary.exit_codes import EXIT_PREEMPTED
+from holdfast.vocabulary.exit_codes import EXIT_BAD_INPUT, EXIT_PREEMPTED, EXIT_RETRY
+from tests.support import commits
+from workloads.library.tests.fork_server import ForkServer
 from workloads.library.tests.training.elastic.sharded_gangs import ShardedGang
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(600)]
@@ -20,20 +22,45 @@ pytestmark = [pytest.mark.process, pytest.mark.timeout(600)]
 CHILD = "workloads.library.tests.training.elastic.resizing_child"
 GATE = 5
 STEPS = 8
+LONG = 40
 Make = Callable[..., ShardedGang]
 
 
+SETTINGS: dict[str, Any] = {
+    "child": CHILD,
+    "gate_step": GATE,
+    "steps": STEPS,
+    "every": 1000,
+    "min_nodes": 1,
+    # Longer than a Spot node's, as a busy machine is slower.
+    "window_s": 90.0,
+}
+
+
+@pytest.fixture(scope="module")
+def undisturbed(server: ForkServer, tmp_path_factory: pytest.TempPathFactory) -> dict[int, str]:
+    """The digest of each step of a run on two nodes that nothing happens to."""
+    options = SETTINGS | {"gate_step": -1, "steps": LONG, "peer_steps": 1000}
+    gang = ShardedGang(tmp_path_factory.mktemp("undisturbed"), server, nodes=2, **options)
+    with closing(gang):
+        gang.start(0, 1)
+        assert gang.all_ended() == [0, 0], gang.logs()
+        return {line["step"]: line["digest"] for line in lines(gang)}
+
+
 @pytest.fixture
-def make(make: Make) -> Make:
-    return partial(
-        make,
-        kind=ShardedGang,
-        child=CHILD,
-        gate_step=GATE,
-        steps=STEPS,
-        every=1000,
-        min_nodes=1,
-    )
+def make(make: Make, undisturbed: dict[int, str]) -> Iterator[Make]:
+    """Makes gangs. Of those that complete, each step has the bits of the undisturbed run."""
+    gangs = list[ShardedGang]()
+
+    def gang(**settings: Any) -> ShardedGang:
+        gangs.append(make(kind=ShardedGang, **(SETTINGS | settings)))
+        return gangs[-1]
+
+    yield gang
+    for gang in gangs:
+        for line in lines(gang) if gang.of("exit") else ():
+            assert line["digest"] == undisturbed[line["step"]], (line, gang.logs())
 
 
 def lines(gang: ShardedGang) -> list[dict[str, Any]]:
@@ -47,6 +74,10 @@ def starts(gang: ShardedGang, size: int) -> list[int]:
     return [line["step"] for line in lines(gang) if line.get("start") and line["size"] == size]
 
 
+def stored_steps(gang: ShardedGang) -> list[int]:
+    return [int(commit.parent.name.removeprefix("step-")) for commit in commits(gang.checkpoints)]
+
+
 def at_the_gate(gang: ShardedGang, *places: int) -> ShardedGang:
     gang.start(*(places or range(gang.nodes)))
     gang.until(lambda: gang.at_gate() and any(line["step"] == GATE for line in lines(gang)))
@@ -54,13 +85,13 @@ def at_the_gate(gang: ShardedGang, *places: int) -> ShardedGang:
 
 
 def ends_alike(gang: ShardedGang, *, lost_places: tuple[int, ...] = ()) -> None:
-    """Opens the gate. All nodes but those of `lost_places` complete, and each step has one digest."""
+    """Opens the gate. All nodes but those of `lost_places` complete, without the bucket."""
     gang.open_gate()
     for place in lost_places:
         gang.processes.pop(place, None)
     assert {*gang.all_ended()} == {0}, gang.logs()
-    digests = {(line["step"], line["digest"]) for line in lines(gang)}
-    assert len(digests) == len({step for step, _ in digests}) == STEPS + 1, gang.logs()
+    steps = {line["step"] for line in lines(gang)}
+    assert steps == {*range(gang.settings["steps"] + 1)}, gang.logs()
     assert all(event["source"] == "memory" for event in gang.of("restore")[1:]), gang.logs()
     assert not gang.shards_in_bucket() or gang.committed()
 
@@ -77,6 +108,18 @@ def test_the_others_go_on_without_a_lost_node_and_take_its_replacement_in(make: 
     assert starts(gang, 4) == [0, GATE], gang.logs()
     ends_alike(gang)
     assert survivors.items() <= {place: p.pid for place, p in gang.processes.items()}.items()
+
+
+def test_a_loss_in_the_middle_of_steps_costs_those_since_the_last_copy(make: Make) -> None:
+    gang = make(nodes=4, gate_step=-1, steps=LONG, pace_s=0.05)
+    gang.start(0, 1, 2, 3)
+    gang.until(lambda: any(line["step"] >= 10 for line in lines(gang)))
+    gang.lose(2)
+    gang.until(lambda: starts(gang, 3))
+    ends_alike(gang, lost_places=(2,))
+    done = [line["step"] for line in lines(gang) if line["size"] == 4]
+    # A step is copied before the next one ends.
+    assert max(done) - starts(gang, 3)[0] <= 2, gang.logs()
 
 
 def test_a_noticed_node_hands_its_shard_over_and_no_step_is_lost(make: Make) -> None:
@@ -144,5 +187,61 @@ def test_all_at_once_continue_from_the_bucket(make: Make) -> None:
     gang.start(0, 1, 2)
     gang.open_gate()
     assert gang.all_ended() == [0, 0, 0], gang.logs()
-    digests = {(line["step"], line["digest"]) for line in lines(gang)}
-    assert len(digests) == STEPS + 1, gang.logs()
+
+
+@pytest.mark.parametrize(
+    ("nodes", "min_nodes", "lost_places"), [(4, 3, (1, 3)), (3, 0, (1,))], ids=["least", "fixed"]
+)
+def test_a_gang_that_waited_too_long_stores_what_it_holds_and_ends(
+    make: Make, nodes: int, min_nodes: int, lost_places: tuple[int, ...]
+) -> None:
+    gang = at_the_gate(make(nodes=nodes, min_nodes=min_nodes, wait_s=2.0))
+    gang.until(lambda: gang.copied(GATE))
+    for place in lost_places:
+        gang.lose(place)
+    remaining = set(range(nodes)).difference(lost_places)
+    assert {gang.ended(place) for place in remaining} == {EXIT_RETRY}, gang.logs()
+    assert stored_steps(gang) == [GATE], gang.logs()
+    gang.open_gate()
+    gang.start(*range(nodes))
+    assert {*gang.all_ended()} == {0}, gang.logs()
+    resumed = gang.of("restore")[-1]
+    assert (resumed["step"], resumed["source"]) == (GATE, "store")
+
+
+def test_nodes_that_all_have_a_notice_store_the_last_step(make: Make) -> None:
+    gang = at_the_gate(make(nodes=3, peer_steps=100))
+    for place in range(3):
+        gang.processes[place].send_signal(signal.SIGTERM)
+    assert {*gang.all_ended()} == {EXIT_PREEMPTED}, gang.logs()
+    assert stored_steps(gang) == [GATE], gang.logs()
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"per_rank": True}, "entry own cannot be divided over another number of nodes"),
+        ({"batch": 50}, "50 samples in 12 shards"),
+        ({"shards": 1, "batch": 1}, "1 shards for up to 2 ranks"),
+        ({"mesh": "replicas"}, "cannot lose one node"),
+        ({"moments": "plain"}, "is a plain tensor of"),
+    ],
+    ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
+)
+def test_what_cannot_be_divided_again_is_refused(
+    make: Make, settings: dict[str, Any], message: str
+) -> None:
+    gang = make(nodes=2, **settings)
+    gang.start(0, 1)
+    assert {*gang.all_ended()} == {EXIT_BAD_INPUT}, gang.logs()
+    assert message in gang.logs()
+
+
+def test_a_node_with_other_libraries_is_rejected(make: Make) -> None:
+    gang = at_the_gate(make(nodes=2))
+    gang.lose(1)
+    gang.start(1, module="workloads.library.tests.training.elastic.other_version")
+    assert gang.ended(1) == EXIT_BAD_INPUT, gang.logs()
+    assert "different libraries" in gang.read_log(1)
+    gang.start(1)
+    ends_alike(gang)

@@ -1,0 +1,9 @@
+"""The command line with another version of PyTorch, for tests of mixed gangs."""
+
+import torch
+
+from holdfast.cli import main
+
+torch.__version__ = torch.torch_version.TorchVersion("1.0")
+if __name__ == "__main__":
+    main()
