@@ -259,9 +259,9 @@ def _get_match(
     return value
 
 
-def _check_schema(body: Body, known: tuple[str, ...]) -> None:
+def _check_schema(body: Body, schemas: tuple[str, ...]) -> None:
     schema = body.get("schema")
-    if schema in known:
+    if schema in schemas:
         return
     # Other text is no version of this format; to refuse it would be a way to block every restore.
     if not isinstance(schema, str) or not _OTHER_VERSION.fullmatch(schema):
@@ -269,7 +269,7 @@ def _check_schema(body: Body, known: tuple[str, ...]) -> None:
     raise InputError(
         "checkpoint has another format version",
         got=schema,
-        allowed=", ".join(known),
+        allowed=", ".join(schemas),
         fix=(
             "read it with the release that wrote it (`checkpoints export`), or choose another run"
             " name"

@@ -53,7 +53,7 @@ from holdfast.checkpoint.state.tensors import (
     saved_dtype,
     storage_address,
 )
-from holdfast.checkpoint.state.values import same_container, wrapped_types
+from holdfast.checkpoint.state.values import same_container, list_wrapped_types
 from holdfast.support.errors import InputError
 
 
@@ -75,7 +75,7 @@ class StateLoader:
         self.tensors: Tensors = {}
         """Tensors to fill, by their keys in the checkpoint."""
         self.reports: list[str] = []
-        """What could not be proved, for the log."""
+        """Lines for the log, about matches that could not be proved."""
         self._entries = [*targets(state)]
         self._check_entries()
         self._compiled_keys = self._find_compiled_keys()
@@ -228,8 +228,8 @@ class StateLoader:
     def _check_module(self, name: str, value: Any) -> None:
         if not isinstance(value, nn.Module | torch.Tensor):
             return
-        saved_types = wrapped_types(self._saved[name])
-        live_types = wrapped_types(self._live_skeleton[name])
+        saved_types = list_wrapped_types(self._saved[name])
+        live_types = list_wrapped_types(self._live_skeleton[name])
         for key, kind in saved_types.items():
             live_kind = live_types.get(strip_key(key))
             if live_kind != kind:
