@@ -53,7 +53,7 @@ from holdfast.checkpoint.state.tensors import (
     saved_dtype,
     storage_address,
 )
-from holdfast.checkpoint.state.values import same_container, list_wrapped_types
+from holdfast.checkpoint.state.values import list_wrapped_types, same_container
 from holdfast.support.errors import InputError
 
 
