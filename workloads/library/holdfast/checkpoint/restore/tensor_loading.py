@@ -180,7 +180,7 @@ def write_safetensors(
     for name, tensor in tensors.items():
         size = tensor.numel() * tensor.element_size()
         header[name] = {
-            "dtype": _translate_dtype(name, tensor),
+            "dtype": translate_dtype(name, dtype_name(tensor.dtype)),
             "shape": list(tensor.shape),
             "data_offsets": [offset, offset + size],
         }
@@ -195,12 +195,13 @@ def write_safetensors(
     return offset
 
 
-def _translate_dtype(name: str, tensor: torch.Tensor) -> str:
-    dtype = DTYPES.get(dtype_name(tensor.dtype))
+def translate_dtype(name: str, saved_name: str) -> str:
+    """Return the name that safetensors has for the dtype of a tensor. Raises InputError."""
+    dtype = DTYPES.get(saved_name)
     if dtype is None:
         raise InputError(
             f"tensor {name} has a dtype that safetensors does not have",
-            got=dtype_name(tensor.dtype),
+            got=saved_name,
             allowed=", ".join(DTYPES),
             fix="export other tensors with --keys",
         )
