@@ -72,7 +72,10 @@ def decode_commit(
     body = _parse(_verify_body(data), "commit", (SCHEMA,))
     commit = _build("commit", lambda: _make_commit(body))
     if commit.run != run:
-        raise Damaged(f"it belongs to another run, {commit.run}: a copied folder is not a new run")
+        raise Damaged(
+            f"it belongs to another run, {commit.run}: a copied folder is not a new run; copy it"
+            f" with: holdfast checkpoints branch URL --run {run} --to NEW"
+        )
     if commit.step != step:
         raise Damaged(f"the commit belongs to step {commit.step}")
     return commit

@@ -71,6 +71,25 @@ def write_hugging_face(
     return total
 
 
+def write_safetensors(
+    out: Path,
+    reader: VerifiedReader,
+    opened: Opened,
+    names: Mapping[str, str],
+) -> int:
+    """Write one safetensors file; return the bytes of its tensors. Raises InputError, Damaged."""
+    refuse_existing(out)
+    partial_file = out.with_name(f".{out.name}.partial")
+    partial_file.unlink(missing_ok=True)
+    try:
+        size = _write_file(partial_file, reader, opened, [*names], names)
+        # Create-only: an export must not overwrite what a server reads.
+        out.hardlink_to(partial_file)
+    finally:
+        partial_file.unlink(missing_ok=True)
+    return size
+
+
 def count_bytes(opened: Opened, key: str) -> int:
     part = opened.sources[key][0].part
     return math.prod(part.shape) * (item_bytes(part.dtype) or 0)
@@ -101,7 +120,8 @@ def _write_file(
     keys: list[str],
     names: Mapping[str, str],
 ) -> int:
-    header: dict[str, object] = {"__metadata__": {"format": "pt"}}
+    notes = {"format": "pt", "run": opened.commit.run, "step": str(opened.commit.step)}
+    header: dict[str, object] = {"__metadata__": notes}
     offset = 0
     for key in keys:
         part = opened.sources[key][0].part

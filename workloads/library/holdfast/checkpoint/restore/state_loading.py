@@ -67,8 +67,12 @@ class StateLoader:
         rank: int,
         *,
         live: Captured,
+        is_partial: bool = False,
     ) -> None:
-        """`live` is the state as captured. Raises InputError if it does not fit the checkpoint."""
+        """`live` is the state as captured. Raises InputError if it does not fit the checkpoint.
+
+        `is_partial`: entries that only one of the two has are left alone.
+        """
         self._opened = opened
         self._rank = rank
         self._saved = opened.values(rank)
@@ -77,6 +81,8 @@ class StateLoader:
         self.reports: list[str] = []
         """Lines for the log, about matches that could not be proved."""
         self._entries = [*targets(state)]
+        if is_partial:
+            self._leave_out_entries()
         self._check_entries()
         self._compiled_keys = self._find_compiled_keys()
         self._optimizers = self._match_optimizers(live)
@@ -213,6 +219,23 @@ class StateLoader:
             load_entry(name, value, saved)
         if self._restores_rng:
             set_rng_state(decode(self._saved[RNG_KEY], self.tensors.__getitem__))
+
+    def _leave_out_entries(self) -> None:
+        """Drop the entries that only the state or only the checkpoint has. Raises InputError."""
+        saved_names = set(self._saved) - {RNG_KEY, NOTES_KEY}
+        live_names = {name for name, _ in self._entries}
+        common = live_names & saved_names
+        if not common:
+            raise _mismatch_error(
+                f"entries {sorted(live_names)}; the checkpoint has {sorted(saved_names)}",
+                "at least one entry that both have",
+            )
+        for name in sorted(live_names - common):
+            self.reports.append(f"{name}: not in the checkpoint: it begins as it was built")
+        for name in sorted(saved_names - common):
+            self.reports.append(f"{name}: only in the checkpoint: it is not used")
+            del self._saved[name]
+        self._entries = [(name, value) for name, value in self._entries if name in common]
 
     def _check_entries(self) -> None:
         # Extra entries are refused as well: one that keeps its initial values would be neither new
