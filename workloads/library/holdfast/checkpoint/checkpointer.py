@@ -12,13 +12,15 @@ import inspect
 import math
 import os
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator
+from functools import partial
 from types import TracebackType
 from typing import Any, Self
 
 from holdfast.checkpoint.cadence import Hazard, make_cadence
 from holdfast.checkpoint.errors import CheckpointExit, Preempted, RankLost
 from holdfast.checkpoint.format import signing_key
+from holdfast.checkpoint.interchange.origin import begin_from, parse_origin
 from holdfast.checkpoint.peers.keeper_client import PeerPlaces
 from holdfast.checkpoint.ranks import Ranks, is_lost_peer, on_every_rank
 from holdfast.checkpoint.reports import Reports
@@ -52,13 +54,16 @@ class Checkpointer:
         run: str = "default",
         every: Every = "auto",
         keep: int = 3,
+        start_from: str | os.PathLike[str] | None = None,
         events: EventLog | None = None,
         window_s: float = DEFAULT_WINDOW.pod_s,
         tuning: Tuning | None = None,
     ) -> None:
         """Validates the arguments. Raises InputError.
 
-        `events`: None writes event lines in a job of the platform, and none elsewhere.
+        `start_from`: where a run without a checkpoint begins: `URL/RUN[@STEP]`, or the path of
+        a checkpoint of another format. `events`: None writes event lines in a job of the platform,
+        and none elsewhere.
         """
         self._url = check_url(url)
         self._state = checked_state(state)
@@ -71,6 +76,7 @@ class Checkpointer:
         )
         self._every = parse_every(every)
         self._keep = keep
+        self._origin = parse_origin(None if start_from is None else os.fspath(start_from))
         self._window_s = window_s
         self._trial = Trial.from_environment()
         if self._trial:
@@ -340,6 +346,7 @@ class Checkpointer:
                 self._tuning,
                 lambda: self.stop.requested,
                 lambda: check_state(self._state, self._ranks),
+                self._begin_from if self._origin else None,
             )
             self._reports.report_restore(run_start.restored)
             if self.stop.should_stop(run_start.restored.step):
@@ -353,6 +360,12 @@ class Checkpointer:
             self._clean_up()
             raise
         return run_start
+
+    def _begin_from(self, restore_from: Callable[..., Restored]) -> Restored:
+        assert self._origin
+        # Opened on every rank: one that cannot read it must not leave the others waiting.
+        place = on_every_rank(self._ranks, partial(self._origin.open, self._tuning))
+        return begin_from(self._origin, place, restore_from)
 
     def _finish(self) -> None:
         """Stores the last state after the loop. Raises NotDurable if that fails, since the process

@@ -17,7 +17,9 @@ if TYPE_CHECKING:
     from holdfast.checkpoint.stores.storage import Storage
 
 app = typer.Typer(
-    help="List, verify and export checkpoints.", epilog=EXIT_CODES_HELP, no_args_is_help=True
+    help="List, verify, import, export and branch checkpoints.",
+    epilog=EXIT_CODES_HELP,
+    no_args_is_help=True,
 )
 
 Url = Annotated[str, typer.Argument(help="file:///dir, a path, or gs://bucket/prefix.")]
@@ -105,46 +107,115 @@ def _format_age(seconds: float) -> str:
 @app.command(
     epilog=examples(
         "python -m holdfast checkpoints export gs://my-bucket/checkpoints --run my-run --out"
-        " model.safetensors"
+        " model.safetensors",
+        "python -m holdfast checkpoints export out/checkpoints --to hf --out out/model",
     )
 )
 def export(
     url: Url,
-    out: Annotated[Path, typer.Option(help="File to create.")],
+    out: Annotated[Path, typer.Option(help="File or folder to create.")],
+    to: Annotated[
+        str,
+        typer.Option(help="file: one safetensors file; hf: sharded, with an index; dcp."),
+    ] = "file",
     run: Run = None,
     step: Annotated[int | None, typer.Option(help="One step; default: the newest.")] = None,
     keys: Annotated[
         str, typer.Option(help="Tensors to take; 'model/' takes all below it.")
     ] = "model/",
 ) -> None:
-    """Write a checkpoint that verifies, the newest by default, as a safetensors file. If it is
-    model.safetensors next to a config.json, from_pretrained() loads it.
+    """Write a checkpoint that verifies, the newest by default, in another format. Next to a
+    config.json, from_pretrained() loads model.safetensors and the folder of hf.
     """
-    from holdfast.checkpoint.restore import tensor_loading
+    from holdfast.checkpoint.interchange.commands import export_checkpoint
+    from holdfast.checkpoint.restore.tensor_loading import refuse_existing
 
     # Before the download, which may take minutes and would end in the same error.
-    tensor_loading.refuse_existing(out)
+    refuse_existing(out)
     with working(f"read {url}"):
-        loaded_step, tensors = tensor_loading.load_tensors(
-            url,
+        exported = export_checkpoint(_open_storage(url), run, step, keys, out, to)
+    size = f"{exported.bytes / 1e6:.1f} MB"
+    print(f"{out}: step {exported.step}, {exported.tensors} tensors, {size}")
+
+
+@app.command(
+    "import",
+    epilog=examples("python -m holdfast checkpoints import out/dcp out/checkpoints --run my-run"),
+)
+def import_(
+    source: Annotated[
+        Path,
+        typer.Argument(help="A folder of DCP or safetensors, or a file of torch.save."),
+    ],
+    url: Url,
+    run: Annotated[str, typer.Option(help="Name of the new run.")],
+    entry: Annotated[
+        str, typer.Option(help="Entry of the state that gets tensors without one.")
+    ] = "model",
+    step: Annotated[int, typer.Option(help="Steps that it has been trained for.", min=0)] = 0,
+) -> None:
+    """Write a checkpoint of another format as the first one of a run. Code in a file of torch.save
+    is refused and never run.
+    """
+    from holdfast.checkpoint.interchange.commands import import_checkpoint
+
+    with working(f"read {source}"):
+        commit = import_checkpoint(
+            source,
+            _open_storage(url, create=True),
             run,
-            keys=keys.split(","),
+            entry=entry,
             step=step,
         )
-    if not tensors:
-        raise tensor_loading.no_such_keys(
-            keys,
-            _open_storage(url),
-            run,
-            loaded_step,
-        )
-    notes = {
-        "format": "pt",
-        "step": str(loaded_step),
-        "source": url,
-    }
-    size = tensor_loading.write_safetensors(out, tensor_loading.strip_entry(tensors), notes)
-    print(f"{out}: step {loaded_step}, {len(tensors)} tensors, {size / 1e6:.1f} MB")
+    print(f"{url}: run {run}, step {commit.step}, {commit.total_bytes / 1e6:.1f} MB")
+
+
+@app.command(
+    epilog=examples(
+        "python -m holdfast checkpoints branch out/checkpoints --run my-run --step 400 --to try-2"
+    )
+)
+def branch(
+    url: Url,
+    run: Annotated[str, typer.Option(help="Name of the run to copy from.")],
+    to: Annotated[str, typer.Option(help="Name of the new run.")],
+    step: Annotated[int | None, typer.Option(help="One step; default: the newest.")] = None,
+    into: Annotated[
+        str | None, typer.Option(help="URL of the new run; default: the same store.")
+    ] = None,
+) -> None:
+    """Copy a step of a run to be the first checkpoint of a new run, with all of its state. It also
+    reads a run's folder that was copied under another name.
+    """
+    from holdfast.checkpoint.interchange.commands import branch as copy_step
+
+    storage = _open_storage(url)
+    target = storage if into is None else _open_storage(into, create=True)
+    with working(f"copy {run}"):
+        commit = copy_step(storage, run, step, target, to)
+    print(f"{into or url}: run {to}, step {commit.step}, {commit.total_bytes / 1e6:.1f} MB")
+
+
+@app.command(
+    epilog=examples(
+        "python -m holdfast checkpoints back out/checkpoints --run my-run --step 400 --yes"
+    )
+)
+def back(
+    url: Url,
+    run: Annotated[str, typer.Option(help="Name of the run.")],
+    step: Annotated[int, typer.Option(help="Step that the next start restores.", min=0)],
+    yes: Annotated[bool, typer.Option("--yes", help="Delete the commits of newer steps.")] = False,
+) -> None:
+    """Make an older step the newest one, after a loss spike. Stop the job first; a trainer that
+    still runs ends at its next save.
+    """
+    from holdfast.checkpoint.interchange.commands import go_back
+
+    with working(f"read {url}"):
+        deleted = go_back(_open_storage(url), run, step, confirmed=yes)
+    removed = ", ".join(map(str, deleted)) or "none"
+    print(f"{url}: run {run} continues from step {step}; deleted steps: {removed}")
 
 
 @app.command(
@@ -197,8 +268,8 @@ def verify_exact(
         raise typer.Exit(EXIT_FINDINGS)
 
 
-def _open_storage(url: str) -> "Storage":
+def _open_storage(url: str, *, create: bool = False) -> "Storage":
     from holdfast.checkpoint.restore.tensor_loading import FOR_PEOPLE
     from holdfast.checkpoint.stores.factory import reliable_storage
 
-    return reliable_storage(url, FOR_PEOPLE)
+    return reliable_storage(url, FOR_PEOPLE, create=create)

@@ -209,7 +209,7 @@ def test_wrapped_moments_are_built_again(tmp_path: Path) -> None:
     assert moment.mode is Mode.FAST
 
 
-def test_wrapped_weights_are_filled_in_place_and_other_settings_are_refused(tmp_path: Path) -> None:
+def test_wrapped_weights_are_filled_in_place(tmp_path: Path) -> None:
     direct.save(tmp_path, {"entry": {"weight": TwoTensor(torch.ones(2), torch.zeros(2))}})
     fresh = TwoTensor(torch.zeros(2), torch.ones(2))
     entry = {"weight": fresh}
@@ -249,7 +249,7 @@ def test_value_is_refused_with_a_fix(value: Any, fix: str) -> None:
     assert fix in error.value.fix
 
 
-def test_key_of_5000_characters_is_refused_with_a_fix() -> None:
+def test_long_key_is_refused_with_a_fix() -> None:
     with pytest.raises(InputError, match="at most 4096") as error:
         direct.start({"entry": {"k" * 5000: torch.ones(1)}})
     assert "shorter keys" in error.value.fix
@@ -277,7 +277,7 @@ def test_quantized_tensor_is_refused_with_a_fix() -> None:
     ],
     ids=repr,
 )
-def test_container_of_another_type(tmp_path: Path, saved: Any, fresh: Any) -> None:
+def test_another_container_is_exact_or_refused(tmp_path: Path, saved: Any, fresh: Any) -> None:
     direct.save(tmp_path / "inside", {"entry": {"of": saved}})
     entry = {"of": fresh}
     direct.resume(tmp_path / "inside", {"entry": entry})
@@ -303,7 +303,7 @@ def test_compiled_and_plain_modules_are_one_model(tmp_path: Path, compiled: str)
     assert torch.equal(plain.weight, saved[0].weight)  # pyright: ignore
 
 
-def test_checkpoint_with_the_prefix_of_a_compiled_module_is_restored(tmp_path: Path) -> None:
+def test_old_checkpoint_with_a_compiled_prefix_is_restored(tmp_path: Path) -> None:
     """Checkpoints of version 1 had the keys as the module gave them."""
 
     class WithPrefix(nn.Linear):

@@ -100,20 +100,20 @@ class Program:
         groups = [{"params": [self.parameters[name] for name in group]} for group in self.groups]
         optimizer = OPTIMIZERS[self.optimizer](groups)
         model = nn.Module()
-        for name in self._held_by("module"):
+        for name in self._list_held("module"):
             model.register_parameter(name, self.parameters[name])
         if self.compiled:
             model = torch.compile(model)
         state: dict[str, Any] = {
             "optimizer": optimizer.state_dict() if self.snapshot else optimizer,
             "model": model,
-            "live": LiveObject(self._held_by("live object")),
-            "copies": Copies(self._held_by("copies")),
+            "live": LiveObject(self._list_held("live object")),
+            "copies": Copies(self._list_held("copies")),
         }
-        state["list"] = {"weights": [*self._held_by("list").values()]}
+        state["list"] = {"weights": [*self._list_held("list").values()]}
         return state
 
-    def _held_by(self, holder: str) -> dict[str, nn.Parameter]:
+    def _list_held(self, holder: str) -> dict[str, nn.Parameter]:
         names = [name for name in self.shapes if self.holders[name] == holder]
         return {name: self.parameters[name] for name in names}
 
@@ -265,7 +265,7 @@ def describe(value: Any) -> Any:
     return kind, repr(value)
 
 
-def test_containers_of_another_type_are_exact_or_refused(tmp_path: Path) -> None:
+def test_other_containers_are_exact_or_refused(tmp_path: Path) -> None:
     outcomes: Counter[str] = Counter()
     for trial in range(100):
         draw = random.Random(trial)

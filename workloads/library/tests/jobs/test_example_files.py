@@ -22,7 +22,9 @@ from workloads.library.tests.training import test_examples as trainers
 ROOT = Path(__file__).parents[4]
 LIBRARY = ROOT / "workloads/library"
 EXAMPLES = sorted(
-    path for path in (ROOT / "workloads").rglob("examples/*.py") if path.name != "__init__.py"
+    path
+    for path in (ROOT / "workloads").rglob("examples/*.py")
+    if path.stem not in trainers.NOT_JOBS
 )
 FRAMEWORKS = {"transformers", "lightning", "accelerate"}
 
@@ -77,4 +79,5 @@ def test_examples_page_links_each_job_file() -> None:
     linked = set()
     for target in re.findall(r"\]\(([^)#]+/examples/[^)#]+)\)", page.read_text()):
         linked.add((page.parent / target).resolve())
-    assert linked == {*EXAMPLES, *map(job_file, EXAMPLES)}
+    tools = {trainers.EXAMPLES / "read_holdfast.py"}
+    assert linked == {*EXAMPLES, *map(job_file, EXAMPLES)} | tools

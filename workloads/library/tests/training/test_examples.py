@@ -29,7 +29,8 @@ from workloads.library.tests.processes import kill_family
 from workloads.library.tests.training.elastic.gangs import LOOPBACK, Launched, free_run, ranks
 
 EXAMPLES = Path(examples.__path__[0])
-KILLED = sorted(path.stem for path in EXAMPLES.glob("*.py") if path.stem != "__init__")
+NOT_JOBS = ("__init__", "read_holdfast")
+KILLED = sorted(path.stem for path in EXAMPLES.glob("*.py") if path.stem not in NOT_JOBS)
 CHECKPOINTS = f"$({ENV_CHECKPOINTS})"
 SHORTER = dict.fromkeys(("nanogpt", "hugging_face_trainer", "lightning_trainer"), ("20",))
 SHORTER |= {

@@ -73,7 +73,10 @@ def decode_commit(
     body = _parse(_verify_body(data), "commit", (SCHEMA,))
     commit = _build("commit", lambda: _make_commit(body))
     if commit.run != run:
-        raise Damaged(f"it belongs to another run, {commit.run}: a copied folder is not a new run")
+        raise Damaged(
+            f"it belongs to another run, {commit.run}: a copied folder is not a new run; copy it"
+            f" with: holdfast checkpoints branch URL --run {run} --to NEW"
+        )
     if commit.step != step:
         raise Damaged(f"the commit belongs to step {commit.step}")
     return commit
@@ -261,9 +264,9 @@ def _get_match(
     return value
 
 
-def _check_schema(body: Body, known: tuple[str, ...]) -> None:
+def _check_schema(body: Body, schemas: tuple[str, ...]) -> None:
     schema = body.get("schema")
-    if schema in known:
+    if schema in schemas:
         return
     # Other text is no version of this format; to refuse it would be a way to block every restore.
     if not isinstance(schema, str) or not _OTHER_VERSION.fullmatch(schema):
@@ -271,7 +274,7 @@ def _check_schema(body: Body, known: tuple[str, ...]) -> None:
     raise InputError(
         "checkpoint has another format version",
         got=schema,
-        allowed=", ".join(known),
+        allowed=", ".join(schemas),
         fix=(
             "read it with the release that wrote it (`checkpoints export`), or choose another run"
             " name"

@@ -63,6 +63,8 @@ class Restored:
     durable_step: int | None = None
     """Newest committed step, if `step` was restored from the memory of nodes."""
     attempt: str = ""
+    origin: str = ""
+    """Place in another run, or of another format, from which this run began."""
     missing: int = 0
     """Number of commits that retention kept with this one and that were deleted since, maybe with
     newer ones.
@@ -71,6 +73,8 @@ class Restored:
     @property
     def committed_step(self) -> int:
         """The newest step that is in the store."""
+        if self.origin:
+            return 0
         return self.step if self.durable_step is None else self.durable_step
 
 
@@ -83,10 +87,14 @@ def restore(
     stop_asked: Callable[[], bool] = lambda: False,
     *,
     fallback: Storage | None = None,
+    only_step: int | None = None,
+    is_partial: bool = False,
 ) -> Restored:
     """Fill `state` from the newest checkpoint that verifies on every rank.
 
     `fallback` is a second source of the same checkpoints, read if the first does not verify.
+    `only_step`: no other step is tried. `is_partial`: entries that only one of state and checkpoint
+    has are left as they are, and named in the log.
 
     Raises the same error on every rank: InputError if nothing verifies or the state does not match,
     Preempted if any rank has a notice before all bytes are read.
@@ -95,7 +103,11 @@ def restore(
     skipped: Skipped = []
     damaged: dict[int, str] = {}
     # All ranks use the coordinator's listing: on mounts, listings may differ from rank to rank.
-    listing = outcome(lambda: committed_steps(storage, run)) if ranks.coordinator else {}
+    listing: Outcome = {}
+    if ranks.coordinator and only_step is not None:
+        listing = {"value": [only_step]}
+    elif ranks.coordinator:
+        listing = outcome(lambda: committed_steps(storage, run))
     candidates: list[int] = agree_or_raise(ranks, listing)["value"]
     if not candidates:
         return Restored(
@@ -121,6 +133,7 @@ def restore(
         tuning=tuning,
         live=live,
         stop_asked=stop_asked,
+        is_partial=is_partial,
     )
     for step in candidates:
         failpoint("restore.chosen")
@@ -257,6 +270,7 @@ class _Attempt:
     tuning: Tuning
     live: Captured
     stop_asked: Callable[[], bool]
+    is_partial: bool = False
     attempt: str = ""
 
     def verify(self) -> str:
@@ -270,6 +284,7 @@ class _Attempt:
             opened,
             self.ranks.rank,
             live=self.live,
+            is_partial=self.is_partial,
         )
         self._read(self._loader.tensors, self.stop_asked)
         with torch.no_grad():

@@ -48,10 +48,12 @@ def start(
     tuning: Tuning,
     stop_asked: Callable[[], bool],
     check_new: Callable[[], None] = lambda: None,
+    begin_from: Callable[[Callable[..., Restored]], Restored] | None = None,
 ) -> Start:
     """Fill `state` and take the fence. Raises as `restore` does.
 
-    `check_new` is called if nothing was restored, and raises if the state cannot be saved.
+    `begin_from` fills it from elsewhere if the run has no checkpoint. `check_new` is called if
+    nothing was restored, and raises if the state cannot be saved.
     """
     # The fence comes after the restore: a start that is refused, by another model's shapes or a
     # mistyped name, must not take the right to commit from a trainer that runs well.
@@ -75,7 +77,9 @@ def start(
         )
     if restored is None:
         restored = restore_from(storage)
-    if not restored.step:
+    if begin_from and not restored.attempt:
+        restored = begin_from(restore_from)
+    elif not restored.step:
         check_new()
     fenced = agree_or_raise(
         ranks,
@@ -90,7 +94,7 @@ def start(
     )
     epoch, newest_step, stale = fenced["value"]
     # A trainer that is fenced by now may have committed after the restore.
-    newest_tried = restored.step
+    newest_tried = 0 if restored.origin else restored.step
     for step, _ in restored.skipped:
         newest_tried = max(newest_tried, step)
     if newest_step > newest_tried:
@@ -317,6 +321,11 @@ def _describe_restored(
         return (
             f"restored step {restored.step} of run {run} from the memory of nodes in"
             f" {restored.seconds:.1f} s ({size}; {url} has step {restored.durable_step})"
+        )
+    if restored.origin:
+        return (
+            f"run {run} begins at step {restored.step} from {restored.origin} in"
+            f" {restored.seconds:.1f} s ({size})"
         )
     if restored.step:
         return (

@@ -43,7 +43,7 @@ class SharedMemory:
                     to_local(live).copy_(to_local(tensors[key]))
             for key, live in group.items():
                 if not same_bits(live, tensors[key]):
-                    raise _shared_error([*group])
+                    raise _make_shared_error([*group])
             tensors |= group
 
 
@@ -78,7 +78,7 @@ def _find_overlaps(tensors: Tensors) -> list[list[str]]:
     return [group for group in groups if len(group) > 1]
 
 
-def _shared_error(keys: list[str]) -> InputError:
+def _make_shared_error(keys: list[str]) -> InputError:
     return InputError(
         "checkpoint was written by another model or state",
         got=f"{', '.join(keys[:3])} share memory here, and have different values in the checkpoint",

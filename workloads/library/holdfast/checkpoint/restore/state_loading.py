@@ -53,7 +53,7 @@ from holdfast.checkpoint.state.tensors import (
     saved_dtype,
     storage_address,
 )
-from holdfast.checkpoint.state.values import same_container, wrapped_types
+from holdfast.checkpoint.state.values import list_wrapped_types, same_container
 from holdfast.support.errors import InputError
 
 
@@ -67,16 +67,22 @@ class StateLoader:
         rank: int,
         *,
         live: Captured,
+        is_partial: bool = False,
     ) -> None:
-        """`live` is the state as captured. Raises InputError if it does not fit the checkpoint."""
+        """`live` is the state as captured. Raises InputError if it does not fit the checkpoint.
+
+        `is_partial`: entries that only one of the two has are left alone.
+        """
         self._opened = opened
         self._rank = rank
         self._saved = opened.values(rank)
         self.tensors: Tensors = {}
         """Tensors to fill, by their keys in the checkpoint."""
         self.reports: list[str] = []
-        """What could not be proved, for the log."""
+        """Lines for the log, about matches that could not be proved."""
         self._entries = [*targets(state)]
+        if is_partial:
+            self._leave_out_entries()
         self._check_entries()
         self._compiled_keys = self._find_compiled_keys()
         self._optimizers = self._match_optimizers(live)
@@ -214,6 +220,23 @@ class StateLoader:
         if self._restores_rng:
             set_rng_state(decode(self._saved[RNG_KEY], self.tensors.__getitem__))
 
+    def _leave_out_entries(self) -> None:
+        """Drop the entries that only the state or only the checkpoint has. Raises InputError."""
+        saved_names = set(self._saved) - {RNG_KEY, NOTES_KEY}
+        live_names = {name for name, _ in self._entries}
+        common = live_names & saved_names
+        if not common:
+            raise _mismatch_error(
+                f"entries {sorted(live_names)}; the checkpoint has {sorted(saved_names)}",
+                "at least one entry that both have",
+            )
+        for name in sorted(live_names - common):
+            self.reports.append(f"{name}: not in the checkpoint: it begins as it was built")
+        for name in sorted(saved_names - common):
+            self.reports.append(f"{name}: only in the checkpoint: it is not used")
+            del self._saved[name]
+        self._entries = [(name, value) for name, value in self._entries if name in common]
+
     def _check_entries(self) -> None:
         # Extra entries are refused as well: one that keeps its initial values would be neither new
         # nor restored.
@@ -228,8 +251,8 @@ class StateLoader:
     def _check_module(self, name: str, value: Any) -> None:
         if not isinstance(value, nn.Module | torch.Tensor):
             return
-        saved_types = wrapped_types(self._saved[name])
-        live_types = wrapped_types(self._live_skeleton[name])
+        saved_types = list_wrapped_types(self._saved[name])
+        live_types = list_wrapped_types(self._live_skeleton[name])
         for key, kind in saved_types.items():
             live_kind = live_types.get(strip_key(key))
             if live_kind != kind:

@@ -1,21 +1,17 @@
-"""Load a checkpoint as tensors by name, for fine-tuning and serving, and export it as safetensors.
+"""Load a checkpoint as tensors by name, for fine-tuning and serving.
 
 This only reads checkpoints: it takes no fence and starts no process.
 """
 
-import json
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from pathlib import Path
-from typing import Any
-
-import torch
 
 from holdfast.checkpoint.errors import Damaged
 from holdfast.checkpoint.format.commit import committed_steps, list_runs, select_steps
 from holdfast.checkpoint.restore.reader import Opened, Transfer, empty_like_saved, open_step, plan
 from holdfast.checkpoint.settings import Tuning, check_url
-from holdfast.checkpoint.state.tensors import Tensors, dtype_name, view_memory
+from holdfast.checkpoint.state.tensors import Tensors
 from holdfast.checkpoint.stores.factory import reliable_storage
 from holdfast.checkpoint.stores.storage import Storage
 from holdfast.support.errors import InputError
@@ -86,14 +82,15 @@ def read_whole(
     """Return the tensors of a checkpoint by key; `keys` selects some as in `load_tensors`."""
     tensors: Tensors = {}
     for key, sources in opened.sources.items():
-        if keys is None or _is_selected(key, keys):
+        if keys is None or is_selected(key, keys):
             tensors[key] = empty_like_saved(sources[0].part)
     copies = plan(opened, tensors, rank=0)
     Transfer(storage, opened, parallel=4).run(copies)
     return tensors
 
 
-def _is_selected(key: str, keys: Collection[str]) -> bool:
+def is_selected(key: str, keys: Collection[str]) -> bool:
+    """Return whether `keys` has a key, or a prefix of it that ends in '/'."""
     if key in keys:
         return True
     prefixes = [prefix for prefix in keys if prefix.endswith("/")]
@@ -146,61 +143,13 @@ def refuse_existing(out: Path) -> None:
         )
 
 
-def strip_entry(tensors: Mapping[str, torch.Tensor]) -> Tensors:
-    """Return the tensors by their keys without the entry, which from_pretrained() expects.
-
-    Raises InputError if two entries have a tensor of the same name.
-    """
-    renamed: Tensors = {}
-    for key, tensor in tensors.items():
-        _, _, name = key.partition("/")
-        renamed[name or key] = tensor
-    if len(renamed) < len(tensors):
-        raise InputError(
-            "two entries hold tensors of one name",
-            got=f"{len(tensors)} tensors, {len(renamed)} names",
-            allowed="one entry",
-            fix="choose it by --keys model/",
-        )
-    return renamed
-
-
-def write_safetensors(
-    path: Path,
-    tensors: Mapping[str, torch.Tensor],
-    notes: Mapping[str, str],
-) -> int:
-    """Write a new safetensors file, and return the bytes of its tensors.
-
-    Create-only, because an export must not overwrite what a server reads. Raises InputError for a
-    dtype that the format does not have.
-    """
-    header: dict[str, Any] = {"__metadata__": dict(notes)}
-    offset = 0
-    for name, tensor in tensors.items():
-        size = tensor.numel() * tensor.element_size()
-        header[name] = {
-            "dtype": _translate_dtype(name, tensor),
-            "shape": list(tensor.shape),
-            "data_offsets": [offset, offset + size],
-        }
-        offset += size
-    encoded = json.dumps(header, separators=(",", ":")).encode()
-    # The format asks for tensors that begin at multiples of eight, and readers map them.
-    encoded += b" " * (-len(encoded) % 8)
-    with path.open("xb") as file:
-        file.write(len(encoded).to_bytes(8, "little") + encoded)
-        for tensor in tensors.values():
-            file.write(view_memory(tensor.contiguous()))
-    return offset
-
-
-def _translate_dtype(name: str, tensor: torch.Tensor) -> str:
-    dtype = DTYPES.get(dtype_name(tensor.dtype))
+def translate_dtype(name: str, saved_name: str) -> str:
+    """Return the name that safetensors has for the dtype of a tensor. Raises InputError."""
+    dtype = DTYPES.get(saved_name)
     if dtype is None:
         raise InputError(
             f"tensor {name} has a dtype that safetensors does not have",
-            got=dtype_name(tensor.dtype),
+            got=saved_name,
             allowed=", ".join(DTYPES),
             fix="export other tensors with --keys",
         )

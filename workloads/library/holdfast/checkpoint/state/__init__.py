@@ -64,13 +64,13 @@ def capture(state: Mapping[str, Any], *, leave_out: Collection[str] = ()) -> Cap
     """
     entries = [(name, value) for name, value in targets(state) if name not in leave_out]
     encoded: dict[str, _Encoded] = {}
-    others: Tensors = {}
+    held_tensors: Tensors = {}
     for name, value in entries:
         if not isinstance(value, torch.optim.Optimizer):
             encoded[name] = _encode_entry(name, _get_state(name, value))
-            others |= encoded[name].tensors
+            held_tensors |= encoded[name].tensors
     # Last: the names of their parameters are the keys of the other entries' tensors.
-    names = ParameterNames(entries, others)
+    names = ParameterNames(entries, held_tensors)
     for name, value in entries:
         if isinstance(value, torch.optim.Optimizer):
             _check_whole(name, value)

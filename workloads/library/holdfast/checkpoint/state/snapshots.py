@@ -24,12 +24,12 @@ _KEYS: dict[str, tuple[frozenset[str], ...]] = {
 def check_no_snapshot(name: str, value: Any) -> None:
     """Raise InputError if an entry is, or holds, the state_dict() of an object."""
     waiting = [(name, value)]
-    seen: set[int] = set()
+    visited: set[int] = set()
     while waiting:
         key, item = waiting.pop()
-        if id(item) in seen:
+        if id(item) in visited:
             continue
-        seen.add(id(item))
+        visited.add(id(item))
         kind = _recognize(item)
         if kind:
             raise InputError(

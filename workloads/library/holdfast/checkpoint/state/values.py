@@ -304,7 +304,7 @@ def tensor_keys(skeleton: Skeleton) -> list[str]:
     return keys
 
 
-def wrapped_types(skeleton: Skeleton) -> dict[str, Skeleton]:
+def list_wrapped_types(skeleton: Skeleton) -> dict[str, Skeleton]:
     """Return type, settings, size and strides of wrapped tensors, by the key of their first part."""
     types: dict[str, Skeleton] = {}
     for mark, content in walk_nodes([skeleton]):

@@ -101,14 +101,14 @@ def _not_loaded_error(name: str) -> InputError:
 
 def _find_type(name: str, base: type) -> Any:
     """Return the loaded type of a name, if it is below `base` and can be built again."""
-    for kind in _loaded_types(base):
+    for kind in _walk_types(base):
         is_buildable = base is Enum or hasattr(kind, "__tensor_unflatten__")
         if is_buildable and type_name(kind) == name:
             return kind
     return None
 
 
-def _loaded_types(kind: type) -> Iterator[type]:
+def _walk_types(kind: type) -> Iterator[type]:
     for subtype in type.__subclasses__(kind):
         yield subtype
-        yield from _loaded_types(subtype)
+        yield from _walk_types(subtype)

@@ -138,7 +138,7 @@ def test_a_survivor_that_waits_in_vain_returns_the_reason(tmp_path: Path) -> Non
     )
 
 
-def test_a_survivor_does_not_ask_the_store_of_the_lost_rank(tmp_path: Path) -> None:
+def test_a_survivor_does_not_ask_the_lost_store(tmp_path: Path) -> None:
     store = SimpleNamespace(add=failing(OSError("gone")), check=failing(OSError("gone")))
     commits_of_rank = survivor(tmp_path, {"model": nn.Linear(2, 2)}, store=store)
     reason = commits_of_rank.commit(
@@ -171,7 +171,7 @@ def lose_rank_0(rank: int, world: int, port: int, folder: str) -> None:
 
 
 @pytest.mark.process
-def test_survivors_of_rank_0_commit_the_last_step(jobs: Jobs, tmp_path: Path) -> None:
+def test_last_step_is_committed_without_rank_0(jobs: Jobs, tmp_path: Path) -> None:
     port = free_port()
     ranks: list[Any] = []
     for rank in range(3):

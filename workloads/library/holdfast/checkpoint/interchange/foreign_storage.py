@@ -1,0 +1,196 @@
+"""A checkpoint of another format as a store with one of ours, so that all that reads ours reads it.
+
+Its commit and manifest exist in memory only. The bytes are those of the files, in shards that are
+read by ranges: restoring, importing and exporting need no copy of it.
+"""
+
+import time
+from bisect import bisect_right
+from collections.abc import Iterator
+from pathlib import Path
+
+from holdfast.checkpoint.errors import Damaged, Denied, NotFound
+from holdfast.checkpoint.format import (
+    Commit,
+    Manifest,
+    Shard,
+    TensorPart,
+    digest_manifest,
+    hex_digest,
+)
+from holdfast.checkpoint.format.decoding import parse_manifest
+from holdfast.checkpoint.format.validation import NOTES_KEY, check_manifests
+from holdfast.checkpoint.interchange.safetensors_source import is_safetensors, read_safetensors
+from holdfast.checkpoint.interchange.source import (
+    Source,
+    SourcePart,
+    make_source_error,
+    read_part,
+)
+from holdfast.checkpoint.interchange.torch_checkpointing_source import (
+    is_torch_checkpointing,
+    read_torch_checkpointing,
+)
+from holdfast.checkpoint.interchange.torch_source import (
+    is_dcp,
+    is_torch_file,
+    read_dcp,
+    read_torch_file,
+    refuse_old_file,
+)
+from holdfast.checkpoint.state.tensors import ALIGN
+from holdfast.checkpoint.stores.storage import Crc32c, Stat
+from holdfast.support import object_names
+
+SHARD_BYTES = 64 << 20
+READ_BYTES = 4 << 20
+RUN = "source"
+
+
+def detect_source(path: Path, entry: str = "model") -> Source:
+    """Return the checkpoint at a path. Raises InputError for a path that holds none."""
+    if is_dcp(path):
+        return read_dcp(path, entry)
+    if is_torch_checkpointing(path):
+        return read_torch_checkpointing(path, entry)
+    if is_safetensors(path):
+        return read_safetensors(path, entry)
+    if is_torch_file(path):
+        return read_torch_file(path, entry)
+    if path.is_file():
+        raise refuse_old_file(path)
+    raise make_source_error(path, "no such checkpoint", "check the path")
+
+
+class ForeignStorage:
+    """A store with one run, `source`, and one step."""
+
+    read_bytes = READ_BYTES
+
+    def __init__(
+        self,
+        source: Source,
+        step: int = 0,
+        *,
+        run: str = RUN,
+    ) -> None:
+        """Reads every byte once for its checksum. Raises InputError if a tensor is not whole."""
+        self._parts: list[tuple[int, SourcePart]] = []
+        tensors: list[TensorPart] = []
+        at = 0
+        for part in source.parts:
+            self._parts.append((at, part))
+            tensors.append(
+                TensorPart(
+                    key=part.key,
+                    dtype=part.dtype,
+                    shape=part.shape,
+                    offset=part.offset,
+                    extent=part.extent,
+                    at=at,
+                    bytes=part.bytes,
+                )
+            )
+            at += -(-part.bytes // ALIGN) * ALIGN
+        self._length = at
+        description = repr((source.kind, [(part.key, part.at) for part in source.parts]))
+        attempt = hex_digest(description.encode())[:12]
+        self.manifest = Manifest(
+            run=run,
+            step=step,
+            attempt=attempt,
+            rank=0,
+            world_size=1,
+            shards=tuple(self._checksum(source)),
+            tensors=tuple(tensors),
+            values=source.values | {NOTES_KEY: {}},
+        )
+        encoded = self.manifest.encode()
+        try:
+            check_manifests([parse_manifest(encoded)])
+        except Damaged as error:
+            raise make_source_error(source.path, str(error)) from error
+        self.commit = Commit(
+            run=run,
+            step=step,
+            attempt=attempt,
+            world_size=1,
+            total_bytes=self._length,
+            created=int(time.time()),
+            manifests=(digest_manifest(encoded),),
+        )
+        self._objects = {
+            object_names.commit_object(run, step): self.commit.encode(),
+            self.manifest.name: encoded,
+        }
+
+    def _checksum(self, source: Source) -> Iterator[Shard]:
+        buffer = memoryview(bytearray(READ_BYTES))
+        for start in range(0, self._length, SHARD_BYTES):
+            end = min(start + SHARD_BYTES, self._length)
+            checksum = Crc32c()
+            for position in range(start, end, READ_BYTES):
+                chunk = buffer[: min(READ_BYTES, end - position)]
+                try:
+                    self._read_stream(position, chunk)
+                except EOFError as error:
+                    raise make_source_error(source.path, str(error)) from error
+                checksum.extend(chunk)
+            yield Shard(bytes=end - start, crc32c=checksum.hex())
+
+    def _read_stream(self, start: int, into: memoryview) -> None:
+        into[:] = bytes(len(into))
+        end = start + len(into)
+        first = bisect_right(self._parts, start, key=lambda item: item[0]) - 1
+        for at, part in self._parts[max(0, first) :]:
+            if at >= end:
+                break
+            low = max(start, at)
+            high = min(end, at + part.bytes)
+            if low < high:
+                read_part(part, low - at, into[low - start : high - start])
+
+    def read_into(
+        self,
+        name: str,
+        start: int,
+        into: memoryview,
+    ) -> None:
+        if name in self._objects:
+            into[:] = self._objects[name][start : start + len(into)]
+            return
+        for index in range(len(self.manifest.shards)):
+            if self.manifest.shard_name(index) == name:
+                self._read_stream(index * SHARD_BYTES + start, into)
+                return
+        raise NotFound(name)
+
+    def list(self, prefix: str) -> Iterator[Stat]:
+        for name in self._objects:
+            if not prefix or name.startswith(f"{prefix}/"):
+                yield self.stat(name)
+        for index in range(len(self.manifest.shards)):
+            name = self.manifest.shard_name(index)
+            if not prefix or name.startswith(f"{prefix}/"):
+                yield self.stat(name)
+
+    def stat(self, name: str) -> Stat:
+        if name in self._objects:
+            size = len(self._objects[name])
+            return Stat(name=name, bytes=size, modified=float(self.commit.created))
+        for index, shard in enumerate(self.manifest.shards):
+            if self.manifest.shard_name(index) == name:
+                return Stat(name=name, bytes=shard.bytes, modified=float(self.commit.created))
+        raise NotFound(name)
+
+    def put(
+        self,
+        name: str,
+        data: memoryview,
+        crc32c: str,
+    ) -> None:
+        del data, crc32c
+        raise Denied(f"{name}: this checkpoint is only read")
+
+    def delete(self, name: str) -> None:
+        raise Denied(f"{name}: this checkpoint is only read")

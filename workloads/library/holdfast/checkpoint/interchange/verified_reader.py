@@ -1,0 +1,146 @@
+"""Read the tensors of a checkpoint in blocks of bounded memory, each byte verified.
+
+A shard is read twice: once for its checksum and those of its chunks, and then chunk by chunk.
+"""
+
+import math
+from collections.abc import Iterator
+
+import torch
+
+from holdfast.checkpoint.errors import Damaged, NotFound
+from holdfast.checkpoint.format import TensorPart
+from holdfast.checkpoint.restore.reader import Opened, ShardSource
+from holdfast.checkpoint.state.tensors import saved_dtype, view_memory
+from holdfast.checkpoint.stores.storage import Crc32c, Storage, crc32c
+
+CHUNK_BYTES = 8 << 20
+BLOCK_BYTES = 32 << 20
+
+
+class VerifiedReader:
+    """The tensors of an opened checkpoint, row by row."""
+
+    def __init__(self, storage: Storage, opened: Opened) -> None:
+        self._storage = storage
+        self._opened = opened
+        self._chunk_sums: dict[str, list[str]] = {}
+        """Checksums of the chunks of a verified shard, by its name."""
+        self._chunk_name: tuple[str, int] = ("", 0)
+        self._chunk = memoryview(b"")
+        self._stretches = [manifest.stretches() for manifest in opened.manifests]
+
+    def read_blocks(self, key: str) -> Iterator[torch.Tensor]:
+        """Yield the rows of a tensor in order, some at a time. Raises Damaged."""
+        part = self._opened.sources[key][0].part
+        dtype = saved_dtype(part)
+        if part.extent == part.shape or not part.shape:
+            yield from self._read_linear(self._opened.sources[key][0], dtype)
+            return
+        row_bytes = math.prod(part.shape[1:]) * dtype.itemsize
+        rows = max(1, BLOCK_BYTES // max(1, row_bytes))
+        for start in range(0, part.shape[0], rows):
+            stop = min(start + rows, part.shape[0])
+            block = torch.empty((stop - start, *part.shape[1:]), dtype=dtype)
+            for source in self._opened.sources[key]:
+                self._copy_rows(source, block, start)
+            yield block
+
+    def _read_linear(self, source: ShardSource, dtype: torch.dtype) -> Iterator[torch.Tensor]:
+        """Yield a tensor that one part holds whole, flat."""
+        length = source.part.bytes
+        step = BLOCK_BYTES // dtype.itemsize * dtype.itemsize
+        for start in range(0, length, step):
+            data = torch.empty(min(step, length - start), dtype=torch.uint8)
+            self._read(source.rank, source.part.at + start, view_memory(data))
+            yield data.view(dtype)
+
+    def _copy_rows(
+        self,
+        source: ShardSource,
+        block: torch.Tensor,
+        start: int,
+    ) -> None:
+        """Copy the rows that a part has of a block, which begins at row `start`."""
+        part = source.part
+        low = max(start, part.offset[0])
+        high = min(start + block.shape[0], part.offset[0] + part.extent[0])
+        if low >= high or not part.bytes:
+            return
+        row_bytes = part.bytes // part.extent[0]
+        rows = torch.empty((high - low, *part.extent[1:]), dtype=block.dtype)
+        at = part.at + (low - part.offset[0]) * row_bytes
+        self._read(source.rank, at, view_memory(rows))
+        target = block[low - start : high - start]
+        target[_find_columns(part)] = rows
+
+    def _read(
+        self,
+        rank: int,
+        start: int,
+        into: memoryview,
+    ) -> None:
+        done = 0
+        for index, stretch in enumerate(self._stretches[rank]):
+            while done < len(into) and stretch.start <= start + done < stretch.stop:
+                inside = start + done - stretch.start
+                chunk = self._load_chunk(rank, index, inside // CHUNK_BYTES)
+                available = chunk[inside % CHUNK_BYTES :]
+                count = min(len(available), len(into) - done)
+                into[done : done + count] = available[:count]
+                done += count
+        if done < len(into):
+            raise Damaged("a tensor is outside of its shards")
+
+    def _load_chunk(
+        self,
+        rank: int,
+        index: int,
+        number: int,
+    ) -> memoryview:
+        manifest = self._opened.manifests[rank]
+        name = manifest.shard_name(index)
+        if name not in self._chunk_sums:
+            self._chunk_sums[name] = self._verify(name, manifest.shards[index].bytes)
+            total = self._chunk_sums[name].pop()
+            if total != manifest.shards[index].crc32c:
+                raise Damaged(f"{name} differs from what was committed")
+        if self._chunk_name != (name, number):
+            chunk = self._fetch(name, number, manifest.shards[index].bytes)
+            if crc32c(chunk) != self._chunk_sums[name][number]:
+                raise Damaged(f"{name} changed while it was read")
+            self._chunk_name = (name, number)
+            self._chunk = chunk
+        return self._chunk
+
+    def _verify(self, name: str, length: int) -> list[str]:
+        """Return the checksums of the chunks of a shard, and that of all of it."""
+        checksum = Crc32c()
+        chunk_sums: list[str] = []
+        for number in range(-(-length // CHUNK_BYTES)):
+            chunk = self._fetch(name, number, length)
+            checksum.extend(chunk)
+            chunk_sums.append(crc32c(chunk))
+        return [*chunk_sums, checksum.hex()]
+
+    def _fetch(
+        self,
+        name: str,
+        number: int,
+        length: int,
+    ) -> memoryview:
+        start = number * CHUNK_BYTES
+        chunk = memoryview(bytearray(min(CHUNK_BYTES, length - start)))
+        try:
+            self._storage.read_into(name, start, chunk)
+        except (NotFound, EOFError) as error:
+            raise Damaged(str(error)) from error
+        return chunk
+
+
+def _find_columns(part: TensorPart) -> tuple[slice, ...]:
+    """Return the place of a part in the rows that it has."""
+    slices = [slice(None)]
+    for start, length in zip(part.offset[1:], part.extent[1:], strict=True):
+        slices.append(slice(start, start + length))
+    return tuple(slices)
