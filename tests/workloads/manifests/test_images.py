@@ -3,7 +3,6 @@
 import re
 
 from holdfast.manifests.serving_proxy import ENVOY
-from holdfast.manifests.serving_vllm import VLLM
 from tests.command_lines import parse
 from tests.platforms import names
 from tests.workloads.manifests.rendered import (
@@ -47,7 +46,7 @@ def test_build_context_has_locks_and_the_wheel_only() -> None:
 def test_rendered_commands_parse() -> None:
     """Ensures that exporter and mover run the command that their image was tried with."""
     # Commands of third parties; workloads/library/tests/drill starts Envoy with its own.
-    foreign_programs = {ENVOY, VLLM, "/usr/bin/dcgm-exporter"}
+    foreign_programs = {ENVOY, "/usr/bin/dcgm-exporter"}
     commands: set[tuple[str, ...]] = set()
     containers: list[Body] = []
     for env in names():

@@ -1,12 +1,13 @@
 """Services on the real control plane, by the commands that a person types."""
 
+import re
+import shlex
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from pytest_kubernetes.providers.base import AClusterManager
 from typer.testing import CliRunner, Result
 
 from holdfast.clients.api import Api, ApiError, Object
@@ -16,8 +17,10 @@ from holdfast.services import live_service
 from holdfast.services.file import file_text
 from holdfast.services.file.service_file import OwnService
 from holdfast.support.errors import InputError, Stopped
+from holdfast.vocabulary.environment import ENV_PLATFORM
 from tests import platforms
-from tests.cluster.sim import gke
+from tests.cluster.sim import gke, metrics_adapter
+from tests.cluster.sim.manager import OwnManager
 from tests.cluster.sim.waiting import until
 from tests.cluster.sim.world import World
 from tests.cluster.test_platform import cleared as cleared
@@ -25,6 +28,7 @@ from tests.cluster.test_platform import gke_kinds as gke_kinds
 from workloads.library.tests.services import example_services
 from workloads.operators import platform
 
+PAGE = Path(__file__).parents[2] / "docs/how-to/run-a-service.md"
 EXAMPLE = platforms.with_images("example")
 IMAGE = f"us-docker.pkg.dev/team/repo/scores@sha256:{'b' * 64}"
 DEPLOYMENTS = "/apis/apps/v1/namespaces/serving/deployments"
@@ -35,7 +39,7 @@ pytestmark = [pytest.mark.timeout(600), pytest.mark.usefixtures("kueue", "gke_ki
 def holdfast(
     api: Api,
     world: World,
-    cluster: AClusterManager,
+    cluster: OwnManager,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[Callable[..., Result]]:
@@ -79,6 +83,28 @@ def wait_ready(api: Api, *names: str) -> None:
 def list_pods(api: Api, name: str) -> list[Object]:
     selector = f"app.kubernetes.io/name={name}"
     return list(api.items("/api/v1/namespaces/serving/pods", labelSelector=selector))
+
+
+def test_page_commands_start_a_service(
+    holdfast: Callable[..., Result], api: Api, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Types the commands, with the kubeconfig and the answer to the question added."""
+    block = re.search(r"```sh\n(holdfast new-service scores .*?)```", PAGE.read_text(), re.DOTALL)
+    assert block
+    written, sent, explained = [shlex.split(line)[1:] for line in block[1].strip().splitlines()]
+    document = platforms.write_document(EXAMPLE, tmp_path / "document")
+    monkeypatch.setenv(ENV_PLATFORM, str(document))
+    result = CliRunner().invoke(app, written, catch_exceptions=False)
+    assert "wrote scores.yaml" in result.stderr and "always $" in result.stderr
+    monkeypatch.delenv(ENV_PLATFORM)
+    assert holdfast(*sent, "--max-usd-per-hour", "0.01", "--yes").exit_code == 4
+    assert live_service.find(api, "scores") is None
+    result = holdfast(*sent, "--yes")
+    assert result.exit_code == 0, f"{result.output} {result.exception}"
+    wait_ready(api, "scores-base", "scores-overflow", "scores-proxy")
+    lines = holdfast(*explained).stdout
+    assert "scores in serving serves entropy" in lines
+    assert "curl -sS http://scores.serving.svc" in lines
 
 
 def test_two_services_start_roll_out_and_stop(holdfast: Callable[..., Result], api: Api) -> None:
@@ -180,3 +206,38 @@ def test_names_that_are_taken_are_refused(holdfast: Callable[..., Result], api: 
     error = holdfast("submit", other, "--yes").exception
     assert isinstance(error, Stopped) and "--replace" in error.fix
     assert holdfast("submit", other, "--yes", "--replace").exit_code == 0
+
+
+def test_the_autoscaler_follows_the_load(
+    holdfast: Callable[..., Result], api: Api, world: World, cluster: OwnManager
+) -> None:
+    """Scales from 4 to 20 replicas and back, with metrics and limits as rendered."""
+    world.add_nodes(EXAMPLE.pool("spot-l4-g2-standard-8"), 16)
+    scores = replace(example_services.read("scores"), name="busy", overflow_most=20)
+    selector = "app.kubernetes.io/name=busy-overflow"
+    assert cluster.host
+    with metrics_adapter.running(api, cluster.host) as adapter:
+        adapter.load[selector] = 4 * scores.inflight
+        result = holdfast("submit", write(scores), "--yes")
+        assert result.exit_code == 0, f"{result.output} {result.exception}"
+        wait_replicas(api, "busy-overflow", 4)
+        adapter.load[selector] = 20 * scores.inflight
+        wait_replicas(api, "busy-overflow", 20)
+        scaler = "/apis/autoscaling/v2/namespaces/serving/horizontalpodautoscalers/busy-overflow"
+        behavior = api.get(scaler)["spec"]["behavior"]
+        assert behavior["scaleDown"]["stabilizationWindowSeconds"] == 300
+        # Five minutes of waiting would prove the control plane's clock, not our objects.
+        soon = {"scaleDown": {"stabilizationWindowSeconds": 0}}
+        api.merge(scaler, {"spec": {"behavior": soon}})
+        adapter.load[selector] = 4 * scores.inflight
+        wait_replicas(api, "busy-overflow", 4)
+        assert "scaler" not in holdfast("explain", "busy").stdout
+
+
+def wait_replicas(api: Api, name: str, count: int) -> None:
+    def count_ready() -> bool:
+        body = api.find(f"{DEPLOYMENTS}/{name}")
+        status: dict[str, Any] = (body or {}).get("status") or {}
+        return status.get("readyReplicas") == status.get("replicas") == count
+
+    until(f"{name} has {count} replicas", count_ready, timeout_s=180)
