@@ -85,7 +85,7 @@ def router(
         yield served
 
 
-def count_ready(served: Served) -> int:
+def count_ready(served: Client) -> int:
     return served.request("GET", "/v2/health/ready").json["servers"]
 
 
