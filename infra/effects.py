@@ -196,11 +196,9 @@ def _compare_teams(before: Platform, after: Platform) -> Iterator[Effect]:
         yield from _compare_names(*spaces, f"namespace of team {name}:")
         if old.members != new.members:
             yield Effect(takes=True, text=f"team {name}: {old.members or 'nobody'} may not submit")
-        guaranteed = (
-            {f"team {name}, {accelerator}": gpus for accelerator, gpus in team.quotas.items()}
-            for team in (old, new)
-        )
-        yield from _compare_numbers(*guaranteed, "GPUs guaranteed")
+        old_quotas = {f"team {name}, {gpu}": gpus for gpu, gpus in old.quotas.items()}
+        new_quotas = {f"team {name}, {gpu}": gpus for gpu, gpus in new.quotas.items()}
+        yield from _compare_numbers(old_quotas, new_quotas, "GPUs guaranteed")
 
 
 def _compare_egress(before: Platform, after: Platform) -> Iterator[Effect]:

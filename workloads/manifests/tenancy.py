@@ -113,6 +113,7 @@ def _policies(context: RenderContext, role_names: Sequence[str], namespace: str)
 
 def _outside(context: RenderContext, namespace: str) -> Iterator[Body]:
     """Opens what the environment and the team name outside Google: hosts and ranges, by TLS."""
+    # Why: infra/decisions/0135.
     targets = context.platform.list_egress(namespace)
     names = [target for target in targets if not is_range(target)]
     ranges = [block(target) for target in targets if is_range(target)]

@@ -43,7 +43,7 @@ def test_an_open_host_that_is_down_is_no_closed_one() -> None:
     assert find_closed_host("step 3 loss 0.1", ()) == ""
 
 
-def test_a_star_stands_for_one_level_of_names() -> None:
+def test_star_stands_for_one_level() -> None:
     assert admits(OPEN, "API.wandb.ai") and admits((), "us-docker.pkg.dev")
     assert not admits(OPEN, "wandb.ai") and not admits(OPEN, "a.b.wandb.ai")
     assert not admits(("huggingface.co",), "cdn.huggingface.co")
