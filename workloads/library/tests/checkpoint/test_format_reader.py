@@ -67,7 +67,9 @@ def test_reader_is_100_lines_on_numpy_alone() -> None:
 
 
 @pytest.mark.parametrize("length", [0, 1, 4095, 4096, 4097, (1 << 20) + 3])
-def test_checksums_are_those_of_the_library(length: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_checksums_equal_those_that_are_stored(
+    length: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.syspath_prepend(READER.parent)
     import read_holdfast  # pyright: ignore[reportMissingImports]
 
@@ -76,7 +78,7 @@ def test_checksums_are_those_of_the_library(length: int, monkeypatch: pytest.Mon
 
 
 @pytest.mark.process
-def test_reader_returns_the_bits_of_two_ranks(reader: Path, url: Path) -> None:
+def test_reader_joins_two_ranks(reader: Path, url: Path) -> None:
     result = read(reader, url, RUN)
     assert result.returncode == 0, result.stderr
     step, expected = load_tensors(url, RUN)

@@ -1,4 +1,4 @@
-"""What `holdfast checkpoints import`, `export`, `branch` and `back` do."""
+"""Implements `holdfast checkpoints import`, `export`, `branch` and `back`."""
 
 import json
 from collections.abc import Callable, Mapping

@@ -1,4 +1,4 @@
-"""Copy a checkpoint into another run: a branch of one of ours, or the import of another format."""
+"""Copy a checkpoint into another run: a branch of a run, or the import of another format."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""A checkpoint of another format as a store with one of ours, so that all that reads ours reads it.
+"""Present a checkpoint of another format as a store of this library, for all that reads stores.
 
 Its commit and manifest exist in memory only. The bytes are those of the files, in shards that are
 read by ranges: restoring, importing and exporting need no copy of it.
@@ -77,9 +77,9 @@ class ForeignStorage:
         """Reads every byte once for its checksum. Raises InputError if a tensor is not whole."""
         self._parts: list[tuple[int, SourcePart]] = []
         tensors: list[TensorPart] = []
-        at = 0
+        length = 0
         for part in source.parts:
-            self._parts.append((at, part))
+            self._parts.append((length, part))
             tensors.append(
                 TensorPart(
                     key=part.key,
@@ -87,13 +87,13 @@ class ForeignStorage:
                     shape=part.shape,
                     offset=part.offset,
                     extent=part.extent,
-                    at=at,
+                    at=length,
                     bytes=part.bytes,
                 )
             )
-            at += -(-part.bytes // ALIGN) * ALIGN
-        self._length = at
-        description = repr((source.kind, [(part.key, part.at) for part in source.parts]))
+            length += -(-part.bytes // ALIGN) * ALIGN
+        self._length = length
+        description = repr((source.kind, [(part.key, part.start) for part in source.parts]))
         attempt = hex_digest(description.encode())[:12]
         self.manifest = Manifest(
             run=run,
@@ -142,13 +142,13 @@ class ForeignStorage:
         into[:] = bytes(len(into))
         end = start + len(into)
         first = bisect_right(self._parts, start, key=lambda item: item[0]) - 1
-        for at, part in self._parts[max(0, first) :]:
-            if at >= end:
+        for part_start, part in self._parts[max(0, first) :]:
+            if part_start >= end:
                 break
-            low = max(start, at)
-            high = min(end, at + part.bytes)
+            low = max(start, part_start)
+            high = min(end, part_start + part.bytes)
             if low < high:
-                read_part(part, low - at, into[low - start : high - start])
+                read_part(part, low - part_start, into[low - start : high - start])
 
     def read_into(
         self,

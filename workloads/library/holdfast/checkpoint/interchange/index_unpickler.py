@@ -16,7 +16,7 @@ UnpicklingError = pickle.UnpicklingError
 ClassNames = Collection[tuple[str, str]]
 """Modules and names of classes."""
 PLAIN: ClassNames = ()
-"""For a pickle of dicts, lists, texts and numbers."""
+"""No class: a pickle of dicts, lists, texts and numbers."""
 DCP: ClassNames = {
     (_METADATA, "Metadata"),
     (_METADATA, "MetadataIndex"),

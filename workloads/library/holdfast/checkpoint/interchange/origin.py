@@ -1,4 +1,4 @@
-"""Where a new run begins: a step of another run, or a checkpoint of another format."""
+"""Begin a new run from a step of another run, or from a checkpoint of another format."""
 
 import re
 from collections.abc import Callable

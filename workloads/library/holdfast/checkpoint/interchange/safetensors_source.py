@@ -133,5 +133,5 @@ def _make_part(
         offset=(0,) * len(shape),
         extent=shape,
         path=path,
-        at=data_start + start,
+        start=data_start + start,
     )

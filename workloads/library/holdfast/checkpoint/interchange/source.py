@@ -28,10 +28,10 @@ class SourcePart:
     offset: Sizes
     extent: Sizes
     path: Path
-    at: int
+    start: int
     """Offset of its first element in the file."""
     strides: Sizes | None = None
-    """In elements; None: row-major without gaps."""
+    """Strides in elements; None: row-major without gaps."""
 
     @property
     def bytes(self) -> int:
@@ -56,7 +56,7 @@ def read_part(
 ) -> None:
     """Fill `into` with the bytes of a part from byte `start` on. Raises EOFError."""
     if part.strides is None:
-        _read_file(part.path, part.at + start, into)
+        _read_file(part.path, part.start + start, into)
         return
     into[:] = _gather(part)[start : start + len(into)]
 
@@ -70,7 +70,7 @@ def _gather(part: SourcePart) -> memoryview:
     for size, stride in zip(part.extent, part.strides, strict=True):
         elements += (size - 1) * stride
     memory = torch.empty(elements, dtype=dtype)
-    _read_file(part.path, part.at, view_memory(memory))
+    _read_file(part.path, part.start, view_memory(memory))
     return view_memory(memory.as_strided(part.extent, part.strides).contiguous())
 
 

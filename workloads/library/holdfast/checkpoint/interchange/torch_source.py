@@ -101,7 +101,7 @@ def _locate(
         offset=(0,) * len(extent) if offset is None else offset,
         extent=extent,
         path=path,
-        at=base + start + tensor.storage_offset() * tensor.element_size(),
+        start=base + start + tensor.storage_offset() * tensor.element_size(),
         strides=None if tensor.is_contiguous() else tuple(tensor.stride()),
     )
 

@@ -69,8 +69,8 @@ class VerifiedReader:
             return
         row_bytes = part.bytes // part.extent[0]
         rows = torch.empty((high - low, *part.extent[1:]), dtype=block.dtype)
-        at = part.at + (low - part.offset[0]) * row_bytes
-        self._read(source.rank, at, view_memory(rows))
+        first_byte = part.at + (low - part.offset[0]) * row_bytes
+        self._read(source.rank, first_byte, view_memory(rows))
         target = block[low - start : high - start]
         target[_find_columns(part)] = rows
 

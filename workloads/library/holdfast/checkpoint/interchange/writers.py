@@ -1,6 +1,6 @@
 """Write the tensors of a checkpoint as other formats do, with bounded memory.
 
-A folder appears under its name only when it is whole: it is written beside, and renamed.
+A folder appears under its name only when it is whole: it is written under another one, and renamed.
 """
 
 import io

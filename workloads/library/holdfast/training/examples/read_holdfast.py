@@ -14,7 +14,9 @@ from pathlib import Path
 import numpy as np
 
 TAIL = re.compile(rb'(?:,"seal":"[0-9a-f]{64}")?,"sha256":"([0-9a-f]{64})"\}\Z')
-LANES, TABLE = 4096, np.arange(256, dtype=np.uint32)
+PLAIN = re.compile("bool|u?int(8|16|32|64)|float(16|32|64)|complex(64|128)")
+LANES = 4096
+TABLE = np.arange(256, dtype=np.uint32)
 for _ in range(8):
     TABLE = np.where(TABLE & 1, (TABLE >> 1) ^ np.uint32(0x82F63B78), TABLE >> 1)
 
@@ -28,19 +30,20 @@ def extend(state, columns):
 
 def crc32c(data):
     """Return the CRC-32C of an array of bytes, computed in lanes that are joined at the end."""
-    state, length = np.uint32(0xFFFFFFFF), len(data) // LANES
+    length = len(data) // LANES
     checksums = extend(np.uint32([0] * LANES), data[: LANES * length].reshape(LANES, length).T)
     # A checksum is linear: what `length` zeros do to each of its bits is known from 32 of them.
     places = np.arange(32, dtype=np.uint32)
     bits = extend(np.uint32(1) << places, np.zeros(length, np.uint8))
+    state = np.uint32(0xFFFFFFFF)
     for checksum in checksums if length else ():
         state = np.bitwise_xor.reduce(bits[(state >> places) & 1 == 1], initial=0) ^ checksum
     return f"{int(extend(state, data[LANES * length :])) ^ 0xFFFFFFFF:08x}"
 
 
-def check(condition, what):
+def check(condition, subject):
     if not condition:
-        raise ValueError(f"damaged: {what}")
+        raise ValueError(f"damaged: {subject}")
 
 
 def read_stream(folder, rank, manifest):
@@ -54,47 +57,44 @@ def read_stream(folder, rank, manifest):
     return np.concatenate(shards)
 
 
-def find_dtype(name, size):
-    plain = re.fullmatch("bool|u?int(8|16|32|64)|float(16|32|64)|complex(64|128)", name)
-    return np.dtype(name if plain else f"u{size}")
-
-
 def read(folder, run, step=None):
-    """Return the step, the tensors by key, and the values of each rank."""
-    steps = sorted(path.parent for path in Path(folder, run).glob("step-*/COMMIT.json"))
-    chosen = steps[-1] if step is None else Path(folder, run, f"step-{step:010d}")
-    envelope = (chosen / "COMMIT.json").read_bytes()
-    tail = TAIL.search(envelope)
-    check(tail and envelope.startswith(b'{"body":'), "the commit is not whole")
-    body = envelope[8 : tail.start()]
+    """Return the step, the tensors by key, and the values of each rank; `step`: not the newest."""
+    pattern = "step-*" if step is None else f"step-{int(step):010d}"
+    path = max(Path(folder, run).glob(f"{pattern}/COMMIT.json"))
+    tail = TAIL.search(path.read_bytes())
+    check(tail and tail.string.startswith(b'{"body":'), "the commit is not whole")
+    body = tail.string[8 : tail.start()]
     check(hashlib.sha256(body).hexdigest().encode() == tail[1], "the commit's digest")
     commit = json.loads(body)
     check(commit["schema"] == "holdfast.checkpoint/1", commit["schema"])
-    check((commit["run"], f"step-{commit['step']:010d}") == (run, chosen.name), "another place")
-    tensors, filled, values = {}, {}, []
+    check(path.match(f"{commit['run']}/step-{commit['step']:010d}/*"), "a copied folder")
+    attempt = path.parent / commit["attempt"]
+    tensors = {}
+    sizes = {}
+    values = []
     for rank, digest in enumerate(commit["manifests"]):
-        data = (chosen / commit["attempt"] / f"rank-{rank:05d}.json").read_bytes()
+        data = (attempt / f"rank-{rank:05d}.json").read_bytes()
         check(hashlib.sha256(data).hexdigest() == digest["sha256"], f"manifest of rank {rank}")
         manifest = json.loads(data)
         check(re.fullmatch(r"holdfast\.checkpoint/[12]", manifest["schema"]), manifest["schema"])
         values.append(manifest["values"])
-        stream = read_stream(chosen / commit["attempt"], rank, manifest)
+        stream = read_stream(attempt, rank, manifest)
         for part in manifest["tensors"]:
-            key, extent = part["key"], part["extent"]
-            dtype = find_dtype(part["dtype"], part["bytes"] // max(1, math.prod(extent)) or 1)
-            whole = tensors.setdefault(key, np.empty(part["shape"], dtype))
-            box = tuple(slice(o, o + n) for o, n in zip(part["offset"], extent, strict=True))
-            source = stream[part["at"] : part["at"] + part["bytes"]].view(dtype)
+            size = math.prod(part["extent"])
+            unsigned = f"u{part['bytes'] // max(1, size) or 1}"
+            dtype = part["dtype"] if PLAIN.fullmatch(part["dtype"]) else unsigned
+            whole = tensors.setdefault(part["key"], np.empty(part["shape"], dtype))
+            ends = zip(part["offset"], part["extent"], strict=True)
+            box = tuple(slice(start, start + length) for start, length in ends)
             if list(whole.shape) == part["shape"]:  # else an entry that differs between ranks
-                whole[box] = source.reshape(extent)
-                filled.setdefault(key, set()).add((*part["offset"], *extent))
-    for key, boxes in filled.items():
-        sizes = [math.prod(box[len(box) // 2 :]) for box in boxes]
-        check(sum(sizes) == tensors[key].size, f"{key} is not whole")
+                source = stream[part["at"] : part["at"] + part["bytes"]].view(dtype)
+                whole[box] = source.reshape(part["extent"])
+                sizes.setdefault(part["key"], {})[str(box)] = size
+    for key, boxes in sizes.items():
+        check(sum(boxes.values()) == tensors[key].size, f"{key} is not whole")
     return commit["step"], tensors, values
 
 
-if __name__ == "__main__":
-    step, tensors, _ = read(*sys.argv[1:3], *map(int, sys.argv[3:4]))
-    for key, array in tensors.items():
-        print(f"step {step} {key} {array.dtype} {list(array.shape)}")
+if __name__ == "__main__" and sys.argv[1:] != ["--help"]:
+    for key, array in read(*sys.argv[1:])[1].items():
+        print(f"{key} {array.dtype} {list(array.shape)}")

@@ -1,0 +1,414 @@
+"""In from other formats, out to them, back to an older step, and branches; and what is refused."""
+
+import json
+import re
+import shutil
+import struct
+import subprocess
+import sys
+from collections import OrderedDict
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed.checkpoint as dcp
+from torch import nn
+from typer.testing import CliRunner
+
+from holdfast.checkpoint import Checkpointer, load_tensors
+from holdfast.checkpoint.cli import app
+from holdfast.checkpoint.format import fence
+from holdfast.checkpoint.interchange.commands import export_checkpoint
+from holdfast.checkpoint.stores.local import LocalStorage
+from holdfast.support.errors import InputError
+from workloads.library.tests.checkpoint import direct
+from workloads.library.tests.checkpoint.interchange.layouts import LAYOUTS, check_layouts
+from workloads.library.tests.checkpoint.jobs import TUNING, Jobs, committed
+from workloads.library.tests.checkpoint.process_groups import run as run_group
+
+pytestmark = [pytest.mark.filterwarnings("ignore")]
+
+
+def make_weights() -> OrderedDict[str, torch.Tensor]:
+    torch.manual_seed(1)
+    model = nn.Sequential(nn.Linear(5, 4), nn.BatchNorm1d(4), nn.Linear(4, 3)).bfloat16()
+    return OrderedDict(model.state_dict())
+
+
+def write_hf(folder: Path, weights: dict[str, torch.Tensor]) -> Path:
+    """Writes two files of safetensors with an index."""
+    storage = folder / "for-export"
+    direct.save(storage, {"model": {**weights}})
+    out = folder / "hf"
+    from holdfast.checkpoint.interchange import writers
+    from holdfast.checkpoint.interchange.verified_reader import VerifiedReader
+    from holdfast.checkpoint.restore.reader import open_step
+
+    store = LocalStorage.open(str(storage))
+    opened = open_step(store, direct.RUN, 1)
+    names = {f"model/{name}": name for name in weights}
+    writers.write_hugging_face(out, VerifiedReader(store, opened), opened, names, file_bytes=64)
+    return out
+
+
+def write_dcp(folder: Path, weights: dict[str, torch.Tensor]) -> Path:
+    dcp.save({**weights}, checkpoint_id=str(folder / "dcp"))
+    return folder / "dcp"
+
+
+def write_nested_dcp(folder: Path, weights: dict[str, torch.Tensor]) -> Path:
+    dcp.save({"model": {**weights}, "step": 3}, checkpoint_id=str(folder / "dcp"))
+    return folder / "dcp"
+
+
+def write_torch(folder: Path, weights: dict[str, torch.Tensor]) -> Path:
+    torch.save({**weights}, folder / "weights.pt")
+    return folder / "weights.pt"
+
+
+def write_nested_torch(folder: Path, weights: dict[str, torch.Tensor]) -> Path:
+    torch.save({"model": {**weights}, "epoch": 3}, folder / "state.pt")
+    return folder / "state.pt"
+
+
+def write_torch_checkpointing(folder: Path, weights: dict[str, torch.Tensor]) -> Path:
+    """Writes the layout of torch-checkpointing 0.1.1: a file for each item, and metadata."""
+    import pickle  # noqa: TID251  # what the other library writes
+
+    out = folder / "torch-checkpointing"
+    out.mkdir()
+    torch.save({**weights}, out / "model_0.pt")
+    metadata = {"metadata": {}, "world_size": 1, "version": "2.0"}
+    (out / "metadata.pkl").write_bytes(pickle.dumps(metadata))
+    return out
+
+
+WRITERS = {
+    "safetensors": write_hf,
+    "DCP": write_dcp,
+    "nested DCP": write_nested_dcp,
+    "torch.save": write_torch,
+    "nested torch.save": write_nested_torch,
+    "torch-checkpointing": write_torch_checkpointing,
+}
+
+
+def invoke(*arguments: object, code: int = 0) -> str:
+    result = CliRunner().invoke(app, [*map(str, arguments)])
+    if code == 0 and result.exception:
+        raise result.exception
+    assert result.exit_code == code
+    return result.output
+
+
+def refuse(*arguments: object) -> InputError:
+    result = CliRunner().invoke(app, [*map(str, arguments)])
+    assert isinstance(result.exception, InputError), result.output
+    return result.exception
+
+
+@pytest.mark.parametrize("kind", WRITERS)
+def test_other_formats_are_imported_bit_by_bit(tmp_path: Path, kind: str) -> None:
+    weights = make_weights()
+    source = WRITERS[kind](tmp_path, weights)
+    output = invoke("import", source, tmp_path / "url", "--run", "new")
+    assert "run new, step 0" in output
+    _, tensors = load_tensors(tmp_path / "url", "new", keys=["model/"])
+    assert tensors.keys() == {f"model/{name}" for name in weights}
+    for name, tensor in weights.items():
+        assert torch.equal(tensors[f"model/{name}"], tensor)
+        assert tensors[f"model/{name}"].dtype == tensor.dtype
+
+
+def test_a_view_in_a_file_of_torch_save_keeps_its_values(tmp_path: Path) -> None:
+    base = torch.arange(12.0).view(3, 4)
+    torch.save({"turned": base.t(), "part": base[1:, 2:]}, tmp_path / "views.pt")
+    invoke("import", tmp_path / "views.pt", tmp_path / "url", "--run", "new")
+    _, tensors = load_tensors(tmp_path / "url", "new")
+    assert torch.equal(tensors["model/turned"], base.t())
+    assert torch.equal(tensors["model/part"], base[1:, 2:])
+
+
+@pytest.mark.process
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("world", LAYOUTS)
+def test_layouts_go_there_and_back(
+    jobs: Jobs,
+    tmp_path: Path,
+    world: int,
+) -> None:
+    run_group(jobs, tmp_path, world, check_layouts, str(tmp_path), timeout_s=240)
+
+
+class Touch:
+    """Code in a file: it would create a file when it is unpickled."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> Any:
+        return Path.touch, (self.path,)
+
+
+def spoil_index(folder: Path) -> Path:
+    source = write_hf(folder, make_weights())
+    next(source.glob("*-00002-*.safetensors")).unlink()
+    return source
+
+
+def spoil_index_path(folder: Path) -> Path:
+    source = write_hf(folder, make_weights())
+    index = source / "model.safetensors.index.json"
+    document = json.loads(index.read_text())
+    document["weight_map"]["0.weight"] = "../hf/model-00001-of-00002.safetensors"
+    index.write_text(json.dumps(document))
+    return source
+
+
+def duplicate_tensor(folder: Path) -> Path:
+    source = write_hf(folder, make_weights())
+    (source / "model.safetensors.index.json").unlink()
+    first = min(source.glob("*.safetensors"))
+    shutil.copy(first, source / "adapter.safetensors")
+    return source
+
+
+def write_safetensors(path: Path, header: bytes, data: bytes, length: int | None = None) -> Path:
+    size = len(header) if length is None else length
+    path.write_bytes(struct.pack("<Q", size) + header + data)
+    return path
+
+
+def claim_long_header(folder: Path) -> Path:
+    return write_safetensors(folder / "x.safetensors", b"{}", b"", 1 << 62)
+
+
+def claim_long_tensor(folder: Path) -> Path:
+    tensor = {"dtype": "F32", "shape": [1 << 40], "data_offsets": [0, 4 << 40]}
+    return write_safetensors(folder / "x.safetensors", json.dumps({"w": tensor}).encode(), b"1234")
+
+
+def claim_short_tensor(folder: Path) -> Path:
+    tensor = {"dtype": "F32", "shape": [2], "data_offsets": [0, 4]}
+    return write_safetensors(folder / "x.safetensors", json.dumps({"w": tensor}).encode(), b"1234")
+
+
+def repeat_name(folder: Path) -> Path:
+    tensor = json.dumps({"dtype": "F32", "shape": [1], "data_offsets": [0, 4]})
+    header = f'{{"w": {tensor}, "w": {tensor}}}'.encode()
+    return write_safetensors(folder / "x.safetensors", header, b"1234")
+
+
+def hide_code(folder: Path) -> Path:
+    torch.save({"w": torch.ones(1), "code": Touch(folder / "touched")}, folder / "code.pt")
+    return folder / "code.pt"
+
+
+def hide_code_in_dcp(folder: Path) -> Path:
+    import pickle  # noqa: TID251  # what an attacker writes
+
+    source = write_dcp(folder, make_weights())
+    (source / ".metadata").write_bytes(pickle.dumps(Touch(folder / "touched")))
+    return source
+
+
+def lose_dcp_file(folder: Path) -> Path:
+    source = write_dcp(folder, make_weights())
+    (source / "__0_0.distcp").unlink()
+    return source
+
+
+def cut_dcp_file(folder: Path) -> Path:
+    source = write_dcp(folder, make_weights())
+    file = source / "__0_0.distcp"
+    file.write_bytes(file.read_bytes()[:-100])
+    return source
+
+
+def write_text(folder: Path) -> Path:
+    (folder / "notes.txt").write_text("no checkpoint")
+    return folder / "notes.txt"
+
+
+SPOILED: dict[Callable[[Path], Path], str] = {
+    spoil_index: "is missing",
+    spoil_index_path: "outside of the folder",
+    duplicate_tensor: "is in model-00001.* and in|is in adapter.* and in",
+    claim_long_header: "a header of",
+    claim_long_tensor: "its place holds others",
+    claim_short_tensor: "its place holds others",
+    repeat_name: "two tensors have one name",
+    hide_code: "weights_only|WeightsUnpickler|Weights only|UnpicklingError",
+    hide_code_in_dcp: "is not part of an index",
+    lose_dcp_file: "is missing",
+    cut_dcp_file: "outside of __0_0",
+    write_text: "neither safetensors nor",
+    lambda folder: folder / "absent": "no such checkpoint",
+}
+
+
+@pytest.mark.parametrize(("spoil", "reason"), SPOILED.items(), ids=lambda value: str(value)[:30])
+def test_spoiled_source_is_refused_with_a_fix(
+    tmp_path: Path,
+    spoil: Callable[[Path], Path],
+    reason: str,
+) -> None:
+    source = spoil(tmp_path)
+    error = refuse("import", source, tmp_path / "url", "--run", "new")
+    assert re.search(reason, error.got), error.got
+    assert error.fix
+    assert not (tmp_path / "touched").exists(), "code of the file ran"
+    assert committed(tmp_path / "url", "new") == []
+
+
+def test_checkpoint_of_another_model_is_refused(tmp_path: Path) -> None:
+    source = write_dcp(tmp_path, make_weights())
+    model = nn.Linear(7, 7)
+    with (
+        pytest.raises(InputError, match="another model"),
+        Checkpointer(tmp_path / "url", {"model": model}, run="r", start_from=source),
+    ):
+        pytest.fail("training began")
+    # The run is still unused: its name can begin from the right place.
+    assert not any((tmp_path / "url").rglob("COMMIT.json"))
+
+
+@pytest.mark.parametrize("form", ["hf", "dcp", "file"])
+def test_export_over_something_is_refused(tmp_path: Path, form: str) -> None:
+    direct.save(tmp_path / "url", {"model": make_weights()})
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "keep").touch()
+    error = refuse("export", tmp_path / "url", "--to", form, "--out", out)
+    assert "exists" in error.what
+    assert [path.name for path in out.iterdir()] == ["keep"]
+
+
+def test_damaged_export_leaves_nothing_behind(tmp_path: Path) -> None:
+    direct.save(tmp_path / "url", {"model": make_weights()})
+    shard = next((tmp_path / "url").rglob("*.bin"))
+    data = bytearray(shard.read_bytes())
+    data[0] ^= 1
+    shard.write_bytes(data)
+    for form in ("hf", "dcp", "file"):
+        with pytest.raises(InputError, match="no checkpoint that verifies"):
+            export_checkpoint(
+                LocalStorage.open(str(tmp_path / "url")),
+                direct.RUN,
+                None,
+                "model/",
+                tmp_path / "out",
+                form,
+            )
+    assert [path.name for path in tmp_path.iterdir()] == ["url"]
+
+
+def train(url: Path, run: str, until: int, **options: Any) -> tuple[int, torch.Tensor]:
+    """Returns the step at which the run began, and its last weights."""
+    torch.manual_seed(len(run))
+    model = nn.Linear(4, 4)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
+    state = {"model": model, "optimizer": optimizer}
+    with Checkpointer(url, state, run=run, every=1, keep=9, tuning=TUNING, **options) as ckpt:
+        first = ckpt.step
+        for step in range(first, until):
+            optimizer.zero_grad()
+            model(torch.randn(2, 4)).square().sum().backward()
+            optimizer.step()
+            ckpt.tick(step + 1)
+            ckpt.wait()
+    return first, model.weight.detach().clone()
+
+
+@pytest.mark.process
+def test_run_begins_from_a_step_of_another_and_resumes_its_own(tmp_path: Path) -> None:
+    _, expected = train(tmp_path, "first", 6)
+    place = f"{tmp_path}/first@3"
+    assert train(tmp_path, "second", 4, start_from=place)[0] == 3
+    begun, weights = train(tmp_path, "second", 6, start_from=place)
+    assert begun == 4, "its own checkpoint comes first"
+    # Random streams come with the state: the branch goes on as the run itself did.
+    assert torch.equal(weights, expected)
+    for wrong, reason in (("first@77", "no checkpoint of this step"), ("absent", "names no")):
+        with pytest.raises(InputError, match=reason):
+            train(tmp_path, "third", 4, start_from=f"{tmp_path}/{wrong}")
+
+
+@pytest.mark.process
+def test_branch_and_back_are_commands(tmp_path: Path) -> None:
+    _, expected = train(tmp_path, "first", 5)
+    invoke("branch", tmp_path, "--run", "first", "--step", 3, "--to", "second")
+    assert committed(tmp_path, "second") == [3]
+    begun, weights = train(tmp_path, "second", 5)
+    assert begun == 3
+    assert torch.equal(weights, expected)
+    assert "has checkpoints" in refuse("branch", tmp_path, "--run", "first", "--to", "second").what
+    error = refuse("back", tmp_path, "--run", "first", "--step", 2)
+    assert error.got == "steps 5, 4, 3"
+    assert "--yes" in error.fix
+    before = fence._newest_number(LocalStorage.open(str(tmp_path)), "first")
+    output = invoke("back", tmp_path, "--run", "first", "--step", 2, "--yes")
+    assert "continues from step 2; deleted steps: 5, 4, 3" in output
+    assert committed(tmp_path, "first") == [2, 1]
+    assert fence._newest_number(LocalStorage.open(str(tmp_path)), "first") == before + 1
+    begun, weights = train(tmp_path, "first", 5)
+    assert begun == 2
+    assert torch.equal(weights, expected)
+
+
+@pytest.mark.process
+def test_folder_that_was_copied_by_hand_has_a_way_out(tmp_path: Path) -> None:
+    _, expected = train(tmp_path, "first", 4)
+    shutil.copytree(tmp_path / "first", tmp_path / "copied")
+    shutil.rmtree(tmp_path / "first")
+    with pytest.raises(InputError, match="branch URL --run copied --to NEW"):
+        train(tmp_path, "copied", 5)
+    invoke("branch", tmp_path, "--run", "copied", "--to", "second")
+    begun, weights = train(tmp_path, "second", 4)
+    assert begun == 4
+    assert torch.equal(weights, expected)
+
+
+PROGRAM = """
+import sys
+from pathlib import Path
+import resource
+from holdfast.checkpoint.interchange.commands import export_checkpoint, import_checkpoint
+from holdfast.checkpoint.interchange import writers
+from holdfast.checkpoint.stores.local import LocalStorage
+import torch.distributed.checkpoint
+import torch._subclasses.fake_tensor
+
+folder = Path(sys.argv[1])
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+storage = LocalStorage.open(str(folder / "url"))
+import_checkpoint(folder / "big.safetensors", storage, "big", entry="model", step=0)
+export_checkpoint(storage, "big", None, "model/", folder / "dcp", "dcp")
+import_checkpoint(folder / "dcp", storage, "again", entry="model", step=0)
+export_checkpoint(storage, "again", None, "model/", folder / "hf", "hf")
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+"""
+BIG_BYTES = 600 << 20
+
+
+@pytest.mark.process
+@pytest.mark.timeout(300)
+def test_memory_does_not_grow_with_the_checkpoint(tmp_path: Path) -> None:
+    """One tensor larger than the bound, in and out in both formats."""
+    tensor = {"dtype": "F32", "shape": [BIG_BYTES // 4096, 1024], "data_offsets": [0, BIG_BYTES]}
+    header = json.dumps({"w": tensor}).encode()
+    path = write_safetensors(tmp_path / "big.safetensors", header, b"")
+    with path.open("r+b") as file:
+        file.seek(8 + len(header) + BIG_BYTES // 2)
+        file.write(b"middle")
+        file.truncate(8 + len(header) + BIG_BYTES)
+    result = subprocess.run(
+        [sys.executable, "-c", PROGRAM, str(tmp_path)],
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    assert int(result.stdout) * 1024 < 300e6, "the goal for 4 GB"
+    assert next((tmp_path / "hf").glob("*.safetensors")).stat().st_size > BIG_BYTES
