@@ -193,8 +193,8 @@ RULES: tuple[Rule, ...] = (
         placement=Placement.SPOT,
         scenario="Training with state sharded over nodes, `sharded: true`",
         reason=(
-            "a loss costs the steps since the newest copy in memory, not an upload interval; the"
-            " others stay and are billed"
+            "a loss costs the steps since the newest copy in memory, not an upload interval; with"
+            " `nodes: 4..8` the others go on, else they stay and are billed"
         ),
         source="infra/decisions/0115",
         when=lambda w: w.kind is Kind.TRAINING and w.sharded and w.nodes >= 2,

@@ -333,7 +333,7 @@ def test_only_a_sharded_gang_that_lacks_a_node_waits_in_place(
     assert in_place_text(job, 0) == text
 
 
-def test_a_gang_with_a_least_number_of_nodes_waits_only_below_it() -> None:
+def test_gang_with_a_range_waits_only_below_its_minimum() -> None:
     job = make_sharded("Running", "Running", "Pending", "Pending")
     job.pod_spec["containers"][0]["command"] += ["--min-nodes", "2", "--", "python", "train.py"]
     assert in_place_text(job, 0) == ""

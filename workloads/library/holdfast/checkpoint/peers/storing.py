@@ -1,4 +1,7 @@
-"""Writes a version that nodes hold in memory to the store, when a gang gives its nodes back."""
+"""Writes a version that nodes hold in memory to the store, when a gang gives its nodes back.
+
+Decision: infra/decisions/0137.
+"""
 
 from collections.abc import Sequence
 

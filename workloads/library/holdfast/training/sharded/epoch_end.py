@@ -1,6 +1,4 @@
-"""How an epoch of a gang that resizes ends: by a loss, or at a step for a notice or a node that
-joins.
-"""
+"""Finds out why an epoch of a sharded gang ends, and keeps its memory until the others have it."""
 
 import time
 from collections.abc import Callable, Mapping

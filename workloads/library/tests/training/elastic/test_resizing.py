@@ -38,7 +38,7 @@ SETTINGS: dict[str, Any] = {
 
 
 @pytest.fixture(scope="module")
-def undisturbed(server: ForkServer, tmp_path_factory: pytest.TempPathFactory) -> dict[int, str]:
+def reference(server: ForkServer, tmp_path_factory: pytest.TempPathFactory) -> dict[int, str]:
     """The digest of each step of a run on two nodes that nothing happens to."""
     options = SETTINGS | {"gate_step": -1, "steps": LONG, "peer_steps": 1000}
     gang = ShardedGang(tmp_path_factory.mktemp("undisturbed"), server, nodes=2, **options)
@@ -49,7 +49,7 @@ def undisturbed(server: ForkServer, tmp_path_factory: pytest.TempPathFactory) ->
 
 
 @pytest.fixture
-def make(make: Make, undisturbed: dict[int, str]) -> Iterator[Make]:
+def make(make: Make, reference: dict[int, str]) -> Iterator[Make]:
     """Makes gangs. Of those that complete, each step has the bits of the undisturbed run."""
     gangs = list[ShardedGang]()
 
@@ -60,7 +60,7 @@ def make(make: Make, undisturbed: dict[int, str]) -> Iterator[Make]:
     yield gang
     for gang in gangs:
         for line in lines(gang) if gang.of("exit") else ():
-            assert line["digest"] == undisturbed[line["step"]], (line, gang.logs())
+            assert line["digest"] == reference[line["step"]], (line, gang.logs())
 
 
 def lines(gang: ShardedGang) -> list[dict[str, Any]]:
@@ -74,7 +74,7 @@ def starts(gang: ShardedGang, size: int) -> list[int]:
     return [line["step"] for line in lines(gang) if line.get("start") and line["size"] == size]
 
 
-def stored_steps(gang: ShardedGang) -> list[int]:
+def list_stored_steps(gang: ShardedGang) -> list[int]:
     return [int(commit.parent.name.removeprefix("step-")) for commit in commits(gang.checkpoints)]
 
 
@@ -110,7 +110,7 @@ def test_the_others_go_on_without_a_lost_node_and_take_its_replacement_in(make: 
     assert survivors.items() <= {place: p.pid for place, p in gang.processes.items()}.items()
 
 
-def test_a_loss_in_the_middle_of_steps_costs_those_since_the_last_copy(make: Make) -> None:
+def test_a_loss_costs_the_steps_since_the_last_copy(make: Make) -> None:
     gang = make(nodes=4, gate_step=-1, steps=LONG, pace_s=0.05)
     gang.start(0, 1, 2, 3)
     gang.until(lambda: any(line["step"] >= 10 for line in lines(gang)))
@@ -201,7 +201,7 @@ def test_a_gang_that_waited_too_long_stores_what_it_holds_and_ends(
         gang.lose(place)
     remaining = set(range(nodes)).difference(lost_places)
     assert {gang.ended(place) for place in remaining} == {EXIT_RETRY}, gang.logs()
-    assert stored_steps(gang) == [GATE], gang.logs()
+    assert list_stored_steps(gang) == [GATE], gang.logs()
     gang.open_gate()
     gang.start(*range(nodes))
     assert {*gang.all_ended()} == {0}, gang.logs()
@@ -214,7 +214,7 @@ def test_nodes_that_all_have_a_notice_store_the_last_step(make: Make) -> None:
     for place in range(3):
         gang.processes[place].send_signal(signal.SIGTERM)
     assert {*gang.all_ended()} == {EXIT_PREEMPTED}, gang.logs()
-    assert stored_steps(gang) == [GATE], gang.logs()
+    assert list_stored_steps(gang) == [GATE], gang.logs()
 
 
 @pytest.mark.parametrize(
