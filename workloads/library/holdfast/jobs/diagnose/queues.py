@@ -41,7 +41,7 @@ def explain_kueue(job: JobSnapshot, cluster: ClusterSnapshot) -> Cause | None:
     blocker = _describe_quota(job, workload, cluster_queue, queue)
     position = f"{place} of {len(line)} waiting in queue {queue}, for {wait_s:.0f} s"
     reason = str(condition(workload, "QuotaReserved").get("reason", ""))
-    action = "wait for its turn, ask for fewer GPUs, or raise the quota in infra/environments"
+    action = "wait for its turn, ask for fewer GPUs, or ask the platform team for a larger quota"
     action = KUEUE_INADMISSIBLE.get(reason, action)
     return Cause(Reason.QUOTA, blocker, action, evidence, position)
 

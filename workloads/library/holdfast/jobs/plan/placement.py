@@ -101,6 +101,21 @@ def _room(machine: MachineType) -> tuple[int, int]:
     return machine.vcpus, machine.memory_gib
 
 
+def list_too_small(all_offers: list[Offer], job: OwnJob) -> list[str]:
+    """Return the capacities that have the job's GPU, and too few of them for all its nodes."""
+    job_gpus = job.gpu_count * job.pods
+    lent_gpus: dict[Capacity, int] = {}
+    for offer in all_offers:
+        if offer.accelerator == job.accelerator and offer.machine.gpus >= job.gpu_count:
+            lent = lent_gpus.get(offer.capacity, 0)
+            lent_gpus[offer.capacity] = max(offer.lent_gpus, lent)
+    return [
+        f"{capacity.value}: {job_gpus} GPUs, and its pool has at most {gpus} at once"
+        for capacity, gpus in lent_gpus.items()
+        if gpus < job_gpus
+    ]
+
+
 def list_fitting(platform: Platform, accelerator: str, gpus: int, nodes: int) -> list[Offer]:
     """Return the machines with at least that many GPUs, the smallest of each capacity.
 
@@ -195,7 +210,12 @@ def place(job: OwnJob, platform: Platform, prices: Table) -> Placed:
     if not usable:
         raise InputError(
             "no capacity for this job",
-            got="; ".join(f"{offer.capacity.value}: {reason}" for offer, reason in refusals),
+            got="; ".join(
+                [
+                    *list_too_small(offers(platform), job),
+                    *(f"{offer.capacity.value}: {reason}" for offer, reason in refusals),
+                ]
+            ),
             allowed="another number of nodes, or GPUs",
             fix="change what the reason names: --nodes, or --set scratch=SIZE",
         )
