@@ -57,7 +57,7 @@ def test_wrong_input_is_refused(text: str, problem: str) -> None:
     assert isinstance(result.exception, InputError) and problem in str(result.exception)
 
 
-def test_the_comment_of_the_page_accepts_a_finding() -> None:
+def test_page_shows_a_comment_that_accepts_a_finding() -> None:
     (comment,) = re.findall(r"# holdfast: ignore\[HF101\] .*", PAGE.read_text())
     accepted = POD.replace("Seconds: 400", f"Seconds: 400  {comment}")
     assert "HF101" not in lint("-", text=accepted).stdout.partition("\n\n")[0]

@@ -19,6 +19,7 @@ _VOLUME = re.compile(
     r"persistent ?volume|storageclass|volume node affinity|max volume count", re.IGNORECASE
 )
 _VERDICT = re.compile(r"^0/(\d+) nodes are available: ([^.]*)")
+_TAINT_IN_BRACES = re.compile(r"\{[^}]*\}")
 _LABEL_VERDICT = "didn't match Pod's node affinity"
 _EXCLUDED_NODES = re.compile(rf"(\d+) node\(s\) (?:{_LABEL_VERDICT}|had untolerated taint)")
 _SCALING = ("FailedScaleUp", "NotTriggerScaleUp", "TriggeredScaleUp")
@@ -208,7 +209,8 @@ def _fits_nowhere(message: str) -> bool:
 
     A real cluster has tainted nodes of its own.
     """
-    verdict = _VERDICT.match(message)
+    # The key of a taint may hold dots: {cloud.google.com/gke-spot: true}.
+    verdict = _VERDICT.match(_TAINT_IN_BRACES.sub("", message))
     if verdict is None or _LABEL_VERDICT not in verdict[2]:
         return False
     excluded = sum(map(int, _EXCLUDED_NODES.findall(verdict[2])))
