@@ -14,7 +14,7 @@ from holdfast.inference.cli import app as batch
 from holdfast.inference.server.cli import app as serve
 from holdfast.jobs.cli import explain, new_job, place, submit, try_
 from holdfast.jobs.control.cli import list_, logs, resume, shell, stop
-from holdfast.lint.cli import lint
+from holdfast.jobs.lint_command import lint
 from holdfast.mover.command import move
 from holdfast.place.cli import churn, prices
 from holdfast.report.command import report
@@ -97,6 +97,7 @@ command(
     lint,
     "holdfast lint manifests",
     "holdfast lint my-run.yaml --platform platform.json --json",
+    "holdfast lint - < manifest.yaml",
     "holdfast lint --rule HF101",
 )
 command(

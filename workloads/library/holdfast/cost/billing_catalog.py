@@ -179,10 +179,7 @@ def _report_two_prices(first: Sku, second: Sku) -> InputError:
         f"two prices of {second.of} {second.part} on {second.capacity.value}",
         got=(f"{first.description!r} at {first.usd} and {second.description!r} at {second.usd}"),
         allowed="one",
-        fix=(
-            "teach workloads/library/holdfast/cost/billing_catalog.py which of the two texts is"
-            " another product"
-        ),
+        fix=("teach holdfast/cost/billing_catalog.py which of the two texts is another product"),
     )
 
 
@@ -227,10 +224,7 @@ def _usd(sku: Mapping[str, Any], unit: str) -> float:
             f"SKU {sku['skuId']} {sku['description']}",
             got=f"unit {expression['usageUnit']}",
             allowed=unit,
-            fix=(
-                "the catalog changed its unit; convert it in"
-                " workloads/library/holdfast/cost/billing_catalog.py"
-            ),
+            fix=("the catalog changed its unit; convert it in holdfast/cost/billing_catalog.py"),
         )
     price = expression["tieredRates"][-1]["unitPrice"]
     return round(int(price.get("units", 0)) + int(price.get("nanos", 0)) / 1e9, 9)

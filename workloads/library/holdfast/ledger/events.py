@@ -56,7 +56,7 @@ def read_folder(folder: Path) -> Reading:
             "no event files",
             got=f"{folder} ({problem})",
             allowed="a folder with *.jsonl files of event lines",
-            fix="use the folder in HOLDFAST_EVENTS; make demo writes out/demo/events",
+            fix="use the folder in HOLDFAST_EVENTS; `holdfast demo` writes out/demo/events",
         )
     reading = Reading()
     for path in files:

@@ -4,12 +4,14 @@ Nothing here prints, and no rule sees a file.
 """
 
 import re
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
-from holdfast.lint.document import Document, load_text, make_unread, read
+from holdfast.lint.document import MAX_FILE_BYTES, Document, load_text, make_unread, read
 from holdfast.lint.finding import Finding, Hit, Severity
 from holdfast.lint.ignores import Ignore, apply, parse_annotations, parse_comments
 from holdfast.lint.object_index import ObjectIndex
@@ -26,6 +28,7 @@ SUFFIXES = (".yaml", ".yml", ".json")
 SKIPPED_FOLDERS = {"node_modules", "__pycache__", "cdktf.out"}
 # Hits of one rule about one object: a flood hides what else is wrong.
 MAX_HITS = 100
+MAX_INPUT_CHARACTERS = 4 * MAX_FILE_BYTES + 1
 _DIRECTIVE = re.compile(r"^#\s*holdfast:\s*environment=(\S+)\s*$", re.MULTILINE)
 # Linter's own findings about text that is not judged.
 _TROUBLES = {
@@ -36,12 +39,20 @@ _TROUBLES = {
 }
 
 
+RenderJob = Callable[[Any, str, PlatformDocument], str]
+"""Takes the document of a job file, its path and its platform."""
+STANDARD_INPUT = Path("-")
+JOB_SCHEMA = "holdfast.job/"
+
+
 @dataclass(frozen=True, kw_only=True)
 class Options:
     platforms: Sequence[PlatformDocument] = ()
     """A file is judged by the one that its `# holdfast: environment=NAME` line names, else by the
     first; none given: each file by the nearest platform.json.
     """
+    render: "RenderJob | None" = None
+    """Makes the manifest of a job file, which is judged instead of it; None: no file is one."""
     default: Callable[[], PlatformDocument] | None = None
     """Gives the platform of a file without a platform.json at or above its folder."""
 
@@ -87,7 +98,7 @@ def collect(paths: Iterable[Path]) -> list[Path]:
     for path in paths:
         if path.is_dir():
             files.update(dict.fromkeys(sorted(_walk(path))))
-        elif path.exists():
+        elif path.exists() or path == STANDARD_INPUT:
             files[path] = None
         else:
             raise InputError(
@@ -120,6 +131,8 @@ def lint_texts(texts: dict[str, str], options: Options) -> Report:
 
 
 def _load_file(path: Path) -> File:
+    if path == STANDARD_INPUT:
+        return parse_text("standard input", sys.stdin.read(MAX_INPUT_CHARACTERS))
     try:
         text = load_text(path)
     except (OSError, UnicodeDecodeError) as error:
@@ -142,12 +155,24 @@ def judge(files: list[File], options: Options) -> Report:
     report = Report(files=len(files))
     groups: dict[str, tuple[PlatformDocument, list[File]]] = {}
     for file, platform in zip(files, _choose_platforms(files, options), strict=True):
+        file = _render_job(file, platform, options)
         _, group_files = groups.setdefault(str(platform), (platform, []))
         group_files.append(file)
     for platform, group_files in groups.values():
         _judge_environment(group_files, Platform(platform), report)
     report.findings.sort(key=_sort_key)
     return report
+
+
+def _render_job(file: File, platform: PlatformDocument, options: Options) -> File:
+    """Returns the manifest of a job file as a file of its own, and any other file as it is."""
+    if options.render is None or not file.documents:
+        return file
+    body = file.documents[0].value
+    schema = body.get("schema") if isinstance(body, dict) else None
+    if not str(schema).startswith(JOB_SCHEMA):
+        return file
+    return parse_text(f"{file.path} as rendered", options.render(body, file.path, platform))
 
 
 def _sort_key(finding: Finding) -> tuple[str, int, int, str]:
@@ -172,7 +197,7 @@ def _choose_platforms(files: list[File], options: Options) -> Iterator[PlatformD
                 "no platform document found",
                 got=f"no {codec.FILE} at or above {file.path}",
                 allowed="the document of a platform",
-                fix="--platform FILE; python -m infra describe ENV writes it",
+                fix="--platform FILE with the document of your platform team, or a kubeconfig of its cluster",
             )
         yield _choose_platform(file, platforms)
 

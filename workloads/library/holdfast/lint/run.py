@@ -3,22 +3,36 @@
 import os
 import sys
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 from holdfast.lint import formats
-from holdfast.lint.engine import Options, Report, lint
+from holdfast.lint.engine import Options, RenderJob, Report, lint
 from holdfast.lint.finding import Severity
 from holdfast.platform import Platform, read
 from holdfast.support.errors import InputError
 from holdfast.support.progress import working
 
 
-def run(paths: Sequence[Path], platforms: Sequence[Path], *, as_json: bool) -> bool:
-    """Prints the report. Returns whether there are errors or warnings."""
+def run(
+    paths: Sequence[Path],
+    platforms: Sequence[Path],
+    render: RenderJob | None = None,
+    *,
+    as_json: bool,
+    context: str = "",
+) -> bool:
+    """Prints the report. Returns whether there are errors or warnings.
+
+    render: makes the manifest of a job file. context: names the cluster in the kubeconfig.
+    """
     # A document that cannot be read is rejected before anything is judged.
     documents = [read(path) for path in platforms]
-    options = Options(platforms=documents, default=_get_cluster_platform)
+    options = Options(
+        platforms=documents,
+        default=partial(_get_cluster_platform, context),
+        render=render,
+    )
     with working("lint"):
         report = lint(paths, options)
     _require_objects(report, paths)
@@ -31,12 +45,12 @@ def run(paths: Sequence[Path], platforms: Sequence[Path], *, as_json: bool) -> b
 
 
 @cache
-def _get_cluster_platform() -> Platform:
+def _get_cluster_platform(context: str) -> Platform:
     """Returns the platform of the cluster, for files without a document near them."""
     from holdfast.clients.api import Api
     from holdfast.platform.cluster import choose
 
-    return choose(Api(), None)
+    return choose(Api(None, context), None)
 
 
 def _require_objects(report: Report, paths: Sequence[Path]) -> None:

@@ -70,7 +70,7 @@ def no_document(got: str) -> InputError:
         "the cluster has no platform document",
         got=got,
         allowed="a cluster to which the platform was applied",
-        fix="the platform team runs make apply ENV=NAME",
+        fix="choose another context with --context, or ask the platform team to apply the platform",
     )
 
 

@@ -17,8 +17,8 @@ from holdfast.support.errors import InputError
 
 FILE = "platform.json"
 MAX_BYTES = 1_000_000  # the bound of a ConfigMap
-_WRITE = "python -m infra describe ENV writes one"
-_REWRITE = "do not edit it by hand: python -m infra describe ENV writes it"
+_WRITE = "leave --platform out: commands read the document of the cluster"
+_REWRITE = "do not edit it by hand: take the document that your platform team wrote"
 NAMES: dict[type, str] = {
     str: "a string",
     int: "a whole number",
@@ -72,7 +72,7 @@ def _reject_schema(source: str, schema: object) -> InputError:
     if int(number) > int(own_number):
         fix = f"pip install -U {DISTRIBUTION}, or the wheel that the platform pins"
     else:
-        fix = f"raise the platform's pin of {DISTRIBUTION}, then make apply"
+        fix = f"ask the platform team to write it again with this release of {DISTRIBUTION}"
     return InputError(
         f"{source}: schema",
         got=schema,

@@ -306,8 +306,8 @@ class Platform:
             got=run,
             allowed=", ".join(item.name for item in self.runs),
             fix=(
-                f'submit it in the namespace of a team, or the platform team adds Run(name="{run}")'
-                f" to storage.runs of {self.name}, then make deploy and make apply"
+                f'submit it in the namespace of a team, or ask the platform team to add Run(name="{run}")'
+                f" to storage.runs of {self.name}"
             ),
         )
 

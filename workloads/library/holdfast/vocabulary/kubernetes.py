@@ -58,7 +58,7 @@ KUEUE_METRICS = (KUEUE_ADMISSION_WAIT, KUEUE_PENDING)
 # last until a person acts. Older versions and a closed gate say Inadmissible.
 KUEUE_INADMISSIBLE = {
     "NoMatchingFlavor": "correct nodeSelector and tolerations, or submit to another queue",
-    "ExceedsMaxQuota": "ask for less, or raise the quota in infra/environments",
+    "ExceedsMaxQuota": "ask for less, or ask the platform team for a larger quota",
     "Misconfigured": "correct the queue's name or the queue",
     "Suspended": "ask who stopped the queue",
     "Inadmissible": "correct the job or the queue",

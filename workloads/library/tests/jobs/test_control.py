@@ -1,4 +1,4 @@
-"""What `logs`, `stop` and `shell` make of what the API server says, and the flags of all commands."""
+"""Tests of `logs`, `stop` and `shell` without a cluster, and of the flags of all commands."""
 
 import json
 import tomllib
@@ -67,7 +67,7 @@ WAITS = {"state": {"waiting": {"reason": "ContainerCreating"}}}
         (Selection(previous=True), [("a-0-old", False), ("a-1", True)]),
     ],
 )
-def test_newest_attempt_of_each_index_is_read(
+def test_each_index_shows_its_newest_attempt(
     selection: Selection, expected: list[tuple[str, bool]]
 ) -> None:
     job = make_job(
@@ -121,7 +121,7 @@ def test_a_command_in_a_pod_ends_with_its_code() -> None:
         read_exit_code(b"")
 
 
-def test_the_version_is_that_of_the_distribution() -> None:
+def test_package_and_distribution_have_one_version() -> None:
     version = tomllib.loads(PROJECT.read_text())["project"]["version"]
     assert holdfast.__version__ == version
     printed = CliRunner().invoke(app, ["--version"])

@@ -44,8 +44,8 @@ CASES: dict[str, tuple[dict[str, str], str, str]] = {
     ),
     "role that was not pushed": (
         {"--image": "trainer"},
-        "image digests of example",
-        "make images ENV=example",
+        "example has no image trainer yet",
+        "push the image trainer",
     ),
     "image that the policy refuses": (
         {"--platform": PROD},
@@ -71,7 +71,7 @@ CASES: dict[str, tuple[dict[str, str], str, str]] = {
     "document that is not there": (
         {"--platform": "exmaple.json"},
         "no platform document",
-        "infra describe",
+        "document of the cluster",
     ),
 }
 
@@ -164,9 +164,9 @@ def test_a_checkpoint_folder_without_write_access_is_refused(gcloud: Gcloud) -> 
 
 def test_a_role_is_the_image_that_was_pushed_for_the_environment() -> None:
     context = RenderContext(load("example"))
-    with pytest.raises(InputError, match="make images ENV=example"):
+    with pytest.raises(InputError, match="ask the platform team to push the image trainer"):
         external_checks.resolve("trainer", context)
-    with pytest.raises(InputError, match="fix: make operators-pin ENV=example"):
-        context.require_digests(["cloud-sql-proxy"])
+    with pytest.raises(InputError, match="ask the platform team to push the image cloud-sql-proxy"):
+        external_checks.require_pushed("cloud-sql-proxy", context.platform)
     pushed = RenderContext(with_images("example", "trainer"))
     assert external_checks.resolve("trainer", pushed).endswith(f"/trainer@sha256:{'a' * 64}")

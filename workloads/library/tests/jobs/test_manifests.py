@@ -142,7 +142,7 @@ def test_secrets_are_refused_where_no_add_on_would_mount_them() -> None:
     with pytest.raises(InputError) as refused:
         pod_parts.provider_class(own(secrets={"HF_TOKEN": "hf/3"}), RenderContext(off))
     assert "hf/3, with the add-on off in example" in refused.value.got
-    assert "secret_manager=True" in refused.value.fix and "make deploy" in refused.value.fix
+    assert "set security.secret_manager of example" in refused.value.fix
     assert pod_parts.provider_class(own(), RenderContext(off)) is None
 
 

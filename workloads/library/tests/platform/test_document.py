@@ -61,33 +61,41 @@ EDITS: dict[str, tuple[Edit, str, str]] = {
     "an older schema": (
         lambda d: d.update(schema="holdfast.platform/0"),
         "schema",
-        "raise the platform's pin",
+        "ask the platform team",
     ),
     "another schema": (
         lambda d: d.update(schema="holdfast.job/1"),
         "is no platform document",
-        "infra describe",
+        "document of the cluster",
     ),
-    "no schema": (lambda d: d.pop("schema"), "is no platform document", "infra describe"),
-    "a field that is missing": (lambda d: d.pop("cluster"), "no cluster", "infra describe"),
-    "a field that is unknown": (lambda d: d.update(color="red"), "unknown color", "infra describe"),
+    "no schema": (lambda d: d.pop("schema"), "is no platform document", "document of the cluster"),
+    "a field that is missing": (
+        lambda d: d.pop("cluster"),
+        "no cluster",
+        "your platform team wrote",
+    ),
+    "a field that is unknown": (
+        lambda d: d.update(color="red"),
+        "unknown color",
+        "your platform team wrote",
+    ),
     "a number in quotes": (
         lambda d: d["pools"][0].update(max_nodes="3"),
         "pools[0].max_nodes",
-        "infra describe",
+        "your platform team wrote",
     ),
     "true for a number": (
         lambda d: d["pools"][0].update(max_nodes=True),
         "pools[0].max_nodes",
-        "infra describe",
+        "your platform team wrote",
     ),
     "a capacity that is unknown": (
         lambda d: d["pools"][0].update(capacity="spott"),
         "pools[0].capacity",
         "spot",
     ),
-    "null for an object": (lambda d: d.update(network=None), "network", "infra describe"),
-    "a list for a map": (lambda d: d.update(buckets=["a"]), "buckets", "infra describe"),
+    "null for an object": (lambda d: d.update(network=None), "network", "your platform team wrote"),
+    "a list for a map": (lambda d: d.update(buckets=["a"]), "buckets", "your platform team wrote"),
 }
 
 

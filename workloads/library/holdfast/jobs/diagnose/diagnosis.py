@@ -10,15 +10,21 @@ from collections.abc import Iterator
 from holdfast.clients.api import Object
 from holdfast.jobs.diagnose import cluster_snapshot, queues
 from holdfast.jobs.diagnose.cluster_snapshot import ClusterSnapshot
+from holdfast.jobs.diagnose.ending_pods import explain_deletion, explain_silent_node
 from holdfast.jobs.diagnose.failures import Losses, explain_failure
 from holdfast.jobs.diagnose.job_snapshot import (
     JobSnapshot,
     condition,
     disruption,
+    is_ending,
     list_container_statuses,
+    runs_since_s,
 )
 from holdfast.jobs.diagnose.reasons import Cause, Reason, brief, describe
 from holdfast.jobs.diagnose.unscheduled import explain_refusal, explain_unscheduled
+
+RECOVERED_S = 600.0
+"""Time after which a restarted program has recovered from its crash."""
 
 
 def find_cause(job: JobSnapshot, cluster: ClusterSnapshot) -> Cause:
@@ -28,7 +34,9 @@ def find_cause(job: JobSnapshot, cluster: ClusterSnapshot) -> Cause:
         _explain_hold,
         explain_refusal,
         _explain_stuck,
+        explain_silent_node,
         explain_unscheduled,
+        explain_deletion,
         _explain_crash,
         _explain_back_off,
         _explain_start,
@@ -43,14 +51,14 @@ def find_cause(job: JobSnapshot, cluster: ClusterSnapshot) -> Cause:
     )
     return Cause(
         Reason.NONE,
-        "nothing: all its pods run",
+        f"nothing: all its pods run{_describe_history(job)}",
         action,
         f"kubectl get pods -n {job.namespace} -o wide",
     )
 
 
 def describe_state(job: JobSnapshot, losses: Losses) -> str:
-    running = len(job.phase("Running"))
+    running = sum(not is_ending(pod) for pod in job.phase("Running"))
     if job.finished:
         state = job.finished
     elif job.suspended:
@@ -102,8 +110,20 @@ def _resume_command(job: JobSnapshot) -> str:
     return f"holdfast resume {job.name}"
 
 
-def _explain_crash(job: JobSnapshot, _: ClusterSnapshot) -> Cause | None:
-    """Explain a crash by its pods, or by the count of a JobSet, whose restart deletes the pods."""
+def _describe_history(job: JobSnapshot) -> str:
+    """Return the last crash of a job that has recovered from it, or an empty text."""
+    failure = explain_failure(job)
+    return f"; it has recovered from {failure.blocker}" if failure else ""
+
+
+def _explain_crash(job: JobSnapshot, cluster: ClusterSnapshot) -> Cause | None:
+    """Explain a crash by its pods, or by the count of a JobSet, whose restart deletes the pods.
+
+    Pods that have all run for long show that an earlier crash is over.
+    """
+    since_s = runs_since_s(job)
+    if since_s is not None and cluster.taken_s - since_s >= RECOVERED_S:
+        return None
     failure = explain_failure(job)
     restarts = int(job.status.get("restartsCountTowardsMax", 0))
     if failure or not restarts:

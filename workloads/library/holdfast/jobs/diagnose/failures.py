@@ -7,7 +7,7 @@ asks the cluster.
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from holdfast.clients.api import Object
@@ -26,6 +26,8 @@ from holdfast.vocabulary.kubernetes import (
 )
 
 _BUCKET_SIDECAR = "gke-gcsfuse-sidecar"
+# Reasons of Kueue that stop a job whose nodes are sound.
+_QUEUE_EVICTIONS = ("Preempted", "PodsReadyTimeout", "AdmissionCheck", "ClusterQueueStopped")
 _PRESSURE = "Evicted"  # the kubelet's reason for a pod that it removed for memory or disk
 
 
@@ -154,6 +156,29 @@ def losses(job: JobSnapshot, events: Iterable[Object] = (), notices: int = 0) ->
 
     notices: times that the job stopped cleanly after a notice, by its own event lines.
     """
+    counted = _count_losses(job, events, notices)
+    # Kueue suspends a job that it preempts: its pods are deleted, and no controller counts them.
+    queue_evictions = _count_queue_evictions(job.workload)
+    if not queue_evictions:
+        return counted
+    evicted = counted.evicted
+    if evicted.exact:
+        return counted._replace(evicted=replace(evicted, number=evicted.number + queue_evictions))
+    number = max(evicted.number, queue_evictions)
+    return counted._replace(evicted=replace(evicted, number=number))
+
+
+def _count_queue_evictions(workload: Object | None) -> int:
+    """Count the times that Kueue stopped the job; a stop by a person is not an eviction."""
+    statistics = (workload or {}).get("status", {}).get("schedulingStats") or {}
+    total = 0
+    for eviction in statistics.get("evictions") or ():
+        if eviction["reason"] in _QUEUE_EVICTIONS:
+            total += int(eviction["count"])
+    return total
+
+
+def _count_losses(job: JobSnapshot, events: Iterable[Object], notices: int) -> Losses:
     if job.kind == "JobSet":
         return _count_jobset(job)
     if job.kind == "Deployment":

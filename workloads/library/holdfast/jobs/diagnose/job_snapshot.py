@@ -121,7 +121,8 @@ class JobSnapshot:
     @property
     def missing_places(self) -> list[int]:
         """The places of a sharded gang for whose pods the other pods wait."""
-        pods = self.phase("Running") + self.phase("Succeeded")
+        running = [pod for pod in self.phase("Running") if not is_ending(pod)]
+        pods = running + self.phase("Succeeded")
         if not pods or not self.sharded or self.finished:
             return []
         if self.min_nodes <= len(pods) < self.size:
@@ -251,6 +252,29 @@ def _find_newest(jobs: list[JobSnapshot], run: str) -> list[JobSnapshot]:
     return list({job.namespace: job for job in run_jobs}.values())
 
 
+def is_ending(pod: Object) -> bool:
+    """Return whether the pod is being deleted; on a silent node it stays `Running` for long."""
+    return "deletionTimestamp" in pod["metadata"]
+
+
+def runs_since_s(job: JobSnapshot) -> float | None:
+    """Return the Unix time since which all pods of the job have run.
+
+    Returns None while one of them does not run, is being deleted, or waits for its container.
+    """
+    starts: list[float] = []
+    for pod in job.phase("Running"):
+        if is_ending(pod):
+            return None
+        for status in pod["status"].get("containerStatuses") or ():
+            running = status.get("state", {}).get("running")
+            if running is None:
+                return None
+            starts.append(when(running.get("startedAt") or pod["status"]["startTime"]))
+    is_whole = len(job.phase("Running")) >= job.wanted > 0
+    return max(starts) if is_whole and starts else None
+
+
 def get_place(pod: Object) -> int:
     """Return the pod's index in its Job, or -1 if it has none."""
     return int(pod["metadata"].get("annotations", {}).get(kubernetes.ANNOTATION_INDEX, -1))
@@ -268,6 +292,8 @@ def loss_time_s(job: JobSnapshot, place: int) -> float | None:
     for pod in pods:
         if pod in job.phase("Failed"):
             disruption_time = condition(pod, "DisruptionTarget").get("lastTransitionTime")
+        elif is_ending(pod):
+            times.append(when(pod["metadata"]["deletionTimestamp"]))
         elif pod in job.phase("Pending"):
             times.append(when(pod["metadata"]["creationTimestamp"]))
     if disruption_time:

@@ -41,9 +41,23 @@ def explain_kueue(job: JobSnapshot, cluster: ClusterSnapshot) -> Cause | None:
     blocker = _describe_quota(job, workload, cluster_queue, queue)
     position = f"{place} of {len(line)} waiting in queue {queue}, for {wait_s:.0f} s"
     reason = str(condition(workload, "QuotaReserved").get("reason", ""))
-    action = "wait for its turn, ask for fewer GPUs, or raise the quota in infra/environments"
+    action = "wait for its turn, ask for fewer GPUs, or ask the platform team for a larger quota"
     action = KUEUE_INADMISSIBLE.get(reason, action)
+    eviction = _describe_eviction(workload)
+    if eviction:
+        blocker = f"{eviction}; {blocker}"
+        action = f"{action}; it resumes from its newest checkpoint"
     return Cause(Reason.QUOTA, blocker, action, evidence, position)
+
+
+def _describe_eviction(workload: Object) -> str:
+    """Return why Kueue stopped a job that ran, or an empty text if it has not started yet."""
+    if not has_condition(workload, "Evicted"):
+        return ""
+    eviction = condition(workload, "Evicted")
+    reason = eviction.get("reason", "Evicted")
+    message = brief(str(eviction.get("message", "")))
+    return f"Kueue stopped it {eviction.get('lastTransitionTime', '?')} ({reason}): {message}"
 
 
 def _describe_quota(

@@ -19,6 +19,7 @@ _VOLUME = re.compile(
     r"persistent ?volume|storageclass|volume node affinity|max volume count", re.IGNORECASE
 )
 _VERDICT = re.compile(r"^0/(\d+) nodes are available: ([^.]*)")
+_TAINT_IN_BRACES = re.compile(r"\{[^}]*\}")
 _LABEL_VERDICT = "didn't match Pod's node affinity"
 _EXCLUDED_NODES = re.compile(rf"(\d+) node\(s\) (?:{_LABEL_VERDICT}|had untolerated taint)")
 _SCALING = ("FailedScaleUp", "NotTriggerScaleUp", "TriggeredScaleUp")
@@ -47,7 +48,7 @@ _SCALE_UPS = (
     _ScaleUp(
         r"max (node group size|cluster limit|limit) reached|no\.scale\.up\.nap.*limit",
         Reason.POOL_LIMIT,
-        "wait for another job to end, or raise the pool's maximum in infra/environments",
+        "wait for another job to end, or ask the platform team to raise the pool's maximum",
     ),
     _ScaleUp(r"triggered scale-up: ", Reason.SCALE_UP, "wait: a GPU node takes minutes to come up"),
 )
@@ -151,7 +152,7 @@ def _explain_taint(waiting: _Waiting) -> Cause | None:
     if waiting.fit.blocking_taint is None:
         return None
     taint, nodes = waiting.fit.blocking_taint
-    action = "use the manifest of this pool: `python -m workloads render`"
+    action = "tolerate the taint, or select another pool: `holdfast new-job` writes both as the pool needs"
     return waiting.make_cause(Reason.TAINT, f"{nodes} nodes have the taint {taint}", action)
 
 
@@ -192,8 +193,8 @@ def _explain_flex_node(waiting: _Waiting) -> Cause | None:
 def _explain_selector(waiting: _Waiting) -> Cause | None:
     """Explain labels that no node has, or an affinity, which only the scheduler has judged."""
     action = (
-        "compare the selector with `python -m infra outputs`; a pool at 0 nodes scales up within"
-        " minutes"
+        "compare the selector with `kubectl get nodes --show-labels`; a pool at 0 nodes scales up"
+        " within minutes"
     )
     if not waiting.fit.selected:
         blocker = f"no node matches {waiting.fit.selector}"
@@ -208,7 +209,8 @@ def _fits_nowhere(message: str) -> bool:
 
     A real cluster has tainted nodes of its own.
     """
-    verdict = _VERDICT.match(message)
+    # The key of a taint may hold dots: {cloud.google.com/gke-spot: true}.
+    verdict = _VERDICT.match(_TAINT_IN_BRACES.sub("", message))
     if verdict is None or _LABEL_VERDICT not in verdict[2]:
         return False
     excluded = sum(map(int, _EXCLUDED_NODES.findall(verdict[2])))
@@ -257,7 +259,7 @@ class Refusal(NamedTuple):
 
 
 _QUOTA_EVIDENCE = "kubectl describe resourcequota -n {namespace} {name}"
-_MISSING = "apply the platform's manifests (`make apply ENV=NAME`), or correct "
+_MISSING = "ask the platform team to apply the platform again, or correct "
 REFUSALS = (
     Refusal(
         r"exceeded quota: (?P<name>[^,]+), requested: (?P<asked>.+), used: (?P<used>.+), limited:"

@@ -100,13 +100,24 @@ def _require_type(name: str, value: Any, kind: str) -> None:
     """
     if _has_type(value, kind):
         return
-    phrases = {"array": "a list of texts", "object": "texts by name"}
+    allowed, fix = _TYPE_WORDS[kind]
     raise InputError(
         name,
         got=f"{value!r}"[:120],
-        allowed=phrases.get(kind, f"a value of type {kind}"),
-        fix="put numbers and words like yes in quotes",
+        allowed=allowed,
+        fix=fix,
     )
+
+
+_TYPE_WORDS = {
+    "string": ("a text", "put it in quotes: numbers, dates and words like yes are no texts"),
+    "boolean": ("true or false", "write true or false, without quotes"),
+    "integer": ("a whole number", "write the number alone, without quotes and unit"),
+    "number": ("a number", "write the number alone, without quotes and unit"),
+    "array": ("a list of texts", "write each text on a line of its own that begins with `- `"),
+    "object": ("texts by name", "write NAME: TEXT on a line of its own for each, indented"),
+}
+"""JSON type -> what is allowed, and how to write it."""
 
 
 def _has_type(value: Any, kind: str) -> bool:

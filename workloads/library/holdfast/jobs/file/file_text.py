@@ -23,10 +23,9 @@ from holdfast.vocabulary.capacity import Capacity
 SCHEMA = "holdfast.job/1"
 CHECKPOINT_H = 30 / 3600  # what a save blocks, until the job has shown what it does
 ALWAYS = ("name", "environment", "image", "command", "gpus", "nodes", "capacity")
-SCHEMA_FILE = "workloads/library/holdfast/jobs/file/job.schema.json"
-RENDER_COMMAND = "`python -m workloads render` writes manifests with jobs"
+SCHEMA_FILE = str(Path(__file__).with_name("job.schema.json"))
+WRITE_COMMAND = "`holdfast new-job NAME --image IMAGE -- COMMAND` writes a job file"
 _HEAD = f"""\
-# yaml-language-server: $schema={SCHEMA_FILE}
 # `holdfast submit FILE` shows the price of this job and starts it.
 schema: {SCHEMA}
 """
@@ -100,10 +99,10 @@ def parse(document: dict[str, Any], source: str) -> OwnJob:
         required = [name for name, field in schema_fields.items() if _is_required(field)]
         missing = [name for name in required if name not in values]
         raise InputError(
-            f"{source}: a field is missing",
-            got=error,
-            allowed=", ".join(missing),
-            fix="add it",
+            f"{source}: {'a field is' if len(missing) == 1 else 'fields are'} missing",
+            got=f"no {', no '.join(missing)}",
+            allowed=f"a file with {', '.join(required)}",
+            fix=f"add {', '.join(missing)}; `holdfast new-job` writes a whole file",
         ) from error
 
 
@@ -249,7 +248,7 @@ def _unreadable(path: Path, reason: str) -> InputError:
         "manifest cannot be read",
         got=f"{path}: {reason}",
         allowed="a YAML file",
-        fix="give a rendered file",
+        fix="correct it there, or write it again",
     )
 
 
@@ -260,7 +259,7 @@ def _no_such_file(path: Path) -> InputError:
         "no such manifest",
         got=path,
         allowed=", ".join(files[:6]) or "a YAML file",
-        fix=f"did you mean {matches[0]}?" if matches else RENDER_COMMAND,
+        fix=f"did you mean {matches[0]}?" if matches else WRITE_COMMAND,
     )
 
 

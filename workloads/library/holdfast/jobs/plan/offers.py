@@ -76,6 +76,21 @@ def list_offers(platform: Platform) -> list[Offer]:
     return [*_list_pool_offers(platform), *_list_auto_provisioning(platform)]
 
 
+def list_too_small(platform: Platform, job: OwnJob) -> list[str]:
+    """Return the capacities that have the job's GPU, and too few of them for all its nodes."""
+    job_gpus = job.gpu_count * job.pods
+    lent_gpus: dict[Capacity, int] = {}
+    for offer in list_offers(platform):
+        if offer.accelerator == job.accelerator and offer.machine.gpus >= job.gpu_count:
+            lent = lent_gpus.get(offer.capacity, 0)
+            lent_gpus[offer.capacity] = max(offer.lent_gpus, lent)
+    return [
+        f"{capacity.value}: {job_gpus} GPUs, and its pool has at most {gpus} at once"
+        for capacity, gpus in lent_gpus.items()
+        if gpus < job_gpus
+    ]
+
+
 def _list_pool_offers(platform: Platform) -> Iterator[Offer]:
     """Yield an offer for each class of pools, except flex-start groups.
 

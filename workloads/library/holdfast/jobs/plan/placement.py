@@ -19,6 +19,7 @@ from holdfast.jobs.plan.offers import (
     find_cpu_offer,
     list_fitting,
     list_offers,
+    list_too_small,
     refuse,
 )
 from holdfast.place import advice, recommendation
@@ -144,7 +145,12 @@ def _make_case(job: OwnJob, platform: Platform, prices: Table) -> _Case:
     if not usable:
         raise InputError(
             "no capacity for this job",
-            got="; ".join(f"{offer.capacity.value}: {text}" for offer, text in refusals.items()),
+            got="; ".join(
+                [
+                    *list_too_small(platform, job),
+                    *(f"{offer.capacity.value}: {text}" for offer, text in refusals.items()),
+                ]
+            ),
             allowed="another number of nodes, or GPUs",
             fix="change what the reason names: --nodes, or --set scratch=SIZE",
         )

@@ -183,10 +183,7 @@ def _require_add_on(job: OwnJob, platform: Platform) -> None:
             "secrets by reference need GKE's Secret Manager add-on",
             got=f"{secrets}, with the add-on off in {platform.name}",
             allowed="an environment with security.secret_manager",
-            fix=(
-                f"the platform team sets secret_manager=True in Security of {platform.name}, then"
-                " make deploy"
-            ),
+            fix=f"ask the platform team to set security.secret_manager of {platform.name}",
         )
 
 

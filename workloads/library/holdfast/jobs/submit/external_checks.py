@@ -144,6 +144,19 @@ def _member(job: OwnJob, platform: Platform) -> str:
     return f"principal://{platform.pod_identities}/subject/ns/{job.home}/sa/{account}"
 
 
+def require_pushed(image: str, platform: Platform) -> None:
+    """Raise InputError if the platform has not pushed one of its own images yet."""
+    if image in platform.images:
+        return
+    pushed = sorted(set(platform.images) & set(ROLES))
+    raise InputError(
+        f"{platform.name} has no image {image} yet",
+        got=image,
+        allowed=", ".join([*pushed, "NAME@sha256:DIGEST"]),
+        fix=f"ask the platform team to push the image {image}, or give one of yours by digest",
+    )
+
+
 _BY_DIGEST = re.compile(r"[a-z0-9][a-z0-9._:/-]{0,254}@sha256:[0-9a-f]{64}")
 
 
@@ -153,7 +166,7 @@ def resolve(image: str, context: RenderContext) -> str:
     Raises InputError if it has no digest, or if the cluster would refuse it.
     """
     if image in ROLES:
-        context.require_digests([image])
+        require_pushed(image, context.platform)
         image = context.image(image)
     elif not _BY_DIGEST.fullmatch(image):
         raise InputError(

@@ -30,6 +30,7 @@ from holdfast.vocabulary.capacity import Capacity
 from holdfast.vocabulary.environment import ENV_CHECKPOINTS, ENV_RUN
 from holdfast.vocabulary.exit_codes import EXIT_STOPPED
 from holdfast.vocabulary.job_identity import run_name
+from holdfast.vocabulary.roles import ROLES
 
 LOSSES = {
     OnNotice.DRAIN: (
@@ -60,20 +61,14 @@ def prepare(job: OwnJob, platform: Platform, folder: Path = Path()) -> Prepared:
 
     folder: that of the job file, from which its source is named. Raises InputError, and Stopped for a job of another environment.
     """
-    if job.environment != platform.name:
-        raise Stopped(
-            f"{job.name} is a job of another environment",
-            got=job.environment,
-            allowed=str(platform),
-            fix="choose the cluster of its environment, or change `environment` in its file",
-        )
+    require_environment(job, platform)
     _require_home(job, platform)
     _require_prefixes(job, platform)
     context = RenderContext(platform)
     placed = placement.place(job, platform, prices.load())
     pinned = replace(job, image=external_checks.resolve(job.image, context))
     if job.predictor and platform.database:
-        context.require_digests([database.PROXY])
+        external_checks.require_pushed(database.PROXY, platform)
     archive = None
     if job.source:
         # As text: the folder of the job file may not exist yet.
@@ -103,6 +98,29 @@ def prepare(job: OwnJob, platform: Platform, folder: Path = Path()) -> Prepared:
     )
 
 
+def render(job: OwnJob, platform: Platform) -> str:
+    """Return the manifest of a job, without a look at its image, its buckets and its secrets."""
+    require_environment(job, platform)
+    _require_home(job, platform)
+    context = RenderContext(platform)
+    image = context.image(job.image) if job.image in ROLES else job.image
+    placed = placement.place(job, platform, prices.load())
+    return manifests.text(
+        platform.name, manifests.bodies(replace(job, image=image), context, placed)
+    )
+
+
+def require_environment(job: OwnJob, platform: Platform) -> None:
+    """Raise Stopped if the job is one of another environment."""
+    if job.environment != platform.name:
+        raise Stopped(
+            f"{job.name} is a job of another environment",
+            got=job.environment,
+            allowed=str(platform),
+            fix="choose the cluster of its environment, or change `environment` in its file",
+        )
+
+
 def _require_home(job: OwnJob, platform: Platform) -> None:
     """Raise InputError if no team has the namespace, or if the run trains in another one."""
     namespaces = platform.job_namespaces
@@ -112,8 +130,8 @@ def _require_home(job: OwnJob, platform: Platform) -> None:
             got=job.home,
             allowed=", ".join(namespaces),
             fix=(
-                f"the platform team adds the namespace to a Team of {platform.name}, then make"
-                " deploy and make apply"
+                f"use a namespace of your team, or ask the platform team to add {job.home} to a team"
+                f" of {platform.name}"
             ),
         )
     home = platform.namespace_of(job.name)

@@ -11,7 +11,7 @@ from typing import Any
 from holdfast.clients.api import Api, ApiError, Object, suggest_fix
 from holdfast.cost.prices import Table
 from holdfast.jobs.diagnose.job_snapshot import JobSnapshot
-from holdfast.jobs.file.file_text import RENDER_COMMAND
+from holdfast.jobs.file.file_text import WRITE_COMMAND
 from holdfast.jobs.plan.pricing import Purchase, PurchasePlan, count_gpus, make_purchase
 from holdfast.platform import Platform
 from holdfast.support.errors import InputError, Stopped, Unjudged
@@ -147,7 +147,7 @@ def checked(path: Path, documents: list[Any]) -> list[Object]:
             "no job in the manifest",
             got=f"{path}: {kinds}",
             allowed=" or ".join(KINDS),
-            fix=RENDER_COMMAND,
+            fix=WRITE_COMMAND,
         )
     return documents
 
@@ -188,7 +188,7 @@ def _incomplete(got: str) -> InputError:
         "not a Kubernetes object",
         got=got,
         allowed="apiVersion, kind, metadata.name, and of a job its parallelism and pod template",
-        fix=RENDER_COMMAND,
+        fix=WRITE_COMMAND,
     )
 
 

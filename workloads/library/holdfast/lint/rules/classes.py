@@ -13,7 +13,7 @@ from holdfast.vocabulary.machines import MACHINE_TYPES
 
 DOC_CLASS = "https://cloud.google.com/kubernetes-engine/docs/concepts/about-custom-compute-classes"
 API = "GoogleCloudPlatform/compute-class-api api/cloud.google.com/v1/types.go"
-MACHINES = "workloads/library/holdfast/vocabulary/machines.py"
+MACHINES = "holdfast/vocabulary/machines.py"
 
 
 def _class(*priorities: str) -> str:

@@ -206,7 +206,7 @@ def _ignores_stops(job: Job) -> bool:
         "The last pods wait for ever, and a gang of them does not start. (A Job has no"
         " maxParallelism.)"
     ),
-    source="infra/environments",
+    source="the platform document",
     fix="lower parallelism, or raise the cap",
     base="flex",
     bad="spec: {parallelism: 640, completions: 640}",

@@ -190,7 +190,7 @@ def shared_backoff_on_spot(job: Job, context: Context) -> Iterator[Hit]:
         "143, 137 and 75 mean that the work can be resumed. Such a rule ends the Job at the first"
         " eviction."
     ),
-    source="workloads/library/holdfast/vocabulary/exit_codes.py",
+    source="holdfast/vocabulary/exit_codes.py",
     base="job",
     fix=f"list the codes of bugs only: {list(FATAL_EXIT_CODES)}",
     bad=_policy(_IGNORE, "{action: FailJob, onExitCodes: {operator: NotIn, values: [0]}}"),
@@ -458,7 +458,7 @@ def _may_be_member(job: Job, host: str) -> bool:
     on=Pod,
     what=f"{ENV_JOB} is not the name of the object.",
     why="Events, receipts and `explain` then count this job's work, and its loss, for another one.",
-    source="workloads/library/holdfast/vocabulary/environment.py",
+    source="holdfast/vocabulary/environment.py",
     fix="set it to metadata.name",
     base="container",
     bad=f"env: [{{name: {ENV_JOB}, value: other}}]",

@@ -5,7 +5,7 @@ from holdfast.lint.finding import Severity
 from holdfast.lint.objects import Object
 from holdfast.lint.registry import rule
 
-SOURCE = "workloads/library/docs/reference/linter.md"
+SOURCE = "the linter's reference page"
 _GOOD = "apiVersion: v1\nkind: Namespace\nmetadata:\n  name: a\n"
 _CLASS = "apiVersion: scheduling.k8s.io/v1\nkind: PriorityClass\nmetadata: {name: spot}\n"
 _POSITIVE = f"{_CLASS}value: 5  # holdfast: ignore"

@@ -12,7 +12,7 @@ from holdfast.vocabulary.machines import ACCELERATORS
 from holdfast.vocabulary.pools import GPU_RESOURCE
 
 DOC_GPU = "https://cloud.google.com/kubernetes-engine/docs/how-to/gpus"
-MACHINES = "workloads/library/holdfast/vocabulary/machines.py"
+MACHINES = "holdfast/vocabulary/machines.py"
 # Google's names for GPUs that no machine of the contract has; HF003 finds that no pool has them.
 OTHER_ACCELERATORS = frozenset(
     {
@@ -76,7 +76,7 @@ def pod_larger_than_node(pod: Pod, context: Context) -> Iterator[Hit]:
     on=Pod,
     what="The pod selects a zone that has no pool.",
     why="It stays Pending: the autoscaler adds nodes in the pools' zones only.",
-    source="infra/environments",
+    source="the platform document",
     fix="select one of the environment's zones, or none",
     base="job-pod",
     bad="nodeSelector: {topology.kubernetes.io/zone: europe-west4-a}",
@@ -97,7 +97,7 @@ def zone_without_pool(pod: Pod, context: Context) -> Iterator[Hit]:
     on=Object,
     what="A Deployment or StatefulSet runs on Spot alone, without an on-demand base.",
     why="When Spot is sold out, or all of it is preempted at once, nothing answers.",
-    source="workloads/library/holdfast/place: online -> hybrid",
+    source="holdfast place: online -> hybrid",
     fix="keep a base on the serving pool, and let Spot take the overflow",
     base="serving-pod",
     bad=(

@@ -296,7 +296,7 @@ def tolerates_everything(pod: Pod, context: Context) -> Iterator[Hit]:
     on=Pod,
     what="A Job tolerates the taint of the system pool.",
     why="The pool has room for controllers only. Work on it takes their CPU and memory.",
-    source="workloads/library/holdfast/vocabulary/pools.py",
+    source="holdfast/vocabulary/pools.py",
     fix="remove the toleration",
     base="job-pod",
     bad="tolerations: [{key: components.gke.io/gke-managed-components, operator: Exists}]",

@@ -15,7 +15,7 @@ from holdfast.vocabulary.pools import Pool
 
 DOC_SHUTDOWN = "https://kubernetes.io/docs/concepts/cluster-administration/node-shutdown/"
 DOC_HOOKS = "https://kubernetes.io/docs/concepts/containers/container-lifecycle-hooks/"
-EXIT_CODES = "workloads/library/holdfast/vocabulary/exit_codes.py"
+EXIT_CODES = "holdfast/vocabulary/exit_codes.py"
 _SAVES = re.compile(r"check.?point|ckpt|\bsave|gsutil|gcloud storage", re.IGNORECASE)
 _SHELLS = ("sh", "bash", "ash", "dash")
 _SEVERAL = re.compile(r"&&|;|\n\s*\S")
@@ -250,7 +250,7 @@ def exit_code_lost(pod: Pod, context: Context) -> Iterator[Hit]:
         " the grace period."
     ),
     why="The process plans its last save, a server its last answers, by this number.",
-    source="workloads/library/holdfast/vocabulary/environment.py",
+    source="holdfast/vocabulary/environment.py",
     fix="set it to the pool's window",
     base="container",
     bad=f'env: [{{name: {ENV_WINDOW_S}, value: "30"}}]',

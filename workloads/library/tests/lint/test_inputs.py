@@ -1,0 +1,63 @@
+"""`holdfast lint` reads job files and standard input, and the page says how a finding is accepted."""
+
+import re
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from holdfast.commands import app
+from holdfast.jobs.file import file_text
+from holdfast.support.errors import InputError, Stopped
+from tests import platforms
+from tests.support import ROOT
+from workloads.library.tests.jobs.test_job_file import own
+
+PAGE = ROOT / "workloads/library/docs/how-to/run-a-job.md"
+POD = """\
+apiVersion: v1
+kind: Pod
+metadata: {name: a, namespace: training}
+spec:
+  terminationGracePeriodSeconds: 400
+  tolerations: [{operator: Exists}]
+  nodeSelector: {cloud.google.com/gke-spot: "true"}
+  containers: [{name: a, image: "r/i@sha256:%s"}]
+""" % ("a" * 64)
+
+
+def lint(*words: str, text: str = "") -> Result:
+    options = ["--platform", str(platforms.file("example"))]
+    return CliRunner().invoke(app, ["lint", *words, *options], input=text)
+
+
+def test_a_job_file_is_judged_as_it_is_sent(tmp_path: Path) -> None:
+    path = tmp_path / "my-run.yaml"
+    path.write_text(file_text.dump(own(environment="example", gpus="1xl4")))
+    result = lint(str(path))
+    assert result.exit_code == 0 and "1 objects in 1 files: 0 error" in result.stdout, result.output
+    path.write_text(path.read_text().replace("environment: example", "environment: prod"))
+    assert isinstance(lint(str(path)).exception, Stopped)
+
+
+def test_standard_input_takes_manifests_and_job_files() -> None:
+    result = lint("-", text=POD)
+    assert (
+        result.exit_code == 1 and "standard input:5" in result.stdout and "HF101" in result.stdout
+    )
+    assert lint("-", text=file_text.dump(own(environment="example", gpus="1xl4"))).exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [("schema: holdfast.job/1\nname: a\n", "fields are missing"), ("", "no Kubernetes object")],
+)
+def test_wrong_input_is_refused(text: str, problem: str) -> None:
+    result = lint("-", text=text)
+    assert isinstance(result.exception, InputError) and problem in str(result.exception)
+
+
+def test_page_shows_a_comment_that_accepts_a_finding() -> None:
+    (comment,) = re.findall(r"# holdfast: ignore\[HF101\] .*", PAGE.read_text())
+    accepted = POD.replace("Seconds: 400", f"Seconds: 400  {comment}")
+    assert "HF101" not in lint("-", text=accepted).stdout.partition("\n\n")[0]

@@ -1,0 +1,55 @@
+"""Messages of the installed library speak to people who have no clone of the platform."""
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.support import ROOT
+
+LIBRARY = ROOT / "workloads/library/holdfast"
+# Rooms whose commands an ML engineer runs, and what they use.
+ROOMS = (
+    "checkpoint",
+    "clients",
+    "cost",
+    "jobs",
+    "ledger",
+    "lint",
+    "manifests",
+    "place",
+    "platform",
+    "support",
+    "vocabulary",
+)
+OF_A_CLONE = re.compile(
+    r"\bmake [a-z]+(-[a-z]+)*( ENV=|`)|\bmake (apply|deploy|demo|outputs|operators|images)\b"
+    r"|python -m (infra|workloads|monitoring)|infra/environments|workloads/library"
+)
+
+
+def list_texts(path: Path) -> list[str]:
+    """Return the texts of a module that are no docstrings."""
+    tree = ast.parse(path.read_text())
+    docs = {
+        id(node.value)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+    }
+    return [
+        node.value
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docs
+    ]
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_no_message_sends_to_a_clone(room: str) -> None:
+    texts = [
+        (path.relative_to(LIBRARY).as_posix(), text)
+        for path in sorted((LIBRARY / room).rglob("*.py"))
+        for text in list_texts(path)
+        if OF_A_CLONE.search(text)
+    ]
+    assert texts == []
