@@ -4,4 +4,3 @@ bucket; the public names of this room.
 
 from holdfast.checkpoint.peers.keeper_client import PeerPlaces as PeerPlaces
 from holdfast.checkpoint.peers.memory_keeper import Keeper as Keeper
-from holdfast.checkpoint.peers.storing import store_newest as store_newest

@@ -7,7 +7,8 @@ from queue import Empty, SimpleQueue
 from typing import Any
 
 from holdfast.checkpoint.errors import Damaged, Fenced, StorageError
-from holdfast.checkpoint.peers import PeerPlaces, store_newest
+from holdfast.checkpoint.gangs import store_newest
+from holdfast.checkpoint.peers import PeerPlaces
 from holdfast.checkpoint.stores import Storage
 from holdfast.runtime import logs
 from holdfast.runtime.shutdown import Shutdown
