@@ -249,7 +249,9 @@ SPOILED: dict[Callable[[Path], Path], str] = {
 }
 
 
-@pytest.mark.parametrize(("spoil", "reason"), SPOILED.items(), ids=lambda value: str(value)[:30])
+@pytest.mark.parametrize(
+    ("spoil", "reason"), [*SPOILED.items()], ids=lambda value: getattr(value, "__name__", value)
+)
 def test_spoiled_source_is_refused_with_a_fix(
     tmp_path: Path,
     spoil: Callable[[Path], Path],
