@@ -144,6 +144,8 @@ def assign(assignments: Sequence[str], options: dict[str, Any]) -> OwnJob:
             )
         if name == "sweep":
             target[last] = value.split(",")
+        elif name == "speeds":
+            target[last] = _read(value, "number")
         else:
             target[last] = value if is_mapping else _read(value, kind)
     return parse({"schema": SCHEMA} | values, "new-job")

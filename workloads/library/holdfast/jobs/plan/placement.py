@@ -12,6 +12,7 @@ from holdfast.cost.prices import Table
 from holdfast.jobs.file.file_text import make_question
 from holdfast.jobs.file.job_file import AUTO, OwnJob
 from holdfast.jobs.plan.pricing import rate
+from holdfast.manifests.gpu_choices import GpuChoice
 from holdfast.manifests.render_context import RenderContext
 from holdfast.place import advice, recommendation
 from holdfast.place.job import Job
@@ -174,6 +175,8 @@ class Placed:
     reason: str
     plan: Plan | None = None
     """The plan that was priced, if the job may be moved."""
+    gpu_choice: GpuChoice | None = None
+    """The GPUs of which GKE takes one; the offer is then the smallest of their machines."""
 
 
 def place(job: OwnJob, platform: Platform, prices: Table) -> Placed:

@@ -12,6 +12,7 @@ from holdfast.clients.api import Object
 from holdfast.cost.prices import Table
 from holdfast.jobs.source.archive import Upload
 from holdfast.lint.platform import tolerates
+from holdfast.manifests.gpu_choices import find_gpu_choice
 from holdfast.platform import Platform
 from holdfast.support.values import GIB, quantity
 from holdfast.vocabulary.capacity import Capacity
@@ -19,6 +20,7 @@ from holdfast.vocabulary.machines import MACHINE_TYPES, MachineType
 from holdfast.vocabulary.pools import (
     GPU_RESOURCE,
     LABEL_ACCELERATOR,
+    LABEL_COMPUTE_CLASS,
     LABEL_FLEX_START,
     LABEL_SPOT,
     Pool,
@@ -106,6 +108,9 @@ def count_gpus(pod_spec: Object) -> int:
 def select_pools(pod_spec: Object, platform: Platform) -> list[Pool]:
     """Return the pools of the environment whose nodes the pod selects and tolerates."""
     selector: dict[str, str] = pod_spec.get("nodeSelector", {})
+    gpu_choice = find_gpu_choice(platform, selector.get(LABEL_COMPUTE_CLASS, ""))
+    if gpu_choice is not None:  # GKE makes the same machines as those of the pools
+        return gpu_choice.select_pools(platform)
     pools: list[Pool] = []
     for pool in platform.pools:
         selected = selector.items() <= pool.node_labels().items()

@@ -13,7 +13,7 @@ from holdfast.jobs import output
 from holdfast.jobs.diagnose.job_snapshot import JobSnapshot
 from holdfast.jobs.file import file_text
 from holdfast.jobs.file.job_file import OnNotice, OwnJob
-from holdfast.jobs.plan import placement
+from holdfast.jobs.plan import any_gpu, placement
 from holdfast.jobs.plan.pricing import PurchasePlan
 from holdfast.jobs.render import manifests
 from holdfast.jobs.render.source_volume import find_upload
@@ -69,7 +69,7 @@ def prepare(job: OwnJob, platform: Platform, folder: Path = Path()) -> Prepared:
     _require_home(job, platform)
     _require_prefixes(job, platform)
     context = RenderContext(platform)
-    placed = placement.place(job, platform, prices.load())
+    placed = any_gpu.place(job, platform, prices.load())
     pinned = replace(job, image=external_checks.resolve(job.image, context))
     if job.predictor and platform.database:
         context.require_digests([database.PROXY])
