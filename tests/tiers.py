@@ -32,7 +32,7 @@ class Tier:
     workers: int = 0
     """0: one process, for tests that share one machine's kubelets, GPU or kind cluster."""
     options: tuple[str, ...] = ()
-    gpu_choice: tuple[str, ...] = ()
+    any_of: tuple[str, ...] = ()
     """Each test has one of these marks. Empty: the tier reads every file, except those whose tests
     all have a mark of `none_of`.
     """
@@ -53,31 +53,31 @@ TIERS = {
         marks=f"(process or browser) and not (plan or cluster or {ELSEWHERE})",
         workers=3,
         options=("--dist=worksteal",),
-        gpu_choice=("process", "browser"),
+        any_of=("process", "browser"),
     ),
     # Workers wait for the provider. A file's plans are made once, for all its tests.
     "plan": Tier(
         marks=f"plan and not ({ELSEWHERE})",
         workers=3,
         options=FILE_BY_FILE,
-        gpu_choice=("plan",),
+        any_of=("plan",),
     ),
     # Each worker has its own control plane, in which a file's tests run one after the other.
     "cluster": Tier(
         marks=f"cluster and not ({ELSEWHERE})",
         workers=2,
         options=FILE_BY_FILE,
-        gpu_choice=("cluster",),
+        any_of=("cluster",),
     ),
-    "node": Tier(marks="node", gpu_choice=("node",)),
+    "node": Tier(marks="node", any_of=("node",)),
     "kind": Tier(
         marks="cluster or kind",
         options=("--k8s-provider=kind",),
-        gpu_choice=("cluster", "kind"),
+        any_of=("cluster", "kind"),
     ),
-    "gpu": Tier(marks="gpu", gpu_choice=("gpu",)),
+    "gpu": Tier(marks="gpu", any_of=("gpu",)),
 }
-READ_BY_MARK = frozenset(mark for tier in TIERS.values() for mark in tier.gpu_choice)
+READ_BY_MARK = frozenset(mark for tier in TIERS.values() for mark in tier.any_of)
 # Lanes run in parallel, the tiers of a lane one after the other; both lanes take about as long.
 ALL = (("process",), ("fast", "cluster", "plan"))
 # The garbage collector of Go's programs, here the provider and the control plane, takes an eighth
@@ -175,7 +175,7 @@ def may_hold(file: Path, expression: str) -> bool:
     """
     for tier in TIERS.values():
         if tier.marks == expression:
-            may_have_mark = file.is_dir() or not tier.gpu_choice or has_mark(file, tier.gpu_choice)
+            may_have_mark = file.is_dir() or not tier.any_of or has_mark(file, tier.any_of)
             return may_have_mark and not is_wholly(file, tier.none_of)
     return True
 
