@@ -208,7 +208,8 @@ def sharing(world: World, api: Api, **of_one: Any) -> Generator[list[str]]:
     bodies = [
         body
         for body in made((one, other), "Namespace", "ResourceFlavor", "ClusterQueue", "LocalQueue")
-        if body["metadata"]["name"] not in ("monitoring", "spot", "on-demand", "flex", "queued")
+        if body["metadata"]["name"]
+        not in ("monitoring", "spot", "on-demand", "flex", "queued", "any")
         or body["metadata"].get("namespace") in spaces
     ]
     for body in bodies:

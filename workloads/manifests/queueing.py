@@ -1,11 +1,12 @@
 """Builds Kueue's queues with the GPUs that each lends, and ComputeClasses with fallbacks."""
 
-# Why it is so: infra/decisions/0063; why no job selects a ComputeClass: infra/decisions/0114.
+# Why it is so: infra/decisions/0063; which jobs select a ComputeClass: infra/decisions/0114.
 
 from collections.abc import Iterator, Mapping
 
+from holdfast.manifests.gpu_choices import list_gpu_choices
 from holdfast.manifests.render_context import Body, RenderContext, manifest, meta
-from holdfast.vocabulary.capacity import QUEUES, Capacity
+from holdfast.vocabulary.capacity import QUEUE_ANY, QUEUES, Capacity
 from holdfast.vocabulary.kubernetes import (
     CLASSES_RECYCLE,
     COMPUTE_CLASS_API,
@@ -27,6 +28,7 @@ from holdfast.vocabulary.pools import (
     GPU_RESOURCE,
     JOB_ROLES,
     LABEL_ACCELERATOR,
+    LABEL_COMPUTE_CLASS,
     LABEL_POOL_CLASS,
     STAYING,
     Pool,
@@ -64,16 +66,27 @@ def _queues(context: RenderContext, queue: str, flavors: list[tuple[Body, int]])
     for team, shares in _share(context, flavors).items():
         name = f"{team}-{queue}" if team else queue
         namespaces = context.platform.team(team).namespaces if team else JOB_NAMESPACES
-        limits = context.platform.team(team).limits if team else {}
+        limits = _list_limits(context, team) if team else {}
         yield _cluster_queue(name, shares, limits, queued=queue == "queued", team=team)
         for namespace in namespaces:
             spec = {"clusterQueue": name}
             yield manifest(KUEUE_API, "LocalQueue", meta(queue, namespace), spec=spec)
 
 
+def _list_limits(context: RenderContext, team: str) -> dict[str, int]:
+    """Accelerator, or class of several, -> GPUs that a team uses at most in each queue."""
+    limits = dict(context.platform.team(team).limits)
+    for gpu_choice in list_gpu_choices(context.platform):
+        bounds = [limits[kind] for kind in gpu_choice.accelerators if kind in limits]
+        if bounds:
+            limits[gpu_choice.name] = min(bounds)
+    return limits
+
+
 def _flavors(context: RenderContext) -> dict[str, list[tuple[Body, int]]]:
     """Queue -> flavors with the GPUs that each lends, by the environment's quotas and caps."""
     flavors: dict[str, list[tuple[Body, int]]] = {queue: [] for queue in QUEUES.values()}
+    flavors[QUEUE_ANY] = []
     for name, (group, *_) in context.platform.classes.items():
         queue = QUEUES[group.capacity]
         gpus = context.platform.quota(name)
@@ -98,6 +111,10 @@ def _flavors(context: RenderContext) -> dict[str, list[tuple[Body, int]]]:
         for queue, gpus in shares.items():
             if gpus:
                 flavors[queue].append((_flavor(f"{queue}-{accelerator}", labels, []), gpus))
+    for gpu_choice in list_gpu_choices(context.platform):
+        labels = {LABEL_COMPUTE_CLASS: gpu_choice.name}
+        flavor = _flavor(gpu_choice.name, labels, [])
+        flavors[QUEUE_ANY].append((flavor, gpu_choice.quota(context.platform)))
     return flavors
 
 
@@ -140,7 +157,8 @@ def _gpu_quota(flavor: Body, gpus: int, limits: Mapping[str, int]) -> Body:
         "name": GPU_RESOURCE,
         "nominalQuota": str(gpus),
     }
-    most = limits.get(flavor["spec"]["nodeLabels"].get(LABEL_ACCELERATOR, ""))
+    labels = flavor["spec"]["nodeLabels"]
+    most = limits.get(labels.get(LABEL_ACCELERATOR) or labels.get(LABEL_COMPUTE_CLASS, ""))
     if most is None:
         return quota
     return quota | {"borrowingLimit": str(max(0, most - gpus))}
@@ -242,6 +260,16 @@ def _compute_classes(context: RenderContext) -> Iterator[Body]:
             "priorities": priorities,
         }
         yield manifest(COMPUTE_CLASS_API, "ComputeClass", meta(accelerator), spec=spec)
+    for gpu_choice in list_gpu_choices(context.platform):
+        spec = {
+            "nodePoolAutoCreation": {"enabled": True},
+            "whenUnsatisfiable": "DoNotScaleUp",
+            "priorities": [
+                _priority(pool) | {"spot": True}
+                for pool in gpu_choice.select_pools(context.platform)
+            ],
+        }
+        yield manifest(COMPUTE_CLASS_API, "ComputeClass", meta(gpu_choice.name), spec=spec)
 
 
 def _flex(context: RenderContext) -> Body:

@@ -9,7 +9,7 @@ from holdfast.controllers.sample import bound_label
 from holdfast.ledger.disruptions import find_disruption
 from holdfast.support.values import unix_s
 from holdfast.vocabulary import pools
-from holdfast.vocabulary.capacity import QUEUES, Capacity
+from holdfast.vocabulary.capacity import QUEUE_ANY, QUEUES, Capacity
 from holdfast.vocabulary.job_identity import (
     LABEL_HOLDFAST_JOB,
     LABEL_RUN_PER_INDEX,
@@ -132,7 +132,7 @@ def _read_pod_capacity(labels: Mapping[str, str], selector: Mapping[str, str]) -
     """
     # A team's queue is called TEAM-spot.
     queue = labels.get(LABEL_CLUSTER_QUEUE, "").rpartition("-")[2]
-    if queue == QUEUES[Capacity.SPOT]:
+    if queue in (QUEUES[Capacity.SPOT], QUEUE_ANY):
         return SPOT
     return _read_capacity(selector)
 

@@ -20,7 +20,7 @@ from holdfast.controllers.cluster_objects import (
 from holdfast.controllers.event_lines import Line, make_admission_line
 from holdfast.controllers.sample import Sample, bound_label, sample
 from holdfast.support.values import unix_s
-from holdfast.vocabulary.capacity import QUEUES
+from holdfast.vocabulary.capacity import QUEUE_ANY, QUEUES
 from holdfast.vocabulary.kubernetes import KUEUE_INADMISSIBLE
 from holdfast.vocabulary.pools import GPU_RESOURCE
 
@@ -30,7 +30,7 @@ CHECK = "admission-check"
 STOPPED = "stopped"
 # Conditions after which the nodes of a ProvisioningRequest will not come, or no longer exist.
 LOST_REQUEST = ("Failed", "BookingExpired", "CapacityRevoked")
-KNOWN_QUEUES = frozenset({NONE, *QUEUES.values()})
+KNOWN_QUEUES = frozenset({NONE, QUEUE_ANY, *QUEUES.values()})
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,8 @@ class Capacity(StrEnum):
 
 
 # Kueue's queue for each capacity. The ClusterQueue and all its LocalQueues have this name.
+# The queue of jobs that take any of several GPUs on Spot.
+QUEUE_ANY = "any"
 QUEUES = {
     Capacity.SPOT: "spot",
     Capacity.FLEX_START: "flex",

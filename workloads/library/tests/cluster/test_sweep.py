@@ -64,5 +64,5 @@ def test_each_point_restarts_and_fails_by_itself(world: World, spot: Pool) -> No
     status = world.job(name)["status"]
     assert (status["succeeded"], status["failedIndexes"]) == (POINTS - 1, str(get_point(buggy)))
     starts = Counter(get_point(pod) for pod in world.pods())
-    again = {point for point, count in starts.items() if count > 1}
-    assert again == evicted
+    restarted = {point for point, count in starts.items() if count > 1}
+    assert restarted == evicted

@@ -9,10 +9,13 @@ from typing import Any
 import jsonschema
 import pytest
 from ruamel.yaml import YAML
+from typer.testing import CliRunner
 
+from holdfast.commands import app
 from holdfast.jobs.file import file_text
 from holdfast.jobs.file.job_file import OwnJob
 from holdfast.support.errors import InputError
+from tests.platforms import file as platform_file
 
 IMAGE = f"us-docker.pkg.dev/p/r/train@sha256:{'a' * 64}"
 ROOT = Path(__file__).parents[4]
@@ -291,3 +294,28 @@ WRONG = {
 def test_a_field_that_is_set_wrongly_is_refused_as_in_a_file(word: str) -> None:
     with pytest.raises(InputError, match=re.escape(WRONG[word])):
         file_text.assign([word], STATED)
+
+
+FILE = file_text.dump(own())
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        (FILE + "gpus: 1xa100\n", "a key comes twice.*'gpus' is here a second time"),
+        (FILE + "env: {A: x, A: y}\n", "a key comes twice.*'A' is here a second time"),
+        (f"{FILE}---\n{FILE}", "more than a job.*2 documents, 2 of them jobs"),
+        (f"{FILE}---\nkind: ConfigMap\n", "more than a job.*2 documents, 1 of them jobs"),
+        (f"kind: ConfigMap\n---\n{FILE}", "more than a job"),
+        (FILE + "gpu: 1xa100\n", "unknown field.*did you mean gpus"),
+        (FILE + "spec: {}\n", "unknown field"),
+    ],
+)
+def test_only_one_document_with_each_key_once_is_a_job(
+    text: str, problem: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "job.yaml"
+    path.write_text(text)
+    words = ["submit", str(path), "--dry-run", "--platform", str(platform_file("example"))]
+    with pytest.raises(InputError, match=problem):
+        CliRunner().invoke(app, words, catch_exceptions=False)

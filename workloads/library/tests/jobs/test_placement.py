@@ -49,7 +49,11 @@ def place_and_render(job: OwnJob, env: Platform, churn: str = "") -> tuple[Plan,
 
 def flavors(env: Platform) -> dict[str, Any]:
     objects = queueing.objects(RenderContext(env))
-    return {flavor["metadata"]["name"]: flavor["spec"].get("nodeLabels") for flavor in objects}
+    return {
+        flavor["metadata"]["name"]: flavor["spec"].get("nodeLabels")
+        for flavor in objects
+        if flavor["kind"] == "ResourceFlavor"
+    }
 
 
 def test_job_with_deadline_carries_its_policy_and_names_no_capacity() -> None:

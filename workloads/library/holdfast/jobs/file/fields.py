@@ -73,6 +73,9 @@ def check(
         if value != {}:
             sweep_points.parse(value)
         return
+    if name == "speeds":
+        _require_numbers(name, value)
+        return
     _require_type(name, value, schema["type"])
     if value == default:
         return
@@ -91,6 +94,19 @@ def check(
         )
     if "minimum" in schema:
         between(name, value, schema["minimum"], schema["maximum"])
+
+
+def _require_numbers(name: str, value: Any) -> None:
+    if isinstance(value, dict):
+        numbers = [_has_type(number, "number") for number in value.values()]
+        if all(numbers) and all(isinstance(key, str) for key in value):
+            return
+    raise InputError(
+        name,
+        got=f"{value!r}"[:120],
+        allowed="numbers by name",
+        fix="write it as {l4: 2.1, a100: 8}",
+    )
 
 
 def _require_type(name: str, value: Any, kind: str) -> None:

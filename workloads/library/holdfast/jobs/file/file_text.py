@@ -143,6 +143,8 @@ def assign(assignments: Sequence[str], options: dict[str, Any]) -> OwnJob:
             )
         if name == "sweep":
             target[last] = value.split(",")
+        elif name == "speeds":
+            target[last] = _read(value, "number")
         else:
             target[last] = value if is_mapping else _read(value, kind)
     return parse({"schema": SCHEMA} | values, "new-job")
@@ -236,7 +238,15 @@ def read_documents(path: Path) -> list[Any]:
         raise _unreadable(path, str(error)) from error
     for parsed in documents:
         for trouble in parsed.troubles:
-            raise _unreadable(path, f"line {trouble.mark.line}: {trouble.message}")
+            reason = f"line {trouble.mark.line}: {trouble.message}"
+            if trouble.kind == "duplicate":
+                raise InputError(
+                    "a key comes twice",
+                    got=f"{path}: {reason}",
+                    allowed="each key once",
+                    fix="remove one of the two; only the second would count",
+                )
+            raise _unreadable(path, reason)
         # JSON, in which all goes to the API server, knows no other numbers
         if finite(parsed.value) != parsed.value:
             raise _unreadable(path, "a number that is infinite or none (.inf, .nan)")

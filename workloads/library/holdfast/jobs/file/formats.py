@@ -10,6 +10,7 @@ from holdfast.support.errors import InputError
 # host name.
 MAX_NAME = 34
 MAX_GPUS = 8
+ANY_OF = "any of "
 LONGEST_TEXT = 4096
 DATA = "/data"
 SOURCE = "/source"
@@ -50,8 +51,11 @@ _NAME = (
 )
 NAME = Form(*_NAME, longest=MAX_NAME)
 CLAIM = Form(*_NAME, longest=63)
+_GPU = "[1-9][0-9]*x[A-Za-z0-9 ._-]+"
 GPUS = Form(
-    "[1-9][0-9]*x[A-Za-z0-9 ._-]+", "COUNTxGPU, as 1xl4 or 8xa100-80gb; none", "write it as 8xa100"
+    f"{_GPU}|any of {_GPU}(, ?{_GPU}){{1,2}}",
+    "COUNTxGPU, as 1xl4 or 8xa100-80gb; any of 1xl4, 1xa100; none",
+    "write it as 8xa100",
 )
 BUCKET = Form(
     "gs://[a-z0-9][-_.a-z0-9]{1,61}[a-z0-9](/[^*?\\[\\]#,\"'\\s]*)?",
@@ -102,9 +106,30 @@ PATH = Form(
 )
 
 
-def parse_gpus(text: object) -> tuple[int, str]:
-    """Split `8xa100` into 8 and the accelerator's label."""
-    count, _, kind = GPUS.match("gpus", text).partition("x")
+def parse_gpus(text: object) -> list[tuple[int, str]]:
+    """Split `8xa100` into 8 and the accelerator's label; `any of` has several such pairs.
+
+    Raises InputError for an unknown GPU, and for a choice of unequal numbers or of one GPU.
+    """
+    choices = [_parse_choice(part) for part in _split_choices(GPUS.match("gpus", text))]
+    counts = {count for count, _ in choices}
+    kinds = {kind for _, kind in choices}
+    if len(counts) > 1 or len(kinds) < len(choices):
+        raise InputError(
+            "gpus: any of",
+            got=text,
+            allowed="the same number of each, and each kind once",
+            fix="as any of 1xl4, 1xa100",
+        )
+    return choices
+
+
+def _split_choices(text: str) -> list[str]:
+    return [part.strip() for part in text.removeprefix(ANY_OF).split(",")]
+
+
+def _parse_choice(text: str) -> tuple[int, str]:
+    count, _, kind = text.partition("x")
     if len(count) > 2 or int(count) > MAX_GPUS:
         raise InputError(
             "GPUs of a node",

@@ -13,8 +13,10 @@ from typing import Any
 from holdfast.jobs.file import formats, sweep_points
 from holdfast.jobs.file.fields import MAX_NODES, TEXTS, WORDS, about, check, make_metadata
 from holdfast.jobs.file.formats import SIZE, TEXT, parse_gpus
+from holdfast.place.job import parse_accelerator
 from holdfast.support import node_range
 from holdfast.support.errors import InputError
+from holdfast.support.values import between
 from holdfast.vocabulary.capacity import Capacity
 from holdfast.vocabulary.kubernetes import JOB_PRIORITIES, PRIORITY_NORMAL
 from holdfast.vocabulary.roles import KSA_NAMESPACES
@@ -98,7 +100,19 @@ class OwnJob:
         maximum=sweep_points.MAX_POINTS,
     )
     gpus: str = about(
-        f"GPUs of each node, as 8xa100; {CPU_ONLY}: CPU only.", CPU_ONLY, form=formats.GPUS
+        f"GPUs of each node, as 8xa100; {CPU_ONLY}: CPU only. any of 1xl4, 1xa100: the cheapest first on"
+        " Spot, the next if it is sold out.",
+        CPU_ONLY,
+        form=formats.GPUS,
+    )
+    speeds: dict[str, float] = field(
+        default_factory=dict[str, float],
+        metadata=make_metadata(
+            "GPU -> steps per second that you measured on it, as l4: 2.1. With one for each GPU of `any"
+            " of`, the cheapest per step is first; else the cheapest per hour.",
+            type="object",
+            additionalProperties={"type": "number", "exclusiveMinimum": 0},
+        ),
     )
     nodes: int | str = about(
         "Pods; above 1 they are a gang, unless they are workers: all run or none. 4..8: an elastic"
@@ -275,6 +289,7 @@ class OwnJob:
         self._check_mappings()
         if self.gpus != CPU_ONLY:
             parse_gpus(self.gpus)
+        self._check_speeds()
         problems = chain(self._check_work(), self._check_sweep(), self._check_gang_fields())
         for problem, got, allowed, fix in problems:
             raise InputError(problem, got=got, allowed=allowed, fix=fix)
@@ -287,6 +302,18 @@ class OwnJob:
         for path, claim in self.claims.items():
             formats.PATH.match("claims: path", path)
             formats.CLAIM.match(f"claims[{path}]", claim)
+
+    def _check_speeds(self) -> None:
+        kinds = {kind for _, kind in self.gpu_choices}
+        for name, speed in self.speeds.items():
+            if len(kinds) < 2 or parse_accelerator(name) not in kinds:
+                raise InputError(
+                    "speeds",
+                    got=name,
+                    allowed="GPUs of `gpus: any of`",
+                    fix="leave it out, or name it in gpus",
+                )
+            between(f"speeds[{name}]", speed, 1e-9, 1e9)
 
     def _check_work(self) -> Iterator[Contradiction]:
         hours = self.hours
@@ -310,6 +337,12 @@ class OwnJob:
             got = f"hours {hours:g}, deadline_hours {deadline:g}, max_hours {max_hours:g}"
             allowed = "hours of work above 0 and below the deadline, and max_hours not before it"
             yield "deadline_hours", got, allowed, "state the undisturbed work as --hours"
+        if len(self.gpu_choices) > 1:
+            if self.pods > 1 and not (self.predictor or self.sweep):
+                allowed = "one node, the workers of a batch, or the points of a sweep"
+                yield "gpus: any of", f"nodes: {self.nodes}", allowed, "name one GPU for a gang"
+            if deadline:
+                yield "deadline_hours", deadline, "0, with any of several GPUs", "name one GPU"
         if self.priority != PRIORITY_NORMAL and self.gpus == CPU_ONLY:
             allowed = f"{PRIORITY_NORMAL}, for a job without GPUs: no queue orders it"
             yield "priority", self.priority, allowed, "leave it out"
@@ -436,11 +469,24 @@ class OwnJob:
     @property
     def gpu_count(self) -> int:
         """The number of GPUs of each node."""
-        return 0 if self.gpus == CPU_ONLY else parse_gpus(self.gpus)[0]
+        return self.gpu_choices[0][0] if self.gpu_choices else 0
 
     @property
     def accelerator(self) -> str:
-        return "" if self.gpus == CPU_ONLY else parse_gpus(self.gpus)[1]
+        """The accelerator's label; of `any of` the first."""
+        return self.gpu_choices[0][1] if self.gpu_choices else ""
+
+    @property
+    def gpu_choices(self) -> list[tuple[int, str]]:
+        """The number and the label of each GPU that the job takes; more than one for `any of`."""
+        return [] if self.gpus == CPU_ONLY else parse_gpus(self.gpus)
+
+    def find_speed(self, accelerator: str) -> float:
+        """Return the measured steps per second on a GPU; 0 if unknown."""
+        for name, speed in self.speeds.items():
+            if parse_accelerator(name) == accelerator:
+                return speed
+        return 0.0
 
     @property
     def disk_gib(self) -> int:

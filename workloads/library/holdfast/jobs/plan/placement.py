@@ -22,6 +22,7 @@ from holdfast.jobs.plan.offers import (
     list_too_small,
     refuse,
 )
+from holdfast.manifests.gpu_choices import GpuChoice
 from holdfast.place import advice, recommendation
 from holdfast.place.job import Job, Offered
 from holdfast.place.matrix import RULES, Deadline, Kind, Workload, decide
@@ -30,7 +31,7 @@ from holdfast.place.plan import Plan
 from holdfast.place.recommendation import Answer
 from holdfast.platform import Platform
 from holdfast.support.errors import InputError, Unjudged
-from holdfast.vocabulary.capacity import QUEUES, Capacity, Placement, PlacementRule
+from holdfast.vocabulary.capacity import QUEUE_ANY, QUEUES, Capacity, Placement, PlacementRule
 from holdfast.vocabulary.lifecycle import FLEX_MAX_RUN_S
 
 DAYS_30_H = 720.0
@@ -76,10 +77,14 @@ class Placed:
     """The hours after which the job is stopped, waits included."""
     decision: Decision | None = None
     """The figures; None if none were needed or known."""
+    gpu_choice: GpuChoice | None = None
+    """The GPUs of which GKE takes one; the offer is then the smallest of their machines."""
 
     @property
     def queue(self) -> str:
         """The Kueue queue, which lends GPUs; empty for a job that needs none."""
+        if self.gpu_choice is not None:
+            return QUEUE_ANY
         if self.offer is None or not self.offer.accelerator:
             return ""
         return QUEUES[self.offer.capacity]
@@ -128,7 +133,7 @@ def place(job: OwnJob, platform: Platform, prices: Table, beliefs: Beliefs | Non
             offer=first,
             rule=_find_rule(job, first.capacity),
             reason="as stated",
-            limit_h=_choose_limit(job, None),
+            limit_h=choose_limit(job, None),
         )
     return _place_by_matrix(job, case.usable)
 
@@ -185,7 +190,7 @@ def _place_reserved(job: OwnJob, offer: Offer) -> Placed:
         offer=offer,
         rule=_find_rule(job, Capacity.RESERVED),
         reason=reason,
-        limit_h=_choose_limit(job, None),
+        limit_h=choose_limit(job, None),
     )
 
 
@@ -210,7 +215,7 @@ def _place_without_gpus(job: OwnJob, platform: Platform) -> Placed:
             allowed="auto, spot, on-demand",
             fix="leave it out",
         )
-    limit_h = _choose_limit(job, None)
+    limit_h = choose_limit(job, None)
     offer = find_cpu_offer(job, platform)
     if job.capacity == Capacity.SPOT or (job.capacity == AUTO and job.resumes):
         if offer is not None:
@@ -243,7 +248,7 @@ def _place_by_matrix(job: OwnJob, usable: Sequence[Offer]) -> Placed:
             offer=offer,
             rule=rule.id,
             reason=f"{offer.capacity.value}: {rule.reason}",
-            limit_h=_choose_limit(job, None),
+            limit_h=choose_limit(job, None),
         )
     offer = usable[0]
     return Placed(
@@ -253,7 +258,7 @@ def _place_by_matrix(job: OwnJob, usable: Sequence[Offer]) -> Placed:
             f"{offer.capacity.value}: {job.environment} does not offer {rule.placement.value}, the"
             " matrix's choice"
         ),
-        limit_h=_choose_limit(job, None),
+        limit_h=choose_limit(job, None),
     )
 
 
@@ -294,7 +299,7 @@ def _place_by_price(case: _Case, beliefs: Beliefs) -> Placed | None:
         reason=answer.reason,
         plan=plan,
         avoided_classes=_list_avoided(case, offer) if moves else (),
-        limit_h=_choose_limit(job, option),
+        limit_h=choose_limit(job, option),
         decision=Decision(question=question, answer=answer),
     )
 
@@ -376,7 +381,7 @@ def _list_avoided(case: _Case, offer: Offer) -> tuple[str, ...]:
     return tuple(classes)
 
 
-def _choose_limit(job: OwnJob, option: Option | None) -> float:
+def choose_limit(job: OwnJob, option: Option | None) -> float:
     """Return the hours after which the job is stopped: as the file says, else by its bad end."""
     if job.max_hours:
         return job.max_hours

@@ -13,6 +13,7 @@ from holdfast.clients.api import Object
 from holdfast.cost.prices import Table
 from holdfast.jobs.source.archive import Upload
 from holdfast.lint.platform import tolerates
+from holdfast.manifests.gpu_choices import find_gpu_choice
 from holdfast.platform import Platform
 from holdfast.support.values import GIB, quantity
 from holdfast.vocabulary.capacity import Capacity
@@ -22,6 +23,7 @@ from holdfast.vocabulary.pools import (
     GPU_RESOURCE,
     JOB_ROLES,
     LABEL_ACCELERATOR,
+    LABEL_COMPUTE_CLASS,
     LABEL_FLEX_START,
     LABEL_POOL_CLASS,
     LABEL_SPOT,
@@ -117,6 +119,9 @@ def select_pools(
     flavor adds the tolerations.
     """
     selector: dict[str, str] = pod_spec.get("nodeSelector", {})
+    gpu_choice = find_gpu_choice(platform, selector.get(LABEL_COMPUTE_CLASS, ""))
+    if gpu_choice is not None:  # GKE makes the same machines as those of the pools
+        return gpu_choice.select_pools(platform)
     gpus = count_gpus(pod_spec)
     pools: list[Pool] = []
     for pool in platform.pools:

@@ -15,6 +15,7 @@ from holdfast.jobs.source.archive import Archive
 from holdfast.lint.engine import Options, lint_texts
 from holdfast.manifests import training
 from holdfast.manifests.elastic import elastic
+from holdfast.manifests.gpu_choices import GpuChoice
 from holdfast.manifests.pods import PodSettings, Size
 from holdfast.manifests.policies import budget, peers
 from holdfast.manifests.render_context import Body, RenderContext, yaml_text
@@ -29,9 +30,15 @@ from holdfast.vocabulary.capacity import (
     QUEUES,
     Capacity,
 )
-from holdfast.vocabulary.environment import ENV_CHECKPOINTS, ENV_OUTPUT, ENV_RUN
-from holdfast.vocabulary.lifecycle import FLEX_MAX_RUN_S
-from holdfast.vocabulary.pools import GPU_TAINT, LABEL_ACCELERATOR, QUEUED_TAINT, flex_selector
+from holdfast.vocabulary.environment import ENV_CHECKPOINTS, ENV_OUTPUT, ENV_RUN, ENV_WINDOW_S
+from holdfast.vocabulary.lifecycle import DEFAULT_WINDOW, FLEX_MAX_RUN_S
+from holdfast.vocabulary.pools import (
+    GPU_TAINT,
+    LABEL_ACCELERATOR,
+    LABEL_COMPUTE_CLASS,
+    QUEUED_TAINT,
+    flex_selector,
+)
 
 HEAD = (
     "# Written by `holdfast submit --write`; change the job file and write it again.\n# holdfast:"
@@ -201,6 +208,19 @@ def _size(job: OwnJob, placed: Placed) -> Size:
     return replace(size, scratch=job.scratch, shared_memory=job.shm or size.shared_memory)
 
 
+def _apply_class(gpu_choice: GpuChoice, work: PodSettings) -> PodSettings:
+    """Let GKE make a node for the pod, of the first GPU that it gets."""
+    window_s = DEFAULT_WINDOW.pod_s
+    return replace(
+        work,
+        priority=kubernetes.PRIORITY_SPOT,
+        grace_s=window_s,
+        env={ENV_WINDOW_S: str(window_s)} | work.env,
+        tolerations=[GPU_TAINT],
+        selector={LABEL_COMPUTE_CLASS: gpu_choice.name},
+    )
+
+
 def _leave_memory(size: Size, job: OwnJob) -> Size:
     """Take the memory of the cache from the pod's share of its machine.
 
@@ -222,6 +242,8 @@ def _apply_placement(job: OwnJob, placed: Placed, work: PodSettings) -> PodSetti
     offer = placed.offer
     if offer is None:
         return work
+    if placed.gpu_choice is not None:
+        return _apply_class(placed.gpu_choice, work)
     is_spot = offer.capacity is Capacity.SPOT
     priority = kubernetes.PRIORITY_FLEX
     # Not below 0 for a gang: JobSet copies the number into a pod label, and "-5" is no label value.

@@ -8,7 +8,7 @@ missing, and so is what it wrote in one second beyond PIECE.
 import json
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -27,10 +27,11 @@ from holdfast.manifests.pods import MAIN
 from holdfast.platform import Platform
 from holdfast.support.errors import Unjudged
 from holdfast.support.values import rfc3339, unix_s
+from holdfast.vocabulary.capacity import Capacity
 from holdfast.vocabulary.exit_codes import EXIT_DONE, EXIT_FINDINGS
 from holdfast.vocabulary.job_identity import LABEL_RUN_PER_INDEX, read_source
-from holdfast.vocabulary.kubernetes import ANNOTATION_INDEX, ANNOTATION_SOURCE
-from holdfast.vocabulary.pools import LABEL_NODEPOOL
+from holdfast.vocabulary.kubernetes import ANNOTATION_INDEX, ANNOTATION_SOURCE, LABEL_MACHINE_TYPE
+from holdfast.vocabulary.pools import LABEL_ACCELERATOR, LABEL_COMPUTE_CLASS, LABEL_NODEPOOL
 from holdfast.vocabulary.telemetry import EVENT_VERSION, KIND_BATCH, KIND_TRAINING
 
 PIECE = 1 << 20
@@ -161,7 +162,7 @@ def follow(
         # a folder without a file is refused, and no pod has written yet
         (folder / "none.jsonl").touch()
         observations = _Observations(lines=PodLines(folder))
-        while not (final := _look(api, job, following, observations, report)):
+        while not (final := _look(api, platform, job, following, observations, report)):
             elapsed_s = time.monotonic() - start
             if elapsed_s > following.timeout_s:
                 raise Unjudged(
@@ -177,6 +178,7 @@ def follow(
 
 def _look(
     api: Api,
+    platform: Platform,
     job: JobSnapshot,
     following: Following,
     observations: _Observations,
@@ -188,7 +190,11 @@ def _look(
         observations.pods[pod["metadata"]["uid"]] = pod
         observations.lines.look(api, pod)
         _note_eviction(job, pod, observations)
-    observations.pool = observations.pool or _find_pool(api, job)
+    if not observations.pool:
+        labels = _find_node_labels(api, job)
+        observations.pool = _find_pool(labels, platform)
+        if labels.get(LABEL_ACCELERATOR):
+            report(f"runs on {labels[LABEL_ACCELERATOR]}, {labels.get(LABEL_MACHINE_TYPE, '')}")
     if job.finished:
         return job
     folder = observations.lines.folder
@@ -226,13 +232,21 @@ def _note_eviction(job: JobSnapshot, pod: Object, observations: _Observations) -
         file.write(json.dumps(event) + "\n")
 
 
-def _find_pool(api: Api, job: JobSnapshot) -> str:
+def _find_node_labels(api: Api, job: JobSnapshot) -> dict[str, str]:
+    """Return the labels of a node on which the job runs; empty if none is known."""
     names = [pod["spec"].get("nodeName") for pod in job.phase("Running")]
     name = next(filter(None, names), None)
     node = api.find(f"/api/v1/nodes/{name}") if name else None
-    if not node:
-        return ""
-    return node["metadata"].get("labels", {}).get(LABEL_NODEPOOL, "")
+    return node["metadata"].get("labels", {}) if node else {}
+
+
+def _find_pool(labels: Mapping[str, str], platform: Platform) -> str:
+    """Return the pool of a node; of a node that GKE made, the Spot pool of its machines."""
+    for pool in platform.pools:
+        is_alike = pool.machine_type == labels.get(LABEL_MACHINE_TYPE)
+        if LABEL_COMPUTE_CLASS in labels and is_alike and pool.capacity is Capacity.SPOT:
+            return pool.name
+    return labels.get(LABEL_NODEPOOL, "")
 
 
 def _report(

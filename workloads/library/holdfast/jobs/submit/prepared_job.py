@@ -13,7 +13,7 @@ from holdfast.jobs import output
 from holdfast.jobs.diagnose.job_snapshot import JobSnapshot
 from holdfast.jobs.file import file_text
 from holdfast.jobs.file.job_file import OnNotice, OwnJob
-from holdfast.jobs.plan import offers, placement
+from holdfast.jobs.plan import any_gpu, offers
 from holdfast.jobs.plan.missing_parts import warn_of_missing_parts
 from holdfast.jobs.plan.pricing import PurchasePlan
 from holdfast.jobs.render import manifests
@@ -65,7 +65,7 @@ def prepare(job: OwnJob, platform: Platform, folder: Path = Path()) -> Prepared:
     _require_home(job, platform)
     _require_prefixes(job, platform)
     context = RenderContext(platform)
-    placed = placement.place(job, platform, prices.load())
+    placed = any_gpu.place(job, platform, prices.load())
     pinned = replace(job, image=external_checks.resolve(job.image, context))
     if job.predictor and platform.database:
         external_checks.require_pushed(database.PROXY, platform)
@@ -104,7 +104,7 @@ def render(job: OwnJob, platform: Platform) -> str:
     _require_home(job, platform)
     context = RenderContext(platform)
     image = context.image(job.image) if job.image in ROLES else job.image
-    placed = placement.place(job, platform, prices.load())
+    placed = any_gpu.place(job, platform, prices.load())
     return manifests.text(
         platform.name, manifests.bodies(replace(job, image=image), context, placed)
     )

@@ -1,0 +1,103 @@
+"""Places a job that takes any of several GPUs: the cheapest first, the next if it is sold out."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from holdfast.cost.prices import Table
+from holdfast.jobs.file.job_file import AUTO, OwnJob
+from holdfast.jobs.plan import placement
+from holdfast.jobs.plan.offers import Offer, list_fitting
+from holdfast.jobs.plan.placement import Placed
+from holdfast.manifests.gpu_choices import GpuChoice, list_gpu_choices, shorten
+from holdfast.place.matrix import decide
+from holdfast.platform import Platform
+from holdfast.support.errors import InputError
+from holdfast.vocabulary.capacity import Capacity
+
+
+@dataclass(frozen=True, slots=True)
+class _Choice:
+    offer: Offer
+    usd: float
+    """Price of a machine for an hour."""
+    speed: float
+    """Measured steps per second; 0 if unknown."""
+
+    def usd_per_million_steps(self) -> float:
+        return self.usd / (self.speed * 3600) * 1e6
+
+    def __str__(self) -> str:
+        price = f"${self.usd:.2f} an hour" if math.isfinite(self.usd) else "no price"
+        if self.speed:
+            price += f", ${self.usd_per_million_steps():.2f} per million steps"
+        return f"{self.offer.machine.gpus}x{shorten(self.offer.accelerator)} ({price})"
+
+
+def place(job: OwnJob, platform: Platform, prices: Table) -> Placed:
+    """Choose the machine of a job, or the order of its GPUs if it takes any of several.
+
+    Raises InputError if the environment has no such GPUs, or not with this capacity.
+    """
+    if len(job.gpu_choices) < 2:
+        return placement.place(job, platform, prices)
+    _require_spot(job)
+    choices = _sort([_find_choice(job, place, platform, prices) for place in job.gpu_choices])
+    gpu_choice = GpuChoice(job.gpu_count, tuple(choice.offer.accelerator for choice in choices))
+    if gpu_choice not in list_gpu_choices(platform):
+        raise InputError(
+            f"gpus: {platform.name} makes no machines of several GPUs for a job",
+            got=job.gpus,
+            allowed=", ".join(entry.name for entry in list_gpu_choices(platform))
+            or "one kind of GPU",
+            fix="name one GPU, or ask the platform team for auto_provisioning of each of them",
+        )
+    smallest = min(choices, key=lambda choice: _room(choice.offer))
+    basis = "price per measured step" if all(choice.speed for choice in choices) else "price"
+    return Placed(
+        offer=smallest.offer,
+        rule=decide(placement.workload(job)).id,
+        reason=f"spot, by {basis}: {', else '.join(map(str, choices))}",
+        limit_h=placement.choose_limit(job, None),
+        gpu_choice=gpu_choice,
+    )
+
+
+def _require_spot(job: OwnJob) -> None:
+    if job.capacity in (AUTO, Capacity.SPOT) and job.resumes:
+        return
+    raise InputError(
+        "gpus: any of several is for Spot",
+        got=f"capacity: {job.capacity}, resumes: {str(job.resumes).lower()}",
+        allowed="capacity auto or spot, and a job that resumes",
+        fix="name one GPU",
+    )
+
+
+def _find_choice(job: OwnJob, gpus: tuple[int, str], platform: Platform, prices: Table) -> _Choice:
+    count, accelerator = gpus
+    offers: list[Offer] = []
+    for offer in list_fitting(platform, accelerator, count, 1):
+        if offer.capacity is Capacity.SPOT and offer.machine.gpus == count:
+            offers.append(offer)
+    if not offers:
+        raise InputError(
+            f"gpus: no Spot pool of {platform.name} has machines of this kind",
+            got=f"{count}x{shorten(accelerator)}",
+            allowed=", ".join(entry.name for entry in list_gpu_choices(platform))
+            or "one kind of GPU",
+            fix="leave it out, or ask the platform team for a node group",
+        )
+    offer = min(offers, key=lambda offer: offer.usd(platform, prices))
+    return _Choice(offer, offer.usd(platform, prices), job.find_speed(accelerator))
+
+
+def _sort(choices: Sequence[_Choice]) -> list[_Choice]:
+    """Sort by the price of a step if every speed is known, else by the price of an hour."""
+    if all(choice.speed for choice in choices):
+        return sorted(choices, key=_Choice.usd_per_million_steps)
+    return sorted(choices, key=lambda choice: choice.usd)
+
+
+def _room(offer: Offer) -> tuple[int, int]:
+    return offer.machine.vcpus, offer.machine.memory_gib
