@@ -7,8 +7,7 @@ from typing import Any
 from holdfast.clients.api import Api, ApiError, Object
 from holdfast.manifests.gateway import EXTERNAL_CLASS, GATEWAY_API
 from holdfast.services import live_service
-from holdfast.services.live_service import ANNOTATION_SOURCE
-from holdfast.services.render.manifests import LABEL_SERVICE
+from holdfast.services.render.manifests import ANNOTATION_SOURCE, LABEL_SERVICE
 from holdfast.vocabulary.roles import NAMESPACE_SERVING
 from holdfast.vocabulary.serving import PORT
 
