@@ -4,11 +4,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from holdfast.clients.api import Api, Object
+from holdfast.clients.api import Api, ApiError, Object
 from holdfast.manifests.gateway import EXTERNAL_CLASS, GATEWAY_API
 from holdfast.services import live_service
-from holdfast.services.live_service import ANNOTATION_SOURCE
-from holdfast.services.render.manifests import LABEL_SERVICE
+from holdfast.services.render.manifests import ANNOTATION_SOURCE, LABEL_SERVICE
 from holdfast.vocabulary.roles import NAMESPACE_SERVING
 from holdfast.vocabulary.serving import PORT
 
@@ -50,9 +49,16 @@ class Explanation:
 
 
 def explain(api: Api, name: str, namespace: str = "") -> Explanation | None:
-    """Explain a service, or return None if no service of this name runs."""
+    """Explain a service, or return None if no service of this name runs, or the user may not read
+    it.
+    """
     home = namespace or NAMESPACE_SERVING
-    service = live_service.find(api, name, home)
+    try:
+        service = live_service.find(api, name, home)
+    except ApiError as error:
+        if error.status != 403:
+            raise
+        service = None
     if service is None:
         return None
     annotations: dict[str, str] = service["metadata"].get("annotations") or {}

@@ -8,12 +8,10 @@ from holdfast.jobs.submit import submission
 from holdfast.manifests.gateway import GATEWAY_API, POLICY_API
 from holdfast.manifests.render_context import Body
 from holdfast.services.prepared_service import Prepared
-from holdfast.services.render.manifests import LABEL_SERVICE, SHARED
+from holdfast.services.render.manifests import ANNOTATION_SOURCE, LABEL_SERVICE, SHARED
 from holdfast.support.errors import InputError, Stopped
 from holdfast.vocabulary.roles import NAMESPACE_SERVING
 
-ANNOTATION_SOURCE = "holdfast.dev/service-source"
-"""Annotation of the Service for clients: the model or the predictor that answers."""
 # Kind -> version, of everything that a service may have; what runs of them is found by its label.
 KINDS = {
     "Deployment": "apps/v1",
@@ -63,11 +61,10 @@ def compare(api: Api, prepared: Prepared, *, replace: bool) -> list[str]:
     running = find(api, service.name, service.home)
     if running is None:
         return []
-    source = service.model or service.predictor
-    if _source(running) != source and not replace:
+    if _source(running) != service.source and not replace:
         raise Stopped(
             f"two services of one name: {service.name} serves something else",
-            got=source,
+            got=service.source,
             allowed=_source(running),
             fix="--replace, which rolls this one out instead, or another name",
         )
@@ -108,18 +105,37 @@ def _list_changes(api: Api, bodies: list[Body]) -> Iterator[str]:
 
 def start(api: Api, prepared: Prepared) -> Iterator[str]:
     """Apply a service, then remove what an earlier version had and this one has not."""
-    for body in prepared.bodies:
-        if body["kind"] == "Service" and body["metadata"]["name"] == prepared.service.name:
-            source = prepared.service.model or prepared.service.predictor
-            annotations = body["metadata"].setdefault("annotations", {})
-            annotations[ANNOTATION_SOURCE] = source
-    for name in submission.apply(api, prepared.bodies):
+    for name in submission.apply(api, _keep_replicas(api, prepared.bodies)):
         yield f"applied {name}"
     remaining = {(body["kind"], body["metadata"]["name"]) for body in prepared.bodies}
     service = prepared.service
     for path in _list_objects(api, service.name, service.home, remaining):
         api.delete(path, propagationPolicy="Background")
         yield f"removed {path.rpartition('/')[2]}"
+
+
+def _keep_replicas(api: Api, bodies: list[Body]) -> list[Body]:
+    """Return the objects, with the replicas that run in each Deployment that an autoscaler sizes.
+
+    Without a number, a Deployment that had a fixed one would go back to a single replica until the
+    autoscaler has looked.
+    """
+    limits: dict[str, tuple[int, int]] = {}
+    for body in bodies:
+        if body["kind"] == "HorizontalPodAutoscaler":
+            spec = body["spec"]
+            limits[spec["scaleTargetRef"]["name"]] = (spec["minReplicas"], spec["maxReplicas"])
+    sized_bodies: list[Body] = []
+    for body in bodies:
+        name = body["metadata"]["name"]
+        if body["kind"] == "Deployment" and name in limits:
+            min_replicas, max_replicas = limits[name]
+            live = api.find(api.path_of(body))
+            replicas = live["spec"].get("replicas", 0) if live else 0
+            size = min(max(replicas, min_replicas), max_replicas)
+            body = body | {"spec": body["spec"] | {"replicas": size}}
+        sized_bodies.append(body)
+    return sized_bodies
 
 
 def stop(api: Api, name: str, namespace: str = NAMESPACE_SERVING) -> list[str]:

@@ -109,7 +109,7 @@ def test_page_commands_start_a_service(
 
 def test_two_services_start_roll_out_and_stop(holdfast: Callable[..., Result], api: Api) -> None:
     scores = replace(example_services.read("scores"), base=2, image=IMAGE)
-    other = replace(scores, name="other", base=1, promised_per_s=0.0, peak_per_s=0.0)
+    other = replace(scores, name="other", promised_per_s=0.0, peak_per_s=0.0)
     for service in (scores, other):
         result = holdfast("submit", write(service), "--yes")
         assert result.exit_code == 0, f"{result.output} {result.exception}"
@@ -144,6 +144,12 @@ def test_two_services_start_roll_out_and_stop(holdfast: Callable[..., Result], a
     until("the old pods are gone", lambda: not find_old(api, before))
     assert api.find(f"{DEPLOYMENTS}/scores-overflow") is None
     assert is_ready(api, "other-base"), "another service is not touched"
+
+    before = {pod["metadata"]["uid"] for pod in list_pods(api, "other-base")}
+    assert holdfast("submit", write(replace(other, base_most=3)), "--yes").exit_code == 0
+    wait_ready(api, "other-base")
+    after = {pod["metadata"]["uid"] for pod in list_pods(api, "other-base")}
+    assert after == before, "an autoscaler that is new takes no replica away"
 
     live_service.stop(api, "scores")
     until("it is gone", lambda: api.find(f"{DEPLOYMENTS}/scores-base") is None)

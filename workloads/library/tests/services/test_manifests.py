@@ -6,7 +6,9 @@ from typing import Any
 import pytest
 
 from holdfast.lint.engine import Options, lint_texts
+from holdfast.manifests import serving
 from holdfast.manifests.envoy import CARRIES, count_proxies
+from holdfast.manifests.render_context import RenderContext
 from holdfast.services.plan import placement
 from holdfast.vocabulary.kubernetes import LABEL_NAMESPACE
 from holdfast.vocabulary.serving import (
@@ -108,6 +110,13 @@ def test_fixed_services_need_no_scaler() -> None:
     assert find(bodies, "Deployment", "chat-base")["spec"]["replicas"] == 2
     scaled = {body["metadata"]["name"] for body in bodies if body["kind"] == SCALER}
     assert scaled == {"chat-proxy"}
+
+
+def test_an_environment_can_leave_the_sample_out() -> None:
+    platform = with_images("example")
+    assert platform.serving and list(serving.samples(RenderContext(platform)))
+    without = replace(platform, serving=replace(platform.serving, sample=False))
+    assert not list(serving.samples(RenderContext(without)))
 
 
 SCALER = "HorizontalPodAutoscaler"

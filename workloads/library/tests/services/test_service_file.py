@@ -14,6 +14,7 @@ from holdfast.commands import app
 from holdfast.services.file import file_text, service_file
 from holdfast.services.file.service_file import OwnService
 from holdfast.support.errors import InputError, Stopped
+from tests.infra.ops.google import Gcloud
 from tests.platforms import with_images, write_document
 from workloads.library.tests.services import example_services
 
@@ -182,6 +183,48 @@ def test_a_folder_that_is_no_model_is_refused(
     error = new_service(document, tmp_path / "chat.yaml", options).exception
     assert isinstance(error, InputError)
     assert got in error.got
+
+
+def list_objects(**sizes: int) -> list[dict[str, Any]]:
+    """Returns objects of a bucket as gcloud lists them; `_` is a dot of the name."""
+    return [
+        {"name": f"llama/{name.replace('_', '.')}", "size": size} for name, size in sizes.items()
+    ]
+
+
+@pytest.mark.parametrize(
+    ("objects", "problem"),
+    [
+        (list_objects(config_json=100, model_safetensors=16 * GIB), "the GPU is too small"),
+        (list_objects(model_safetensors=GIB), "the model cannot be loaded"),
+        (list_objects(config_json=100), "the model has no weights"),
+        (list_objects(config_json=100, model_safetensors=GIB), ""),
+    ],
+)
+def test_bucket_models_are_checked(
+    objects: list[dict[str, Any]], problem: str, tmp_path: Path, document: Path, gcloud: Gcloud
+) -> None:
+    gcloud.answer("storage objects list gs://models/llama/*", objects)
+    gcloud.answer("storage cat gs://models/llama/config.json", CONFIG)
+    result = new_service(document, tmp_path / "chat.yaml", MODEL)
+    if problem:
+        assert isinstance(result.exception, InputError)
+        assert problem in result.exception.what
+    else:
+        assert result.exit_code == 0, result.output
+        assert "the model fits: 1.0 GiB of weights" in result.stderr
+
+
+def test_models_that_nobody_can_read_are_said_to_be_unchecked(
+    tmp_path: Path, document: Path, gcloud: Gcloud
+) -> None:
+    gcloud.refuse("storage objects list", "ERROR: (gcloud.storage) 403 no access")
+    result = new_service(document, tmp_path / "chat.yaml", MODEL)
+    assert result.exit_code == 0 and "the model was not checked" in result.stderr
+    gcloud.refuse("storage objects list", "ERROR: (gcloud.storage) matched no objects or files")
+    result = new_service(document, tmp_path / "other.yaml", MODEL)
+    assert isinstance(result.exception, InputError)
+    assert result.exception.what == "the model cannot be loaded"
 
 
 BROKEN = {

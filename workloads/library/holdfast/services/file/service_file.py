@@ -336,6 +336,11 @@ class OwnService:
         return Engine.VLLM if self.model else Engine.PREDICTOR
 
     @property
+    def source(self) -> str:
+        """The model or the predictor."""
+        return self.model or self.predictor
+
+    @property
     def gpu_count(self) -> int:
         return parse_gpus(self.gpu)[0]
 

@@ -17,6 +17,8 @@ from holdfast.vocabulary.machines import MACHINE_TYPES
 
 LABEL_SERVICE = "holdfast.dev/service"
 """Label of each object of a service, except what services of a namespace share."""
+ANNOTATION_SOURCE = "holdfast.dev/service-source"
+"""Annotation of the Service for clients: the model or the predictor that answers."""
 SHARED = "AutoscalingMetric"
 HOMELESS = {"USER": "nonroot", "LOGNAME": "nonroot", "XDG_CACHE_HOME": "/tmp/.cache"}
 
@@ -46,6 +48,8 @@ def bodies(service: OwnService, context: RenderContext, placed: Placed) -> list[
     for body in bodies:
         if body["kind"] != SHARED:
             body["metadata"]["labels"][LABEL_SERVICE] = service.name
+        if (body["kind"], body["metadata"]["name"]) == ("Service", hop.clients):
+            body["metadata"]["annotations"][ANNOTATION_SOURCE] = service.source
     return bodies
 
 
