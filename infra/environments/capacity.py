@@ -66,8 +66,28 @@ LOCAL_SSDS = {
     "a3-ultragpu-8g": (32,),
     "a4-highgpu-8g": (32,),
 }
+# Accelerators of Google that the table leaves out, and why: a near name in its place would be another
+# GPU.
+LEFT_OUT = {
+    "nvidia-h100-mega-80gb": "its cards need GPUDirect-TCPXO, whose networks are not made here",
+    "nvidia-gb200": "A4X has Arm CPUs, which our images do not run on, and is sold by reservation",
+    "nvidia-gb300": "A4X Max has Arm CPUs, which our images do not run on",
+    "nvidia-rtx-pro-6000": "the price table has no price of G4 machines",
+    "nvidia-tesla-t4": "it is attached to N1 machines, and the price table has no price of it",
+}
 # Compact placement of flex-start nodes: Cluster Toolkit, preconditions of its node pool.
 COMPACT_FLEX = ("a3-ultragpu-", "a4-")
+
+
+def _require_accelerator(field: str, got: str) -> None:
+    require(
+        got not in LEFT_OUT,
+        field,
+        f"{got}: {LEFT_OUT.get(got, '')}",
+        ", ".join(sorted(ACCELERATORS)),
+        "choose one of these, or add it to machines.toml with zones and prices",
+    )
+    one_of(field, got, ACCELERATORS)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -167,7 +187,7 @@ class NodeGroup:
         one_of(f"{field}.role", self.role, tuple(Role))
         one_of(f"{field}.capacity", self.capacity, tuple(Capacity))
         if self.accelerator:
-            one_of(f"{field}.accelerator", self.accelerator, ACCELERATORS)
+            _require_accelerator(f"{field}.accelerator", self.accelerator)
 
     def _check_machine(self, field: str, machine_type: str) -> None:
         one_of(field, machine_type, MACHINE_TYPES)
@@ -319,7 +339,7 @@ class AcceleratorCap:
     max_gpus: int
 
     def __post_init__(self) -> None:
-        one_of("auto_provisioning.accelerators[].accelerator", self.accelerator, ACCELERATORS)
+        _require_accelerator("auto_provisioning.accelerators[].accelerator", self.accelerator)
         between(
             f"auto_provisioning.accelerators[{self.accelerator}].max_gpus",
             self.max_gpus,

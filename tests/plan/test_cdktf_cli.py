@@ -35,6 +35,8 @@ AT_ONCE = [
     "--terraform-parallelism",
     "40",
 ]
+# One stack without those before it, which are there.
+ALONE = "--ignore-missing-stack-dependencies"
 OFFLINE = {
     "diff": MIRRORED,
     "output": MIRRORED,
@@ -115,10 +117,11 @@ def by_hand(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         for line in lines:
             words = [word.replace("-eu", "-example").strip("'") for word in line]
             done = type_command([*words, *OFFLINE.get(words[1], [])], fork, variables)
-            printed[words[1]] = done.stdout + done.stderr
-            assert done.returncode == 0, printed[words[1]][-4_000:]
-            printed[f"resources after {words[1]}"] = str(len(world.resources))
-            if words[1] == "deploy":
+            command = f"{words[1]} alone" if ALONE in words else words[1]
+            printed[command] = done.stdout + done.stderr
+            assert done.returncode == 0, printed[command][-4_000:]
+            printed[f"resources after {command}"] = str(len(world.resources))
+            if command == "deploy":
                 folders = []
                 for stack in names.stacks("example"):
                     folders.append(fork / "cdktf.out" / "stacks" / stack)
@@ -142,6 +145,8 @@ def test_page_commands_create_show_and_destroy_a_platform(by_hand: dict[str, str
     applied = [re.findall(rf"^({'|'.join(stacks)}) ", text, re.MULTILINE)[-1] for text in before]
     assert applied == [*stacks], "in the order of their dependencies"
     assert by_hand["differs"] == "", "a plan after the apply is empty"
+    assert stacks[-1] in by_hand["deploy alone"] and stacks[0] not in by_hand["deploy alone"]
+    assert by_hand["resources after deploy alone"] == by_hand["resources after deploy"]
     assert by_hand["resources after destroy"] == "1", "the abandoned peering"
 
 

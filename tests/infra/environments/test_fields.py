@@ -146,6 +146,12 @@ WRONG: list[tuple[str, str, Make]] = [
         "flex-start, queued, reserved, spot: Google does not sell it otherwise",
         on(SPOT, **ONE_H100, capacity=Capacity.ON_DEMAND),
     ),
+    (
+        "NodeGroup.accelerator",
+        "its cards need GPUDirect-TCPXO",
+        on(SPOT, accelerator="nvidia-h100-mega-80gb"),
+    ),
+    ("AcceleratorCap.accelerator", "attached to N1", on(CAP, accelerator="nvidia-tesla-t4")),
     ("NodeGroup.local_ssds", "2 or 4 or 8", on(SPOT, **TWO_A100, local_ssds=3)),
     ("NodeGroup.local_ssds", "takes no local SSD", on(SYSTEM, local_ssds=1)),
     ("NodeGroup.compact", "one zone", on(SPOT, compact=True)),

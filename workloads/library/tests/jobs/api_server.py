@@ -38,7 +38,10 @@ def serving(
     def answer(url: str, headers: object, body: bytes) -> tuple[int, object]:
         path, _, query = url.partition("?")
         if path.endswith("/log"):
-            return 200, _log((logs or {})[path.split("/")[-2]], dict(parse_qsl(query)))
+            printed = (logs or {}).get(path.split("/")[-2])
+            if printed is None:
+                return 404, {"message": "the pod has no log"}
+            return 200, _log(printed, dict(parse_qsl(query)))
         if path in objects:
             return 200, objects[path]
         if member_of is not None and not _is_allowed(path, member_of):
