@@ -8,7 +8,9 @@ copies, a rigid gang (all its pods start again), and torchrun with DCP. A time l
 that the lost node's launcher is back until the whole gang has done a step, less the time of that
 step; if all processes start again, it lasts from their start. Kills are spread over the time from
 one copy, or upload, to the next. The cost of copies is measured with and without them in turn, in
-the same processes, which compute all the time. --mb is the state of the whole gang, and memory
+the same processes, which compute all the time. Rows shrink and grow are of a gang that goes on with
+fewer nodes: the next step after a death, and the stall of the others for a notice and for a node
+that joins, less the time of a step. --mb is the state of the whole gang, and memory
 takes eight times as much; --rounds are losses of the gang with copies, other gangs have half as
 many.
 """
@@ -36,6 +38,8 @@ from workloads.library.tests.bench.gangs.losses import (
     lines,
     measure_dcp_losses,
 )
+from workloads.library.tests.bench.gangs.resizes import DEATH, GROW, measure_resizes
+from workloads.library.tests.bench.gangs.resizes import NOTICE as SHRINK_NOTICE
 from workloads.library.tests.bench.result import finish, options
 from workloads.library.tests.processes import family, until
 
@@ -61,9 +65,10 @@ NVRX = (
 
 def measure(
     folder: Path, mb: int, rounds: int
-) -> tuple[dict[str, list[Figures]], dict[str, float], Figures]:
-    """Returns the losses of each row, the memory of each gang in states, and the cost of copies."""
+) -> tuple[dict[str, list[Figures]], dict[str, list[Figures]], dict[str, float], Figures]:
+    """Returns the losses and the changes of size of each row, the memory of each gang in states, and the cost of copies."""
     losses: dict[str, list[Figures]] = {}
+    resizes: dict[str, list[Figures]] = {}
     memory: dict[str, float] = {}
     cost: Figures = {}
     few = max(1, rounds // 2)
@@ -85,6 +90,7 @@ def measure(
         RIGID: (4, mib, lambda bench: lose(RIGID, bench, few, copies=0, is_rigid=True)),
         DCP: (4, mib, lose_dcp),
         "cost": (2, mib, lambda bench: cost.update(measure_costs(bench))),
+        "resizes": (4, mib // 2, lambda b: resizes.update(measure_resizes(b, few))),
         OF_EIGHT: (
             MORE_NODES,
             mb // 2 // MORE_NODES,
@@ -100,8 +106,9 @@ def measure(
         with bucket(home, "peers", *options, GOGC="20", GOMEMLIMIT="1GiB") as (env, passed):
             bench = Bench(folder=home, nodes=nodes, mib=node_mib, env=env, passed=passed)
             work(bench)
-        print(f"{name}: {json.dumps(losses.get(name, cost))}", file=sys.stderr, flush=True)
-    return losses, memory, cost
+        shown = resizes if name == "resizes" else losses.get(name, cost)
+        print(f"{name}: {json.dumps(shown)}", file=sys.stderr, flush=True)
+    return losses, resizes, memory, cost
 
 
 def measure_costs(bench: Bench) -> Figures:
@@ -167,12 +174,15 @@ def processor_s(processes: Mapping[int, Any]) -> float:
 def main() -> None:
     arguments = options(__doc__, mb=2048, rounds=3)
     with tempfile.TemporaryDirectory(prefix="holdfast-peers-") as name:
-        losses, states, cost = measure(Path(name), arguments.mb, arguments.rounds)
+        losses, resizes, states, cost = measure(Path(name), arguments.mb, arguments.rounds)
     memory = states[COPIES] - states[BUCKET]
     rows = {}
     for name, figures in losses.items():
         worst = max(loss["lost_steps"] for loss in figures)
         rows[name] = compute_medians(figures) | {"lost_steps_worst": worst}
+    for name, figures in resizes.items():
+        rows[name] = compute_medians(figures)
+    shrinks = [*resizes[DEATH], *resizes[SHRINK_NOTICE]]
     ours = [*losses[COPIES], *losses[OF_EIGHT]]
     notice = losses[NOTICE][0]
     from_bucket = rows[BUCKET]["restore_s"]
@@ -189,6 +199,15 @@ def main() -> None:
         ),
         "restore in at most a quarter of one from the bucket": (
             rows[COPIES]["restore_s"] <= 0.25 * from_bucket
+        ),
+        "next step on fewer nodes at most 3 s after a death": rows[DEATH]["next_step_s"] <= 3.0,
+        "at most 1 s of stall for a notice": rows[SHRINK_NOTICE]["next_step_s"] <= 1.0,
+        "at most 3 s of stall for a node that joins": rows[GROW]["stall_s"] <= 3.0,
+        "with a notice no step lost by those that go on": (
+            max(loss["lost_steps"] for loss in resizes[SHRINK_NOTICE]) == 0
+        ),
+        "no shard read from the bucket to shrink or grow": (
+            max(loss["read_mb"] for loss in shrinks) < SMALLEST_SHARD_MB
         ),
         "an undisturbed step costs at most 2 percent": cost["processor"] <= 0.02,
         "at most 2 shards of memory for each": memory <= 2.0,

@@ -249,8 +249,10 @@ class _Launcher:
     ) -> int | None:
         exit_queue = self._exit_codes
         environments = list[dict[str, str]]()
+        leaving = self._find_leaving_keepers(epoch)
         for rank in range(self._node.processes):
-            environments.append(self._make_environment(epoch, rank, store_port, statuses))
+            environment = self._make_environment(epoch, rank, store_port, statuses, leaving)
+            environments.append(environment)
         self._ranks.start(environments, exit_queue)
         logs.info(
             "gang",
@@ -359,6 +361,7 @@ class _Launcher:
         rank: int,
         store_port: int,
         statuses: list[dict[str, Any]],
+        leaving: tuple[Address, ...],
     ) -> dict[str, str]:
         """Returns the variables of a rank: those of torchrun's agent, so that init_process_group()
         needs no arguments, and the addresses of other nodes' memory.
@@ -394,7 +397,7 @@ class _Launcher:
             ranks_per_node=size,
             memories=tuple(self._memories[rank]),
             domains=tuple(domains),
-            leaving=self._find_leaving_keepers(epoch),
+            leaving=leaving,
             min_nodes=node.fewest,
             max_nodes=len(node.nodes),
         )
@@ -410,10 +413,10 @@ class _Launcher:
         if not self._node.resizes:
             return ()
         members = {member.index for member in epoch.members}
-        statuses = self._peers.look(range(len(self._node.nodes)))
+        absent = [index for index in range(len(self._node.nodes)) if index not in members]
         keepers = list[Address]()
-        for index, status in sorted(statuses.items()):
-            if index not in members and status.get(LEAVING):
+        for _, status in sorted(self._peers.look(absent).items()):
+            if status.get(LEAVING):
                 keepers.append(self._find_keeper(status))
         return tuple(keepers)
 
