@@ -43,6 +43,15 @@ def shard_object(run: str, step: int, attempt: str, rank: int, index: int) -> st
     return f"{rank_prefix(run, step, attempt, rank)}-{index:05d}.bin"
 
 
+def common_prefix(run: str) -> str:
+    return f"{checked_run(run)}/shared"
+
+
+def common_object(run: str, digest: str) -> str:
+    """Names a shard that checkpoints of a run share, by the SHA-256 of its bytes."""
+    return f"{common_prefix(run)}/{digest}.bin"
+
+
 def manifest_object(run: str, step: int, attempt: str, rank: int) -> str:
     """Names the object with the tensors, offsets and shards that one rank wrote."""
     return f"{rank_prefix(run, step, attempt, rank)}.json"

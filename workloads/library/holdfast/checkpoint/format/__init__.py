@@ -32,7 +32,7 @@ SCHEMA = "holdfast.checkpoint/1"
 # Of a manifest with what version 1 does not have: a reader of that version then says so, and does
 # not take the checkpoint for a damaged one.
 SCHEMA_2 = "holdfast.checkpoint/2"
-_MARKS_OF_2 = (b'"$wrapped":', b'"$dtype":')
+_MARKS_OF_2 = (b'"$wrapped":', b'"$dtype":', b'"sha256":')
 # These names on disk are older than the code's: a new name would make checkpoints unreadable, or
 # drop them from the count.
 SIGNATURE_FIELD = "seal"
@@ -52,6 +52,8 @@ class Shard:
 
     bytes: int
     crc32c: str
+    sha256: str = ""
+    """Digest of a shard that checkpoints share: its object is named by it; empty: its own."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -106,7 +108,16 @@ class Manifest:
     def attempt_id(self) -> tuple[str, int, str]:
         return self.run, self.step, self.attempt
 
+    @property
+    def common_names(self) -> set[str]:
+        """Names of the objects that other checkpoints of the run may name too."""
+        digests = {shard.sha256 for shard in self.shards} - {""}
+        return {object_names.common_object(self.run, digest) for digest in digests}
+
     def shard_name(self, index: int) -> str:
+        digest = self.shards[index].sha256 if index < len(self.shards) else ""
+        if digest:
+            return object_names.common_object(self.run, digest)
         return object_names.shard_object(
             self.run,
             self.step,
@@ -183,7 +194,11 @@ def shallow_asdict(value: "DataclassInstance") -> dict[str, Json]:
 
     dataclasses.asdict would copy the values as well, which takes ten times as long as the JSON.
     """
-    return {name: getattr(value, name) for name in value.__dataclass_fields__}
+    fields = {name: getattr(value, name) for name in value.__dataclass_fields__}
+    # Version 1 does not know this field.
+    if isinstance(value, Shard) and not value.sha256:
+        del fields["sha256"]
+    return fields
 
 
 def _encode(value: Json) -> bytes:

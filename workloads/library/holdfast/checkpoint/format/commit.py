@@ -174,7 +174,7 @@ def commit(
             limit=MAX_MANIFEST_BYTES,
             listed=stored.get(name),
         )
-        rank_manifest = _parse_stored(payload, stored, manifest)
+        rank_manifest = _parse_stored(storage, payload, stored, manifest)
         manifests.append(rank_manifest)
         digests.append(digest_manifest(payload))
         total_bytes += rank_manifest.length
@@ -227,7 +227,16 @@ def _wait_for_manifests(
         pause = min(pause * 1.5, LONGEST_PAUSE_S)
 
 
+def list_shared(storage: Storage, manifest: Manifest) -> dict[str, Stat]:
+    """List the objects that checkpoints share, if a manifest names any."""
+    if not manifest.common_names:
+        return {}
+    prefix = object_names.common_prefix(manifest.run)
+    return {stat.name: stat for stat in storage.list(prefix)}
+
+
 def _parse_stored(
+    storage: Storage,
     payload: bytes,
     stored: dict[str, Stat],
     expected: Manifest,
@@ -242,6 +251,8 @@ def _parse_stored(
     same_size = manifest.world_size == expected.world_size
     if not same_attempt or not same_size or manifest.rank >= expected.world_size:
         raise Damaged(f"the manifest of rank {manifest.rank} belongs to another attempt")
+    if not manifest.common_names <= stored.keys():
+        stored |= list_shared(storage, manifest)
     check_stored(manifest, stored)
     return manifest
 

@@ -193,6 +193,7 @@ def _make_shard(body: Body) -> Shard:
     return Shard(
         bytes=_get_int(body, "bytes"),
         crc32c=_get_match(body, "crc32c", _CRC32C),
+        sha256=_get_match(body, "sha256", _SHA256) if "sha256" in body else "",
     )
 
 

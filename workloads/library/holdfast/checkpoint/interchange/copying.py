@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from holdfast.checkpoint.format import Commit
+from holdfast.checkpoint.format import Commit, Manifest
 from holdfast.checkpoint.format.commit import CommitState, commit, committed_steps
 from holdfast.checkpoint.format.validation import read_shard
 from holdfast.checkpoint.restore.reader import Opened
@@ -31,9 +31,11 @@ def copy_checkpoint(
             fix="choose another name",
         )
     attempt = random_hex(6)
-    copies = [
-        replace(manifest, run=run, step=step, attempt=attempt) for manifest in opened.manifests
-    ]
+    copies: list[Manifest] = []
+    for manifest in opened.manifests:
+        # A copy has shards of its own, and can outlive the run that it comes from.
+        shards = tuple(replace(shard, sha256="") for shard in manifest.shards)
+        copies.append(replace(manifest, run=run, step=step, attempt=attempt, shards=shards))
     for manifest, copied in zip(opened.manifests, copies, strict=True):
         for index, shard in enumerate(manifest.shards):
             data = read_shard(source, manifest, index)

@@ -18,6 +18,7 @@ import torch
 
 from holdfast.checkpoint.errors import Damaged, NotFound, Preempted
 from holdfast.checkpoint.format import Commit, Manifest, Sizes, TensorPart
+from holdfast.checkpoint.format.commit import list_shared
 from holdfast.checkpoint.format.decoding import (
     MAX_COMMIT_BYTES,
     MAX_MANIFEST_BYTES,
@@ -84,6 +85,9 @@ def open_step(
         manifests = tuple(_read_manifests(storage, commit))
         listing = storage.list(object_names.attempt_prefix(run, step, commit.attempt))
         stored = {stat.name: stat for stat in listing}
+        for manifest in manifests:
+            if not manifest.common_names <= stored.keys():
+                stored |= list_shared(storage, manifest)
     # Also raised if retention has deleted the step since it was listed: the next candidate is
     # tried.
     except (NotFound, EOFError) as error:

@@ -14,6 +14,7 @@ from holdfast.checkpoint.errors import AlreadyExists, StorageError, Transient
 from holdfast.checkpoint.failpoints import failpoint
 from holdfast.checkpoint.format import Commit, Manifest
 from holdfast.checkpoint.format.commit import StepObjects, read_commit, survey
+from holdfast.checkpoint.save.references import References, SharedNames
 from holdfast.checkpoint.stores.storage import Stat, Storage
 from holdfast.support import object_names
 
@@ -56,10 +57,11 @@ def retain(
     policy: Policy,
     *,
     cache: CommitCache | None = None,
+    shared_names: SharedNames | None = None,
 ) -> list[str]:
     """Deletes what `policy` does not keep, and returns the names of the deleted objects.
 
-    The caller keeps `cache` from one call to the next.
+    The caller keeps `cache` and `shared_names` from one call to the next.
     """
     failpoint("retention.begin")
     steps = survey(storage, run)
@@ -76,6 +78,9 @@ def retain(
     expired = sound - policy.steps_to_keep(sound)
     deleted: list[str] = []
     oldest = time.time() - ORPHAN_AGE_S
+    references = References(storage, {} if shared_names is None else shared_names)
+    if expired:
+        references.read(commits)
     for entry in steps.values():
         commit = commits.get(entry.step)
         # Damage may be a bad read: what restore skipped stays a day, for a person to look at.
@@ -83,6 +88,7 @@ def retain(
         is_old_damage = is_damaged and _newest_change(entry) < oldest
         if is_old_damage or entry.step in expired:
             deleted += _delete_step(storage, run, entry)
+            commits.pop(entry.step, None)
         # A commit that cannot be read is no checkpoint, and no reason to delete anything.
         elif entry.commit is None or commit is not None:
             attempt = commit.attempt if commit else ""
@@ -93,6 +99,8 @@ def retain(
                 oldest,
                 policy.stale,
             )
+    if expired:
+        deleted += references.delete_unused(run, commits, oldest)
     failpoint("retention.end")
     return deleted
 

@@ -86,6 +86,8 @@ class Job:
     shard_bytes: int
     manifest: Manifest
     """The manifest without shards, whose checksums the uploader computes."""
+    frozen_bytes: int = 0
+    """Length of the beginning of the stream that holds parameters that are not trained."""
     upload: bool = True
     copy: bool = False
     """True if a neighbour gets a copy."""

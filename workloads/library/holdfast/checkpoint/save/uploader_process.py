@@ -32,7 +32,9 @@ from holdfast.checkpoint.format import Manifest, Shard
 from holdfast.checkpoint.format.commit import CommitState, commit
 from holdfast.checkpoint.format.validation import read_shard
 from holdfast.checkpoint.peers.keeper_client import PeerPlaces
+from holdfast.checkpoint.save.references import SharedNames
 from holdfast.checkpoint.save.retention import CommitCache, FailedAttempts, retain
+from holdfast.checkpoint.save.shared_shards import MIN_BYTES, SharedShards
 from holdfast.checkpoint.save.uploader import Job, UploadOrders
 from holdfast.checkpoint.stores.factory import reliable_storage
 from holdfast.checkpoint.stores.storage import Storage, crc32c, put_object
@@ -133,6 +135,8 @@ class Saves:
         )
         self._failed = FailedAttempts(storage)
         self._commit_cache: CommitCache = {}
+        self._shared = SharedShards(storage)
+        self._shared_names: SharedNames = {}
         self._is_store_verified = False
 
     def serve(self) -> None:
@@ -165,6 +169,7 @@ class Saves:
                         job.manifest.run,
                         self._policy,
                         cache=self._commit_cache,
+                        shared_names=self._shared_names,
                     )
 
     def _save(self, job: Job) -> bool:
@@ -177,6 +182,7 @@ class Saves:
             memory,
             job,
             parallel=tuning.parallel,
+            shared=self._shared,
         )
         self._verify_store(manifest)
         self._mailbox.report(
@@ -237,17 +243,27 @@ def upload(
     job: Job,
     *,
     parallel: int,
+    shared: SharedShards | None = None,
 ) -> Manifest:
     """Uploads shards in parallel, then the manifest, which shows that all shards are stored.
 
-    Returns the complete manifest. Raises StorageError.
+    `shared` stores those of parameters that are not trained, unless the store has them. Returns the complete manifest. Raises StorageError.
     """
     failpoint("upload.begin")
     manifest = job.manifest
+    # A boundary between shards at the end of what is not trained: no shard holds both.
+    frozen_bytes = job.frozen_bytes if shared and job.frozen_bytes >= MIN_BYTES else 0
+    stretches = [*_split(memory[:frozen_bytes], job.shard_bytes)]
+    frozen_shards = len(stretches)
+    stretches += _split(memory[frozen_bytes : job.length], job.shard_bytes)
 
     def put_shard(numbered_data: tuple[int, memoryview]) -> Shard:
         index, data = numbered_data
         checksum = crc32c(data)
+        if shared is not None and index < frozen_shards:
+            shard = shared.store(manifest.run, index, data, checksum)
+            if shard is not None:
+                return shard
         put_object(
             storage,
             manifest.shard_name(index),
@@ -260,9 +276,7 @@ def upload(
     # Checksums are computed in the same threads: one shard's sum during another's request costs no
     # time.
     with ThreadPoolExecutor(parallel, thread_name_prefix="shard") as pool:
-        shards = tuple(
-            pool.map(put_shard, enumerate(_split(memory[: job.length], job.shard_bytes)))
-        )
+        shards = tuple(pool.map(put_shard, enumerate(stretches)))
     manifest = replace(manifest, shards=shards)
     payload = memoryview(bytearray(manifest.encode()))
     put_object(

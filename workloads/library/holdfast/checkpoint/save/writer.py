@@ -35,7 +35,7 @@ from holdfast.checkpoint.save.staging import Staging, steady_keys
 from holdfast.checkpoint.save.uploader import Job, Report, Uploader, UploadOrders
 from holdfast.checkpoint.settings import Tuning
 from holdfast.checkpoint.state import Captured, capture
-from holdfast.checkpoint.state.tensors import Piece, make_pieces
+from holdfast.checkpoint.state.tensors import Piece, count_frozen_bytes, make_pieces
 from holdfast.runtime import logs
 from holdfast.support.errors import InputError
 
@@ -189,6 +189,7 @@ class CheckpointWriter:
             memory,
             length,
             started_at,
+            frozen_bytes=count_frozen_bytes(captured, pieces),
             copy=copy,
         )
         self.save_cost.blocking_s = blocking_s
@@ -215,6 +216,7 @@ class CheckpointWriter:
         length: int,
         started_at: float,
         *,
+        frozen_bytes: int = 0,
         copy: bool,
         upload: bool = True,
     ) -> float:
@@ -233,6 +235,7 @@ class CheckpointWriter:
             length=length,
             shard_bytes=self.tuning.shard_size(length),
             manifest=manifest,
+            frozen_bytes=frozen_bytes,
             upload=upload,
             copy=copy,
             keep=self._copies.complete_version if self._copies else NONE,

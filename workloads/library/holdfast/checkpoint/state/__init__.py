@@ -1,6 +1,6 @@
 """A user's state as named tensors plus a JSON skeleton; values.py encodes its values."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Protocol, runtime_checkable
@@ -13,7 +13,7 @@ from holdfast.checkpoint.state.module_keys import strip_compiled
 from holdfast.checkpoint.state.parameter_names import ParameterNames, add_names
 from holdfast.checkpoint.state.random_streams import get_rng_state
 from holdfast.checkpoint.state.snapshots import check_no_snapshot
-from holdfast.checkpoint.state.tensors import Tensors, detach_storable
+from holdfast.checkpoint.state.tensors import Tensors, detach_storable, storage_address
 from holdfast.checkpoint.state.values import Put as Put
 from holdfast.checkpoint.state.values import Skeleton as Skeleton
 from holdfast.checkpoint.state.values import TensorLookup as TensorLookup
@@ -55,6 +55,8 @@ class Captured:
     """Live tensors by key, not copies."""
     per_rank: frozenset[str]
     """Keys of tensors that belong to this rank alone."""
+    frozen: frozenset[str] = frozenset()
+    """Keys of parameters that are not trained."""
 
 
 def capture(state: Mapping[str, Any], *, leave_out: Collection[str] = ()) -> Captured:
@@ -91,7 +93,20 @@ def capture(state: Mapping[str, Any], *, leave_out: Collection[str] = ()) -> Cap
         skeleton=skeleton,
         tensors=tensors,
         per_rank=frozenset(per_rank),
+        frozen=_find_frozen(entries, tensors),
     )
+
+
+def _find_frozen(entries: Iterable[tuple[str, Any]], tensors: Tensors) -> frozenset[str]:
+    frozen: set[int] = set()
+    for _, value in entries:
+        if isinstance(value, nn.Module):
+            for parameter in value.parameters():
+                if not parameter.requires_grad:
+                    frozen.add(storage_address(parameter))
+    if not frozen:
+        return frozenset()
+    return frozenset(key for key, value in tensors.items() if storage_address(value) in frozen)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -416,7 +416,9 @@ def _assign_boxes(
     world_size: int,
 ) -> Iterator[Box]:
     load = [0] * world_size
-    for key, tensor in captured.tensors.items():
+    # First what is not trained: its shards may be those of the checkpoint before.
+    items = sorted(captured.tensors.items(), key=lambda item: item[0] not in captured.frozen)
+    for key, tensor in items:
         boxes = list_boxes(key, tensor)
         if as_dtensor(tensor) is not None or key in captured.per_rank:
             for box in boxes:
@@ -441,6 +443,14 @@ def _make_part(box: Box, stream_offset: int) -> TensorPart:
         at=stream_offset,
         bytes=box.bytes,
     )
+
+
+def count_frozen_bytes(captured: "Captured", pieces: list[Piece]) -> int:
+    """Return the length of the beginning of a stream that holds parameters that are not trained."""
+    for piece in pieces:
+        if piece.part.key not in captured.frozen:
+            return piece.part.at
+    return stream_bytes(pieces)
 
 
 def stream_bytes(pieces: list[Piece]) -> int:

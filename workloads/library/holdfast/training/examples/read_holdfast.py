@@ -51,7 +51,8 @@ def read_stream(folder, rank, manifest):
     shards = [np.empty(0, np.uint8)]
     for index, shard in enumerate(manifest["shards"]):
         name = f"rank-{rank:05d}-{index:05d}.bin"
-        data = np.fromfile(folder / name, np.uint8)
+        shared = folder.parent.parent / f"shared/{shard.get('sha256')}.bin"
+        data = np.fromfile(shared if "sha256" in shard else folder / name, np.uint8)
         check(len(data) == shard["bytes"] and crc32c(data) == shard["crc32c"], name)
         shards.append(data)
     return np.concatenate(shards)
@@ -84,8 +85,7 @@ def read(folder, run, step=None):
             unsigned = f"u{part['bytes'] // max(1, size) or 1}"
             dtype = part["dtype"] if PLAIN.fullmatch(part["dtype"]) else unsigned
             whole = tensors.setdefault(part["key"], np.empty(part["shape"], dtype))
-            ends = zip(part["offset"], part["extent"], strict=True)
-            box = tuple(slice(start, start + length) for start, length in ends)
+            box = tuple(map(slice, part["offset"], np.add(part["offset"], part["extent"])))
             if list(whole.shape) == part["shape"]:  # else an entry that differs between ranks
                 source = stream[part["at"] : part["at"] + part["bytes"]].view(dtype)
                 whole[box] = source.reshape(part["extent"])

@@ -1,4 +1,4 @@
-"""In from other formats, out to them, back to an older step, and branches; and what is refused."""
+"""Import and export, going back to an older step, and branches; and what is refused."""
 
 import json
 import re
@@ -122,7 +122,7 @@ def test_other_formats_are_imported_bit_by_bit(tmp_path: Path, kind: str) -> Non
         assert tensors[f"model/{name}"].dtype == tensor.dtype
 
 
-def test_a_view_in_a_file_of_torch_save_keeps_its_values(tmp_path: Path) -> None:
+def test_strided_view_keeps_its_values(tmp_path: Path) -> None:
     base = torch.arange(12.0).view(3, 4)
     torch.save({"turned": base.t(), "part": base[1:, 2:]}, tmp_path / "views.pt")
     invoke("import", tmp_path / "views.pt", tmp_path / "url", "--run", "new")
@@ -265,7 +265,7 @@ def test_spoiled_source_is_refused_with_a_fix(
     assert committed(tmp_path / "url", "new") == []
 
 
-def test_checkpoint_of_another_model_is_refused(tmp_path: Path) -> None:
+def test_another_model_is_refused(tmp_path: Path) -> None:
     source = write_dcp(tmp_path, make_weights())
     model = nn.Linear(7, 7)
     with (
@@ -325,7 +325,7 @@ def train(url: Path, run: str, until: int, **options: Any) -> tuple[int, torch.T
 
 
 @pytest.mark.process
-def test_run_begins_from_a_step_of_another_and_resumes_its_own(tmp_path: Path) -> None:
+def test_run_begins_elsewhere_and_resumes_its_own(tmp_path: Path) -> None:
     _, expected = train(tmp_path, "first", 6)
     place = f"{tmp_path}/first@3"
     assert train(tmp_path, "second", 4, start_from=place)[0] == 3
