@@ -27,7 +27,7 @@ class Capability(NamedTuple):
     words: str
     """The words of README."""
     is_made: Callable[[Platform], bool]
-    """Whether an environment has what it takes."""
+    """The check of an environment for what it takes."""
     environments: tuple[str, ...]
     """The environments that have it."""
     file: str
@@ -119,13 +119,13 @@ CAPABILITIES = (
 @pytest.mark.parametrize("capability", CAPABILITIES, ids=lambda row: row.words)
 def test_what_readme_names_is_made_and_asked_for(capability: Capability) -> None:
     assert capability.words in README, "README no longer says it: drop the row"
-    made = {name for name in SHIPPED if capability.is_made(platforms.load(name))}
-    assert made == set(capability.environments)
+    environments = {name for name in SHIPPED if capability.is_made(platforms.load(name))}
+    assert environments == set(capability.environments)
     kind, _, name = capability.file.partition(":")
     if name:
         for environment in capability.environments:
             names = {strip_digest(body) for body in load_objects(environment)}
-            assert any(found.startswith(name) for found in names), (environment, name)
+            assert any(sample.startswith(name) for sample in names), (environment, name)
         return
     path = LIBRARY / kind
     document: dict[str, Any] = YAML(typ="safe").load(path.read_text())

@@ -30,8 +30,8 @@ def run(*arguments: str) -> tuple[int, str]:
 
 
 def place_json(*arguments: str) -> dict[str, Any]:
-    given = {"--job", "--platform", "--anywhere"} & set(arguments)
-    source_options = () if given else ("--anywhere", "all")
+    sources = {"--job", "--platform", "--anywhere"} & set(arguments)
+    source_options = () if sources else ("--anywhere", "all")
     return json.loads(run("place", *source_options, *arguments, "--json")[1])
 
 
