@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from holdfast.support.errors import InputError
+from holdfast.support.errors import InputError, Unjudged
 from holdfast.vocabulary.exit_codes import EXIT_STOPPED
 
 if TYPE_CHECKING:
@@ -362,13 +362,9 @@ def _find_platform(document: Path | None, file: Path | None) -> "Platform":
         return platform
     try:
         return choose(Api(), None)
-    except InputError as error:
-        raise InputError(
-            error.what,
-            got=error.got,
-            allowed=error.allowed,
-            fix=f"{error.fix}; or --platform FILE; or --anywhere all, for what Google sells",
-        ) from error
+    except Unjudged as error:
+        fix = f"{error.fix}; or --platform FILE; or --anywhere all, for what Google sells"
+        raise Unjudged(error.what, got=error.got, fix=fix) from error
 
 
 def new_job(

@@ -14,7 +14,7 @@ from holdfast.cost import prices
 from holdfast.jobs.file import file_text
 from holdfast.jobs.file.job_file import OwnJob
 from holdfast.place.job import parse_accelerator
-from holdfast.support.errors import InputError
+from holdfast.support.errors import InputError, Unjudged
 from holdfast.vocabulary.capacity import Placement
 from tests import platforms
 from workloads.library.tests.place.worlds import A100_80, REGION
@@ -318,3 +318,26 @@ def test_a_job_file_that_is_no_question_is_refused_by_its_field(
     file.write_text(file.read_text().replace(old, new, 1))
     with pytest.raises(InputError, match=problem):
         run("place", *words)
+
+
+@pytest.mark.usefixtures("no_cluster")
+def test_place_without_a_cluster_names_both_ways_out() -> None:
+    with pytest.raises(Unjudged) as refused:
+        run("place", "--gpu", "l4", "--hours", "3")
+    assert "--platform FILE" in refused.value.fix and "--anywhere all" in refused.value.fix
+
+
+@pytest.fixture
+def no_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
+
+
+def test_prices_say_how_many_gpus_a_machine_has() -> None:
+    rows = json.loads(run("prices", "--json")[1])["usd_per_hour"]
+    gpus = {row["machine"]: row["gpus"] for row in rows}
+    assert (gpus["a4-highgpu-8g"], gpus["g2-standard-8"]) == ("8", "1")
+
+
+def test_elsewhere_is_said_to_be_no_region_of_the_platform() -> None:
+    out = run("place", "--gpu", "l4", "--hours", "3", "--anywhere", "all")[1]
+    assert "not that of your platform" in out and "It likely ends after" in out
