@@ -18,7 +18,7 @@ from holdfast.jobs.options import (
     PlatformFile,
     Yes,
 )
-from holdfast.support.errors import InputError
+from holdfast.support.errors import InputError, Unjudged
 from holdfast.vocabulary.exit_codes import EXIT_STOPPED
 
 if TYPE_CHECKING:
@@ -281,9 +281,6 @@ def place(
             )
         ),
     ] = "30s",
-    region: Annotated[
-        str, typer.Option(help="With --anywhere: allowed regions, as europe,us-east4.")
-    ] = "",
     platform: Annotated[
         Path | None, typer.Option(help="platform.json; default: that of the cluster.")
     ] = None,
@@ -297,8 +294,9 @@ def place(
         Path | None, typer.Option("--job", help="Job file with GPUs, hours, deadline, platform.")
     ] = None,
     anywhere: Annotated[
-        bool, typer.Option("--anywhere", help="All that Google sells, not only your platform.")
-    ] = False,
+        str,
+        typer.Option(help="All that Google sells in these regions: all, or europe,us-east4."),
+    ] = "",
     as_json: Json = False,
 ) -> None:
     """Compare cost and finish time of a job on each capacity of your platform, in three Spot
@@ -319,17 +317,18 @@ def place(
             allowed="one of them",
             fix="leave --gpu, --hours and --nodes out",
         )
-    if (anywhere and platform) or (region and not anywhere):
+    if anywhere and platform:
         raise InputError(
-            "--region" if region and not anywhere else "--anywhere and --platform",
-            got=region or platform,
-            allowed="--region with --anywhere, or a platform, which has one region",
-            fix="add --anywhere" if not platform else "leave one of them out",
+            "--anywhere and --platform",
+            got="both",
+            allowed="one of them: a platform has one region",
+            fix="leave one of them out",
         )
     wish = Wish(
         gpu=gpu, gpus=gpus, hours=hours, deadline=deadline, nodes=nodes, checkpoint=checkpoint
     )
     if anywhere:
+        region = "" if anywhere == "all" else anywhere
         _place_anywhere(wish, file, region, churn, spot_wait, as_json=as_json)
     else:
         _place_on_platform(wish, file, platform, churn, spot_wait, as_json=as_json)
@@ -375,7 +374,7 @@ def _place_on_platform(
     from holdfast.support.progress import working
 
     beliefs = question.read_beliefs(wish, churn, spot_wait)
-    # What is wrong in a file is told without a cluster.
+    # A mistake in the file is reported without a cluster.
     job = file_text.read_question(file) if file else None
     platform = _find_platform(document, file)
     with working("price every capacity"):
@@ -383,7 +382,7 @@ def _place_on_platform(
             placed = question.place(job, platform, prices.load(), beliefs)
         else:
             job, placed = question.place_wish(wish, platform, prices.load(), beliefs)
-    question.print_placed(job, placed, platform, asked=file is None, as_json=as_json)
+    question.print_placed(job, placed, platform, is_question=file is None, as_json=as_json)
 
 
 def _find_platform(document: Path | None, file: Path | None) -> "Platform":
@@ -396,13 +395,9 @@ def _find_platform(document: Path | None, file: Path | None) -> "Platform":
         return platform
     try:
         return choose(Api(), None)
-    except InputError as error:
-        raise InputError(
-            error.what,
-            got=error.got,
-            allowed=error.allowed,
-            fix=f"{error.fix}; or --platform FILE; or --anywhere, for all that Google sells",
-        ) from error
+    except Unjudged as error:
+        fix = f"{error.fix}; or --platform FILE; or --anywhere all, for what Google sells"
+        raise Unjudged(error.what, got=error.got, fix=fix) from error
 
 
 def new_job(

@@ -33,15 +33,15 @@ _NOISE = re.compile(r"nvidia|tesla|gpu$|sxm\d?|pcie|gi?b(?!\d)|[^a-z0-9]")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offered:
-    """What a platform has for a job on one capacity."""
+    """The machines that a platform has for a job on one capacity."""
 
     machine: MachineType
     quote: Quote | None
     """Price of all machines of the job an hour; None without a price."""
     refused: str = ""
-    """Why the job cannot take it. Its figures are then only for comparison."""
+    """The reason for which the job cannot take it. Its figures are then for comparison."""
     bound: str = ""
-    """Why the mover cannot take the job from it."""
+    """The reason for which the mover cannot take the job from it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +70,7 @@ class Job:
     pods: int = 0
     """The pods of a job on a platform; 0: as many as machines of the price list are needed."""
     offers: Mapping[Capacity, Offered] = field(default_factory=dict[Capacity, Offered])
-    """What a platform has, by the capacity of the price list; empty: all that Google sells."""
+    """The offers of a platform by capacity of the price list; empty: all that Google sells."""
 
     def __post_init__(self) -> None:
         between(

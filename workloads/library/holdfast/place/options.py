@@ -76,7 +76,7 @@ class Option:
     """One for each scenario; none if the option is refused."""
     refused: str = ""
     unavailable: str = ""
-    """Why the job cannot take it on its platform: its figures are for comparison."""
+    """The reason for which the job cannot take it on its platform: it is for comparison."""
 
     @property
     def usual(self) -> Case:

@@ -108,11 +108,11 @@ def print_answer(
     answer: Answer,
     *,
     as_json: bool,
-    where: str = "",
+    sentence: str = "",
 ) -> None:
     """Print the table, the choice and what it rests on.
 
-    where: a sentence about the machines of a platform.
+    sentence: one about the machines of a platform.
     """
     if as_json:
         print(json.dumps(make_body(job, answer), indent=2))
@@ -127,7 +127,7 @@ def print_answer(
     print(f"each scenario: mean cost, done after p50/p95 hours{late}; * price inferred\n")
     print(f"{answer.recommended.placement.value} in {answer.region}: {answer.reason}")
     print(describe_end(answer.recommended))
-    print(where or f"{answer.region} is a region of the price list, not that of your platform.")
+    print(sentence or f"{answer.region} is a region of the price list, not that of your platform.")
     print("\n".join(_notes(job, answer)))
 
 

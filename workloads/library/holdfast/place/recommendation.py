@@ -94,17 +94,17 @@ def answer(job: Job, world: World, region: str = "") -> Answer:
         local = replace(world, zones=(estimate.region,))
         options = advice.options(job, local, estimate.region)
         if select_in_time(job, options):
-            return _make_answer(job, local, options, _list_others(ranked, estimate))
+            return _make_answer(job, local, options, _list_others(ranked, estimate.region))
         late_options += options
     raise _explain_none(job, late_options)
 
 
-def _list_others(ranked: list[Estimate], chosen: Estimate) -> tuple[Estimate, ...]:
-    others: list[Estimate] = []
+def _list_others(ranked: list[Estimate], region: str) -> tuple[Estimate, ...]:
+    estimates: list[Estimate] = []
     for estimate in ranked:
-        if estimate.region != chosen.region and estimate.usd < math.inf:
-            others.append(estimate)
-    return tuple(others)
+        if estimate.region != region and estimate.usd < math.inf:
+            estimates.append(estimate)
+    return tuple(estimates)
 
 
 def answer_in(job: Job, world: World, region: str) -> Answer:
@@ -145,11 +145,11 @@ def select_regions(regions: tuple[str, ...], text: str) -> tuple[str, ...]:
     matches = tuple(region for region in regions if _matches(region, names))
     if not all(names) or not matches:
         raise InputError(
-            "--region",
+            "--anywhere",
             got=text,
             allowed=", ".join(regions),
             fix=(
-                "as in --region us-central1, or --region europe,us-east4; `holdfast prices"
+                "as in --anywhere all, or --anywhere europe,us-east4; `holdfast prices"
                 " --refresh` fetches more"
             ),
         )

@@ -101,8 +101,11 @@ def _make_record_scenarios(
 ) -> tuple[Scenario, Scenario]:
     size = min(gang, LARGEST_GANG)
     all_regions = _list_regions(size)
-    asked = _list_regions(size, zones) if zones and accelerator == RECORDED_GPU else []
-    regions = asked or _select_better(all_regions, accelerator)
+    regions: list[_Region] = []
+    if zones and accelerator == RECORDED_GPU:
+        regions = _list_regions(size, zones)
+    if not regions:
+        regions = _select_better(all_regions, accelerator)
     # Of any region: the record is too short for the worst week of one.
     name, week = _find_worst_week(all_regions)
     available = np.mean([region.up.mean() for region in regions])
@@ -135,7 +138,7 @@ class _Region:
 
     @property
     def up(self) -> Bools:
-        """Whether it could start in any zone: a pool takes machines in each of its zones."""
+        """The ticks at which it could start in any zone: a pool takes machines in each of them."""
         return np.logical_or.reduce(self.zones)
 
     def half(self, number: int) -> "_Region":
@@ -143,12 +146,12 @@ class _Region:
         return _Region(self.name, tuple(halves))
 
 
-def _list_regions(size: int, wanted: tuple[str, ...] = ()) -> list[_Region]:
-    """Return the regions of the record, with only their wanted zones if any are named."""
+def _list_regions(size: int, places: tuple[str, ...] = ()) -> list[_Region]:
+    """Return the regions of the record, with only the zones of `places` if it names any."""
     zones_by_region: dict[str, list[Bools]] = {}
     for zone, counts in record().items():
         region = zone.rpartition("-")[0]
-        if not wanted or zone in wanted or region in wanted:
+        if not places or zone in places or region in places:
             zones_by_region.setdefault(region, []).append(counts >= size)
     regions: list[_Region] = []
     for name, zones in zones_by_region.items():

@@ -36,6 +36,7 @@ from workloads.library.tests.bench.result import finish, options
 ANSWER = [
     "place",
     "--anywhere",
+    "all",
     "--gpu",
     "a100",
     "--gpus",

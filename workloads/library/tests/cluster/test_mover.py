@@ -33,6 +33,7 @@ from workloads.library.tests.jobs.test_job_file import own
 
 KUEUE = api_path(KUEUE_API)
 SPACE = "/api/v1/namespaces/training"
+DEMAND = load("example").pool("demand-l4")
 PLAN = Plan(
     policy="patient",
     work_h=20.0,
@@ -131,7 +132,6 @@ def test_job_moves_to_on_demand_and_back_although_a_mover_dies(
     mover_account: client.ApiClient,
     body: Object,
     spot: Pool,
-    serving: Pool,
 ) -> None:
     watched = Watched(api, body)
     look = watched.look
@@ -184,8 +184,8 @@ def test_job_moves_to_on_demand_and_back_although_a_mover_dies(
     assert step(mover, 3.7) == 0, "the move is finished, not made once more"
     until("it waits for on-demand", lambda: kept(mover, 3.7) and look() == {"on-demand"})
     assert not limited(api), "in the queue of on-demand"
-    world.add_nodes(serving, 2, labels={})
-    until("it runs on demand", lambda: kept(mover, 3.7) and run_on(api, body, "serving"))
+    world.add_nodes(DEMAND, 2, labels={})
+    until("it runs on demand", lambda: kept(mover, 3.7) and run_on(api, body, DEMAND.pool_class))
     assert api.get(api.path_of(body))["metadata"]["annotations"][ANNOTATION_PLAN] == PLAN.text()
 
     # Far ahead of its deadline now, and another mover leads.
@@ -232,7 +232,6 @@ def test_jobset_with_the_selector_of_its_old_flavor_is_repaired(
     gang: Object,
     held_queue: Callable[[str], object],
     spot: Pool,
-    serving: Pool,
 ) -> None:
     """What Kueue leaves if it sees the Workload go before its own start is made by hand: that race
     is not ours to win.
@@ -259,12 +258,12 @@ def test_jobset_with_the_selector_of_its_old_flavor_is_repaired(
     cluster.delete(workload.path)
     until("Kueue has made its Workload anew", lambda: (job := waiting()) and job.stranded)
     held_queue("None")
-    world.add_nodes(serving, 2, labels={})
+    world.add_nodes(DEMAND, 2, labels={})
     until(
         "no flavor will have it",
         lambda: "match node affinity" in str(api.find(workload.path)) or None,
     )
     until(
         "it runs on demand",
-        lambda: watched.step(mover, 3.7) == 0 and run_on(api, gang, serving.pool_class),
+        lambda: watched.step(mover, 3.7) == 0 and run_on(api, gang, DEMAND.pool_class),
     )

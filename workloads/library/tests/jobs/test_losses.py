@@ -9,7 +9,7 @@ import pytest
 from holdfast.clients.api import Object
 from holdfast.controllers.queues import read_workload
 from holdfast.jobs.diagnose.cluster_snapshot import ClusterSnapshot, fit
-from holdfast.jobs.diagnose.explain import in_place_text, progress_text, warn_of_end
+from holdfast.jobs.diagnose.explain import describe_coming_end, in_place_text, progress_text
 from holdfast.jobs.diagnose.failures import losses
 from holdfast.jobs.diagnose.job_snapshot import JobSnapshot, crashed, held_since_s, when
 from holdfast.jobs.diagnose.queues import explain_kueue
@@ -379,7 +379,7 @@ def test_only_a_pool_taint_on_every_node_is_blamed() -> None:
 
 
 @pytest.mark.parametrize("kind", ["Job", "JobSet"])
-def test_the_end_of_a_job_is_told_a_day_before(kind: str) -> None:
+def test_explain_warns_a_day_before_a_job_is_stopped(kind: str) -> None:
     """A job that Kubernetes stops after 400 h says so in its last day, and not before."""
     spec: Object = {"activeDeadlineSeconds": 400 * 3600}
     status: Object = {}
@@ -392,9 +392,9 @@ def test_the_end_of_a_job_is_told_a_day_before(kind: str) -> None:
     body = {"kind": kind, "metadata": {"name": "j"}, "spec": spec, "status": status}
     job = JobSnapshot(body=body, pods=pods)
     start_s = when(START)
-    assert warn_of_end(job, start_s + 375 * 3600) == ""
-    assert "stopped in 5.0 h by its max_hours, 400 h after" in warn_of_end(
+    assert describe_coming_end(job, start_s + 375 * 3600) == ""
+    assert "stopped in 5.0 h by its max_hours, 400 h after" in describe_coming_end(
         job, start_s + 395 * 3600
     )
     suspended = replace(job, body=body | {"spec": spec | {"suspend": True}})
-    assert warn_of_end(suspended, start_s + 395 * 3600) == ""
+    assert describe_coming_end(suspended, start_s + 395 * 3600) == ""

@@ -81,22 +81,22 @@ def check(
     answer: dict[str, Any], purchase: dict[str, Any], job: dict[str, Any], platform: Platform
 ) -> None:
     """Compares the answer of `place` with what is bought, and with the object that is sent."""
-    chosen = answer["chosen"]
-    assert purchase["capacity"] in CAPACITIES[chosen["placement"]]
-    assert purchase["capacity"] == chosen["capacity"]
+    choice = answer["chosen"]
+    assert purchase["capacity"] in CAPACITIES[choice["placement"]]
+    assert purchase["capacity"] == choice["capacity"]
     (option,) = (
         option
         for option in answer["options"]
-        if (option["placement"], option["how"]) == (chosen["placement"], chosen["how"])
+        if (option["placement"], option["how"]) == (choice["placement"], choice["how"])
     )
     assert purchase["usd_per_hour"] == pytest.approx(option["usd_per_hour"], rel=1e-6)
-    assert sorted(purchase["pools"]) == sorted(chosen["pools"])
-    gpus = int(chosen["gpus"].partition("x")[0])
+    assert sorted(purchase["pools"]) == sorted(choice["pools"])
+    gpus = int(choice["gpus"].partition("x")[0])
     for pool in purchase["pools"]:
         assert platform.pool(pool).gpus_per_node >= gpus, "a pool that can hold the pod"
     annotations = job["metadata"].get("annotations", {})
     text = annotations.get(ANNOTATION_PLAN)
-    moves = chosen["how"].startswith(("Spot, on-demand in time", "queue, on-demand in time"))
+    moves = choice["how"].startswith(("Spot, on-demand in time", "queue, on-demand in time"))
     assert (text is not None) == moves
     if text is not None:
         assert read_plan(text).spot_usd == pytest.approx(option["usd_per_hour"], rel=1e-4)
@@ -119,9 +119,9 @@ def test_what_place_chooses_is_what_is_written(env: str) -> None:
         try:
             prepared = prepared_job.prepare(job, platform)
         except InputError as error:
-            with pytest.raises(InputError) as same:
+            with pytest.raises(InputError) as place_refused:
                 question.place(job, platform, prices.load(), Beliefs())
-            assert str(same.value) == str(error), "place refuses for the same reason"
+            assert str(place_refused.value) == str(error), "place refuses for the same reason"
             refused += 1
             continue
         placed = question.place(job, platform, prices.load(), Beliefs())
@@ -130,7 +130,7 @@ def test_what_place_chooses_is_what_is_written(env: str) -> None:
         try:
             check(answer, purchase, prepared.bodies[-1], platform)
         except (AssertionError, ValueError) as error:
-            raise AssertionError(f"{fields}: {answer['chosen']}") from error
+            raise AssertionError(f"{fields}: {answer['choice']}") from error
         counts[purchase["capacity"]] = counts.get(purchase["capacity"], 0) + 1
     assert counts.keys() >= {"spot", "flex-start", "queued", "on-demand"}, counts
     assert refused < 0.25 * JOBS / len(platforms.names()), (refused, counts)
@@ -181,9 +181,9 @@ def test_a_question_is_answered_by_the_job_that_it_names(tmp_path: Path) -> None
     document = platforms.write_document(platform, tmp_path / "platform")
     words = ("--gpu", "a100", "--gpus", "8", "--hours", "40", "--deadline", "72h")
     answer = json.loads(run("place", *words, "--platform", str(document), "--json"))
-    chosen = answer["chosen"]
+    choice = answer["chosen"]
     file = tmp_path / "asked.yaml"
-    shape = ("--gpus", chosen["gpus"], "--nodes", str(chosen["nodes"]))
+    shape = ("--gpus", choice["gpus"], "--nodes", str(choice["nodes"]))
     time = ("--hours", "40", "--deadline-hours", "72", "--image", "trainer")
     run(
         "new-job",
@@ -198,14 +198,14 @@ def test_a_question_is_answered_by_the_job_that_it_names(tmp_path: Path) -> None
         "a",
     )
     written = json.loads(run("place", "--job", str(file), "--platform", str(document), "--json"))
-    assert written["chosen"] == chosen and written["options"] == answer["options"]
-    assert file_text.read_question(file).gpus == chosen["gpus"]
+    assert written["chosen"] == choice and written["options"] == answer["options"]
+    assert file_text.read_question(file).gpus == choice["gpus"]
 
 
 @pytest.mark.parametrize(
     ("hours", "resumes", "capacity"), [(200.0, False, "flex-start"), (400.0, True, "spot")]
 )
-def test_weeks_of_work(hours: float, resumes: bool, capacity: str) -> None:
+def test_weeks_are_priced_or_refused(hours: float, resumes: bool, capacity: str) -> None:
     """Four hundred hours are placed and priced; what outlives its nodes is refused at once."""
     platform = platforms.with_images("example")
     job = OwnJob(

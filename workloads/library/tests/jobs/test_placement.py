@@ -165,6 +165,6 @@ def test_a_deadline_that_the_environment_cannot_keep_is_refused() -> None:
 def test_scratch_beyond_every_known_disk_is_warned_of() -> None:
     env = EXAMPLE
     job = own()
-    assert offers.warn_of_disk(replace(job, scratch="47Gi"), env) == ""
-    warning = offers.warn_of_disk(replace(job, scratch="500Gi"), env)
+    assert offers.describe_unknown_disk(replace(job, scratch="47Gi"), env) == ""
+    warning = offers.describe_unknown_disk(replace(job, scratch="500Gi"), env)
     assert "502 GiB" in warning and "49 GiB" in warning

@@ -322,3 +322,18 @@ def test_endless_spot_runs_are_refused_and_a_year_is_priced() -> None:
     gang = replace(year, gpus=512)
     spot = advice.on_spot(gang, recommendation.make_world(gang), CHEAPEST, policies.WAIT)[0]
     assert "machine-hours" in spot.refused or spot.usual.evictions > 5_000
+
+
+def test_an_hour_later_has_a_price_without_a_deadline() -> None:
+    """A cheap job that is done after weeks loses to one that ends in two days, and says so."""
+    question = Job(accelerator=H100, gpus=8, hours=40)
+    beliefs = recommendation.make_world(question, "", 4.0, ("us-central1",))
+    rows = advice.options(question, beliefs, REGION)
+    (spot,) = (option for option in rows if option.placement is Placement.SPOT)
+    taken = recommendation.choose(question, rows)
+    assert spot.mean_usd < taken.mean_usd and spot.finish_at(50) > 2 * taken.finish_at(95)
+    hour_usd = recommendation.later_usd(question, rows)
+    on_demand = by(rows)[Placement.ON_DEMAND].usd_per_hour
+    assert hour_usd == pytest.approx(0.1 * on_demand)
+    assert spot.usd_with_time(hour_usd) > taken.usd_with_time(hour_usd)
+    assert recommendation.later_usd(replace(question, deadline_h=900), rows) == 0.0

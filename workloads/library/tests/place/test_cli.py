@@ -14,7 +14,7 @@ from holdfast.cost import prices
 from holdfast.jobs.file import file_text
 from holdfast.jobs.file.job_file import OwnJob
 from holdfast.place.job import parse_accelerator
-from holdfast.support.errors import InputError
+from holdfast.support.errors import InputError, Unjudged
 from holdfast.vocabulary.capacity import Placement
 from tests import platforms
 from workloads.library.tests.place.worlds import A100_80, REGION
@@ -30,15 +30,16 @@ def run(*arguments: str) -> tuple[int, str]:
 
 
 def place_json(*arguments: str) -> dict[str, Any]:
-    where = () if {"--job", "--platform"} & set(arguments) else ("--anywhere",)
-    return json.loads(run("place", *where, *arguments, "--json")[1])
+    sources = {"--job", "--platform", "--anywhere"} & set(arguments)
+    source_options = () if sources else ("--anywhere", "all")
+    return json.loads(run("place", *source_options, *arguments, "--json")[1])
 
 
 DATED = ("--gpu", "a100", "--gpus", "8", "--hours", "40", "--deadline", "72h")
 
 
 def test_place_prints_one_json_object_with_every_option_in_every_scenario() -> None:
-    body = place_json(*DATED, "--checkpoint", "30s", "--region", REGION)
+    body = place_json(*DATED, "--checkpoint", "30s", "--anywhere", REGION)
     assert body["schema"] == "holdfast.place/3"
     assert {o["placement"] for o in body["options"]} == {p.value for p in Placement}
     names = [scenario["name"] for scenario in body["scenarios"]]
@@ -57,18 +58,18 @@ def test_place_prints_one_json_object_with_every_option_in_every_scenario() -> N
 
 def test_answer_has_table_choice_and_basis_in_25_lines() -> None:
     place = get_command(app).commands["place"]  # pyright: ignore[reportAttributeAccessIssue]
-    assert len(place.params) <= 13
+    assert len(place.params) <= 12
     for arguments in (
-        (*DATED, "--nodes", "4..8", "--region", REGION),
-        ("--gpu", "a100-80", "--hours", "9"),
+        (*DATED, "--nodes", "4..8", "--anywhere", REGION),
+        ("--gpu", "a100-80", "--hours", "9", "--anywhere", "all"),
     ):
-        code, out = run("place", "--anywhere", *arguments)
+        code, out = run("place", *arguments)
         lines = out.splitlines()
         assert code == 0 and len(lines) <= 25, out
         assert all(name in lines[0] for name in ("Spot comes back at once", MIDDLE, "worst week"))
         assert out.count("<- chosen") == 1
         assert "assumed: restart 5 min" in out
-    code, out = run("place", "--anywhere", "--gpu", "l4", "--hours", "10", "--region", REGION)
+    code, out = run("place", "--gpu", "l4", "--hours", "10", "--anywhere", REGION)
     assert [line.split()[0] for line in out.splitlines()[1:5]] == [
         "on-demand",
         "flex-start",
@@ -76,30 +77,29 @@ def test_answer_has_table_choice_and_basis_in_25_lines() -> None:
         "hybrid",
     ]
     assert "Spot stops paying against on-demand above 7." in out
-    out = run("place", "--anywhere", "--gpu", "l4", "--hours", "0.5")[1]
+    out = run("place", "--anywhere", "all", "--gpu", "l4", "--hours", "0.5")[1]
     assert "$0." in out and "$0," not in out, "small sums are not rounded to nothing"
 
 
 def test_gpus_without_on_demand_are_offered_as_whole_machines() -> None:
     for gpu in ("h200", "b200"):
-        body = place_json("--gpu", gpu, "--gpus", "16", "--hours", "40", "--region", REGION)
+        body = place_json("--gpu", gpu, "--gpus", "16", "--hours", "40", "--anywhere", REGION)
         priced = {option["placement"] for option in body["options"] if option.get("usd_per_hour")}
         assert priced == {"spot", "flex-start"} and body["nodes"] == 2
         with pytest.raises(InputError) as refused:
             run(
                 "place",
-                "--anywhere",
                 "--gpu",
                 gpu,
                 "--gpus",
                 "3",
                 "--hours",
                 "4",
-                "--region",
+                "--anywhere",
                 REGION,
             )
         assert refused.value.allowed == "multiples of 8"
-    body = place_json("--gpu", "h100", "--hours", "10", "--deadline", "60h", "--region", REGION)
+    body = place_json("--gpu", "h100", "--hours", "10", "--deadline", "60h", "--anywhere", REGION)
     reasons = {}
     for o in body["options"]:
         if o["placement"] in ("on-demand", "hybrid"):
@@ -109,7 +109,7 @@ def test_gpus_without_on_demand_are_offered_as_whole_machines() -> None:
 
 
 def test_what_the_user_knows_replaces_what_is_assumed(tmp_path: Path) -> None:
-    job = ("--gpu", "l4", "--hours", "40", "--region", REGION)
+    job = ("--gpu", "l4", "--hours", "40", "--anywhere", REGION)
     answer = place_json(*job, "--churn", "0.25", "--spot-wait", "2h")
     assert answer["churn"] == {
         "per_hour": pytest.approx(0.25),
@@ -171,8 +171,8 @@ WRONG = {
 @pytest.mark.parametrize("arguments", WRONG)
 def test_place_names_what_is_wrong_and_how_to_write_it(arguments: str) -> None:
     with pytest.raises(InputError, match=WRONG[arguments]):
-        where = () if "--platform" in arguments else ("--anywhere",)
-        run("place", *where, "--gpu", "l4", *arguments.split())
+        source_options = () if "--platform" in arguments else ("--anywhere", "all")
+        run("place", *source_options, "--gpu", "l4", *arguments.split())
 
 
 def test_batch_takes_the_pool_machine_and_not_the_largest() -> None:
@@ -185,7 +185,7 @@ def test_batch_takes_the_pool_machine_and_not_the_largest() -> None:
         "50",
         "--checkpoint",
         "queue",
-        "--region",
+        "--anywhere",
         REGION,
     )
     body = place_json(*arguments)
@@ -196,13 +196,13 @@ def test_batch_takes_the_pool_machine_and_not_the_largest() -> None:
     )
     local_answer = place_json(*arguments[:-2], "--platform", str(platforms.file("example")))
     assert (local_answer["machine"], local_answer["region"]) == ("g2-standard-8", REGION), (
-        "a platform is answered where it is"
+        "a platform is answered source_options it is"
     )
 
 
 def test_only_a_policy_that_leaves_spot_in_time_needs_the_mover() -> None:
-    arguments = (*DATED, "--region", "europe-west4")
-    out = run("place", "--anywhere", *arguments)[1]
+    arguments = (*DATED, "--anywhere", "europe-west4")
+    out = run("place", *arguments)[1]
     assert "the mover carries this out" in out and "on time if on-demand is granted" in out
     body = place_json(*arguments)
     assert body["chosen"] == {
@@ -210,7 +210,7 @@ def test_only_a_policy_that_leaves_spot_in_time_needs_the_mover() -> None:
         "how": "Spot, on-demand in time",
         "needs_mover": True,
     }
-    assert not place_json("--gpu", "l4", "--hours", "10", "--region", REGION)["chosen"][
+    assert not place_json("--gpu", "l4", "--hours", "10", "--anywhere", REGION)["chosen"][
         "needs_mover"
     ]
 
@@ -284,11 +284,11 @@ def test_sharded_gang_loses_only_the_steps_since_a_copy(tmp_path: Path) -> None:
         ("uncopied", {"sharded": True, "copies": 0}),
     ):
         question = write_question(tmp_path, "--churn", "0.5", **changes)
-        body = place_json("--anywhere", *question)
+        body = place_json("--anywhere", "all", *question)
         waits = next(option for option in body["options"] if option["placement"] == "spot")
         at_once[name] = next(iter(waits["scenarios"].values()))["usd"]["mean"]
     assert at_once["sharded"] < at_once["rigid"] == at_once["uncopied"]
-    shown = run("place", "--anywhere", *write_question(tmp_path, sharded=True))[1]
+    shown = run("place", "--anywhere", "all", *write_question(tmp_path, sharded=True))[1]
     shown = shown.replace("\n", " ")
     assert (
         "copies in memory every 50 s, which is what a loss costs, apart from the 29% that take two"
@@ -341,3 +341,26 @@ def test_a_job_file_that_is_no_question_is_refused_by_its_field(
     file.write_text(file.read_text().replace(old, new, 1))
     with pytest.raises(InputError, match=problem):
         run("place", *words)
+
+
+@pytest.mark.usefixtures("no_cluster")
+def test_place_without_a_cluster_names_both_ways_out() -> None:
+    with pytest.raises(Unjudged) as refused:
+        run("place", "--gpu", "l4", "--hours", "3")
+    assert "--platform FILE" in refused.value.fix and "--anywhere all" in refused.value.fix
+
+
+@pytest.fixture
+def no_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
+
+
+def test_prices_say_how_many_gpus_a_machine_has() -> None:
+    rows = json.loads(run("prices", "--json")[1])["usd_per_hour"]
+    gpus = {row["machine"]: row["gpus"] for row in rows}
+    assert (gpus["a4-highgpu-8g"], gpus["g2-standard-8"]) == ("8", "1")
+
+
+def test_elsewhere_is_said_to_be_no_region_of_the_platform() -> None:
+    out = run("place", "--gpu", "l4", "--hours", "3", "--anywhere", "all")[1]
+    assert "not that of your platform" in out and "It likely ends after" in out

@@ -88,7 +88,7 @@ def test_the_page_shows_the_matrix() -> None:
     assert f"<!-- matrix:begin -->\n{table}\n<!-- matrix:end -->" in page
 
 
-def test_discounts_of_pages_are_those_of_the_price_table() -> None:
+def test_pages_show_the_discounts_that_the_price_table_has() -> None:
     """No slogan: the least and the largest discount of any GPU and region of the table."""
     table = prices.load()
     readme = (METHOD.parents[4] / "README.md").read_text()

@@ -28,7 +28,7 @@ def test_each_scenario_waits_longer_than_the_one_before(accelerator: str, gang: 
     assert not results[0].waits.later_h.any()
 
 
-def test_larger_gangs_find_capacity_less_often_and_more_than_sixteen_nodes_as_sixteen() -> None:
+def test_larger_gangs_find_capacity_less_often() -> None:
     shares: list[float] = []
     for gang in (1, 8, 16, 64):
         waits = scenarios.list_scenarios(H100, gang, None, ("us-central1",))[1].waits
@@ -50,7 +50,7 @@ def find_region_zones(region: str) -> list[np.ndarray]:
     return [counts for zone, counts in record.items() if zone.startswith(f"{region}-")]
 
 
-def test_worst_week_is_one_week_of_one_region_with_some_starts() -> None:
+def test_worst_week_is_a_week_with_some_starts() -> None:
     worst = scenarios.list_scenarios(H100, 16)[2]
     words = worst.basis.split()
     assert words[:3] == ["one", "week", "of"] and worst.waits.first_h.shape[0] == 1
@@ -98,13 +98,13 @@ def test_middle_scenario_says_what_the_record_says_when_it_is_played() -> None:
 
 
 def test_a_wait_is_the_least_over_the_zones_that_were_asked() -> None:
-    one, three = (
+    zone_waits, region_waits = (
         scenarios.list_scenarios(H100, 8, None, zones)[1].waits
         for zones in (("us-central1-a",), ("us-central1-a", "us-central1-b", "us-central1-c"))
     )
-    assert three.later_h.mean() < 0.5 * one.later_h.mean()
+    assert region_waits.later_h.mean() < 0.5 * zone_waits.later_h.mean()
     region = scenarios.list_scenarios(H100, 8, None, ("us-central1",))[1].waits
-    assert region.later_h.mean() == three.later_h.mean()
+    assert region.later_h.mean() == region_waits.later_h.mean()
 
 
 def test_a_known_wait_replaces_the_record() -> None:

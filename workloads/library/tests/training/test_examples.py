@@ -83,7 +83,8 @@ def run_job(
         *options,
         *SHORTER.get(module.rpartition(".")[2], ()),
     ]
-    processes = job.processes or job.gpu_count
+    # One process stands for the eight of a machine.
+    processes = job.processes or (1 if job.sharded else job.gpu_count)
     common = {
         ENV_RUN: name_run(job),
         ENV_CHECKPOINTS: url,

@@ -98,13 +98,13 @@ def explain(
     return Explanation(
         job=job.name,
         namespace=job.namespace,
-        state=describe_state(job, job_losses) + warn_of_end(job, now),
+        state=describe_state(job, job_losses) + describe_coming_end(job, now),
         cause=cause,
         similar=describe_similar_waits(job, cluster),
     )
 
 
-def warn_of_end(job: JobSnapshot, now_s: float) -> str:
+def describe_coming_end(job: JobSnapshot, now_s: float) -> str:
     """Return a warning that a job is stopped within a day, or an empty text.
 
     Kubernetes counts from the start of the Job, which is that of its first pods.

@@ -334,9 +334,12 @@ class OwnJob:
         if self.predictor and deadline:
             yield "deadline_hours", deadline, "0 for a batch", "leave it out"
         if deadline and not 0 < hours < deadline <= (max_hours or MAX_HOURS):
-            got = f"hours {hours:g}, deadline_hours {deadline:g}, max_hours {max_hours:g}"
+            got = f"hours {hours:g}, deadline_hours {deadline:g}"
+            if max_hours:
+                got += f", max_hours {max_hours:g}"
             allowed = "hours of work above 0 and below the deadline, and max_hours not before it"
-            yield "deadline_hours", got, allowed, "state the undisturbed work as --hours"
+            fix = "move the deadline, or state the undisturbed work as --hours"
+            yield "deadline_hours", got, allowed, fix
         if len(self.gpu_choices) > 1:
             if self.pods > 1 and not (self.predictor or self.sweep):
                 allowed = "one node, the workers of a batch, or the points of a sweep"

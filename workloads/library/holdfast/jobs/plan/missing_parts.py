@@ -7,7 +7,7 @@ from holdfast.manifests.database import SECRET, SERVICE_FILE
 from holdfast.platform import Platform
 
 
-def warn_of_missing_parts(job: OwnJob, platform: Platform) -> Iterator[str]:
+def list_missing_parts(job: OwnJob, platform: Platform) -> Iterator[str]:
     """Yield a line for each part that is missing: the results database, and Pub/Sub lanes."""
     if not job.predictor:
         return

@@ -43,7 +43,7 @@ class Offer:
         return f"{self.machine.gpus}x{name} {self.capacity.value} (at most {self.lent_gpus} GPUs)"
 
     @property
-    def sold_as(self) -> Capacity:
+    def price_capacity(self) -> Capacity:
         """The capacity of the price list. Queued nodes cost what flex-start costs."""
         return Capacity.FLEX_START if self.capacity is Capacity.QUEUED else self.capacity
 
@@ -62,7 +62,7 @@ class Offer:
         machines = [MACHINE_TYPES[pool.machine_type] for pool in self.pools] or [self.machine]
         most_expensive: Quote | None = None
         for machine in machines:
-            quote = prices.quote(machine, platform.price_region, self.sold_as)
+            quote = prices.quote(machine, platform.price_region, self.price_capacity)
             if quote is None:
                 return None
             share = job.gpu_count / machine.gpus if self.pools else 1.0
@@ -266,7 +266,7 @@ def _refuse_by_disk(job: OwnJob, offer: Offer) -> str:
     )
 
 
-def warn_of_disk(job: OwnJob, platform: Platform) -> str:
+def describe_unknown_disk(job: OwnJob, platform: Platform) -> str:
     """Return a warning if no known disk holds what a pod takes, or an empty text.
 
     The disks of nodes that auto-provisioning makes are not in the platform's document.

@@ -72,7 +72,7 @@ class Placed:
     plan: Plan | None = None
     """The plan that was priced, if the job may be moved."""
     avoided_classes: tuple[str, ...] = ()
-    """With a plan: pool classes of the same GPU for which the job was not priced."""
+    """Pool classes of the same GPU for which a job with a plan was not priced."""
     limit_h: float = DAYS_30_H
     """The hours after which the job is stopped, waits included."""
     decision: Decision | None = None
@@ -92,7 +92,7 @@ class Placed:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Beliefs:
-    """What a user states about capacity and the job, in place of what is assumed."""
+    """Statements of a user about capacity and the job, in place of what is assumed."""
 
     churn: str = ""
     spot_wait_h: float | None = None
@@ -166,9 +166,9 @@ def _select_stated(
     job: OwnJob, usable: Sequence[Offer], refusals: Mapping[Offer, str]
 ) -> list[Offer]:
     """Return the usable offers of the capacity that the file states."""
-    stated = [offer for offer in usable if offer.capacity == job.capacity]
-    if stated:
-        return stated
+    stated_offers = [offer for offer in usable if offer.capacity == job.capacity]
+    if stated_offers:
+        return stated_offers
     reasons = {offer.capacity: reason for offer, reason in refusals.items()}
     reason = reasons.get(Capacity(job.capacity))
     if not reason:
@@ -308,8 +308,8 @@ def _list_offered(case: _Case) -> dict[Capacity, Offered]:
     """Return what the platform has on each capacity of the price list."""
     offers: dict[Capacity, Offered] = {}
     for capacity in (Capacity.ON_DEMAND, Capacity.FLEX_START, Capacity.SPOT):
-        usable = [offer for offer in case.usable if offer.sold_as is capacity]
-        fitting = [offer for offer in case.refusals if offer.sold_as is capacity]
+        usable = [offer for offer in case.usable if offer.price_capacity is capacity]
+        fitting = [offer for offer in case.refusals if offer.price_capacity is capacity]
         if usable:
             offers[capacity] = _make_offered(case, usable[0], "")
         elif fitting:
@@ -323,9 +323,9 @@ def _list_offered(case: _Case) -> dict[Capacity, Offered]:
 
 def _choose_refused(job: OwnJob, fitting: Sequence[Offer]) -> Offer:
     """Return the offer whose reason fits the job: queued nodes are for gangs only."""
-    wanted = Capacity.QUEUED if job.gang else Capacity.FLEX_START
+    capacity = Capacity.QUEUED if job.gang else Capacity.FLEX_START
     for offer in fitting:
-        if offer.capacity is wanted:
+        if offer.capacity is capacity:
             return offer
     return fitting[0]
 
@@ -359,7 +359,7 @@ def _make_missing(case: _Case, capacity: Capacity) -> Offered:
 def _explain_missing(case: _Case, capacity: Capacity) -> str:
     job = case.job
     for offer in list_offers(case.platform):
-        is_same = offer.accelerator == job.accelerator and offer.sold_as is capacity
+        is_same = offer.accelerator == job.accelerator and offer.price_capacity is capacity
         if is_same and offer.machine.gpus >= job.gpu_count:
             return f"{case.platform.name} lends at most {offer.lent_gpus} GPUs {capacity.value}"
     return f"{case.platform.name} has no group of {job.gpus} {capacity.value} for jobs"

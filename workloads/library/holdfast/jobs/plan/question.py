@@ -126,15 +126,15 @@ def _shorten(accelerator: str) -> str:
 
 def _make_range(job: OwnJob, accelerator: str, wish: Wish) -> OwnJob:
     """Return an elastic gang."""
-    most = node_range.parse(wish.nodes, MAX_GPUS)[1]
-    if wish.gpus % most:
+    max_nodes = node_range.parse(wish.nodes, MAX_GPUS)[1]
+    if wish.gpus % max_nodes:
         raise InputError(
             "nodes of an elastic gang",
             got=f"{wish.nodes} for {wish.gpus} GPUs",
             allowed="as many GPUs on each node",
             fix="as in --gpus 8 --nodes 4..8",
         )
-    gpus = f"{wish.gpus // most}x{_shorten(accelerator)}"
+    gpus = f"{wish.gpus // max_nodes}x{_shorten(accelerator)}"
     return replace(job, gpus=gpus, nodes=wish.nodes)
 
 
@@ -148,17 +148,17 @@ def _list_sizes(accelerator: str, gpus: int, platform: Platform) -> list[int]:
 
 
 def print_placed(
-    job: OwnJob, placed: Placed, platform: Platform, *, asked: bool, as_json: bool
+    job: OwnJob, placed: Placed, platform: Platform, *, is_question: bool, as_json: bool
 ) -> None:
     """Print where a job is placed on a platform.
 
-    asked: the job was made from a question, so that the command that writes it is of use.
+    is_question: the job was made from a question, so that the command that writes it is of use.
     """
     if as_json:
         print(json.dumps(finite(make_body(job, placed)), indent=2))
     else:
         _print_place(job, placed, platform)
-    if asked:
+    if is_question:
         print(f"Next: {_format_new_job(job)}", file=sys.stderr)
 
 
@@ -167,12 +167,12 @@ def _print_place(job: OwnJob, placed: Placed, platform: Platform) -> None:
     assert offer is not None, "a question is about GPUs"
     size = f"{job.gpus} on {job.nodes} node{'' if job.nodes == 1 else 's'}"
     pools = " or ".join(pool.name for pool in offer.pools) or "auto-provisioned"
-    where = f"In {platform.name}: {size}, {pools}; stopped after {placed.limit_h:g} h."
+    sentence = f"In {platform.name}: {size}, {pools}; stopped after {placed.limit_h:g} h."
     decision = placed.decision
     if decision is None:
-        print(f"{offer.capacity.value}: {placed.reason}\n{where}")
+        print(f"{offer.capacity.value}: {placed.reason}\n{sentence}")
         return
-    output.print_answer(decision.question, decision.answer, as_json=False, where=where)
+    output.print_answer(decision.question, decision.answer, as_json=False, sentence=sentence)
 
 
 def _format_new_job(job: OwnJob) -> str:

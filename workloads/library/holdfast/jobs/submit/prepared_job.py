@@ -14,7 +14,7 @@ from holdfast.jobs.diagnose.job_snapshot import JobSnapshot
 from holdfast.jobs.file import file_text
 from holdfast.jobs.file.job_file import OnNotice, OwnJob
 from holdfast.jobs.plan import any_gpu, offers
-from holdfast.jobs.plan.missing_parts import warn_of_missing_parts
+from holdfast.jobs.plan.missing_parts import list_missing_parts
 from holdfast.jobs.plan.pricing import PurchasePlan
 from holdfast.jobs.render import manifests
 from holdfast.jobs.render.source_volume import find_upload
@@ -84,10 +84,10 @@ def prepare(job: OwnJob, platform: Platform, folder: Path = Path()) -> Prepared:
     loss = LOSSES.get(OnNotice(job.on_notice))
     if loss:
         notes.append(f"on_notice {job.on_notice}: {loss}")
-    disk_warning = offers.warn_of_disk(job, platform)
+    disk_warning = offers.describe_unknown_disk(job, platform)
     if disk_warning:
         notes.append(disk_warning)
-    notes += warn_of_missing_parts(job, platform)
+    notes += list_missing_parts(job, platform)
     notes += external_checks.check(job, platform)
     return Prepared(
         job=pinned,
