@@ -28,12 +28,22 @@ from holdfast.vocabulary.job_identity import read_attempt
 NAME = "holdfast"
 _IN_EVERY_POD = "KUBERNETES_SERVICE_HOST"
 _job = ""
+_is_own_process = False
 
 
 def set_job(name: str) -> None:
     """Sets the name of the run, for processes whose environment does not have it."""
     global _job
     _job = name
+    use_json()
+
+
+def use_json() -> None:
+    """Writes JSON also outside of a pod: for trainers, workers and servers of the library, whose
+    standard output is a log and not data.
+    """
+    global _is_own_process
+    _is_own_process = True
 
 
 def info(action: str, message: str, /, **fields: object) -> None:
@@ -121,7 +131,7 @@ _HANDLER = _Handler()
 
 def _writes_json() -> bool:
     """Returns whether Cloud Logging may read the lines: text on standard error would be errors."""
-    is_for_cloud = bool(_job or os.environ.get(ENV_JOB) or os.environ.get(_IN_EVERY_POD))
+    is_for_cloud = bool(_is_own_process or os.environ.get(ENV_JOB) or os.environ.get(_IN_EVERY_POD))
     return is_for_cloud and not _is_terminal(sys.stdout)
 
 
