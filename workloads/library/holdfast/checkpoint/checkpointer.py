@@ -282,9 +282,9 @@ class Checkpointer:
                 self._finish()
             elif error and kind is not Preempted:
                 self._save_after_error(error)
-            self._reports.report_end(error)
+            self._reports.report_end(error, self.step, self._writer.durable_step)
         except CheckpointExit as end:
-            self._reports.report_end(end)
+            self._reports.report_end(end, self.step, self._writer.durable_step)
             raise
         finally:
             self.close()

@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Callable
 
-from holdfast.checkpoint.errors import NotDurable, Superseded
+from holdfast.checkpoint.errors import NotDurable, Preempted, Superseded
 from holdfast.checkpoint.restore import Restored
 from holdfast.checkpoint.save.uploader import Report
 from holdfast.checkpoint.save.writer import CheckpointWriter
@@ -97,6 +97,7 @@ class Reports:
         self._last_step = step
         self.flush()  # no work is done from here on
         self.emit("stop", step=step, reason=reason)
+        self.log(logs.info, "stop", f"{reason}: stopping after step {step}")
 
     def report_restore(self, restored: Restored) -> None:
         self._last_step = restored.step
@@ -192,10 +193,20 @@ class Reports:
         )
         self.log(logs.info, "save", line)
 
-    def report_end(self, error: BaseException | None) -> None:
+    def report_end(self, error: BaseException | None, step: int, durable_step: int) -> None:
+        """Reports the end of a run at `step`, whose newest checkpoint is of `durable_step`."""
         if self._writes_steps:
             code = error.code if isinstance(error, SystemExit) else int(error is not None)
             self.emit("exit", code=code if isinstance(code, int) else 1, step=self._last_step)
         # an exit with a number prints nothing by itself
         if isinstance(error, NotDurable | Superseded):
             self.log(logs.error, "save", f"leaving at step {error.step}: {error.reason}")
+            return
+        saved = "no checkpoint is committed"
+        if durable_step > 0:
+            saved = f"the checkpoint of step {durable_step} is committed"
+        if error is None:
+            self.log(logs.info, "end", f"done after step {step}; {saved}")
+        elif isinstance(error, Preempted):
+            line = f"stopped after step {step}, exit code {error.code}; {saved}"
+            self.log(logs.info, "stop", f"{line}; start the same run again to go on")

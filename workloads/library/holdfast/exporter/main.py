@@ -105,6 +105,7 @@ def serve(
         )
     between("the port is out of range", port, 0, 65_535)
     between("the time between two passes is out of range", every_s, 0.1, 3_600.0)
+    logs.use_json()
     logs.info("start", "the exporter starts")
     stop = shutdown.of_process()
     api = connect(kubeconfig)

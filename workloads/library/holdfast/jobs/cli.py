@@ -188,9 +188,9 @@ def explain(
     follow: Annotated[
         bool, typer.Option("--follow", "-f", help="Follow to its end, then print its receipt.")
     ] = False,
-    timeout_s: Annotated[
-        float, typer.Option(min=1, help="Stop --follow after this; the job continues.")
-    ] = 604_800,
+    timeout: Annotated[
+        str, typer.Option(help="Stop --follow after this, as 90s, 2h or 7d; the job continues.")
+    ] = "7d",
     kubeconfig: Kubeconfig = None,
     context: Context = "",
     as_json: Json = False,
@@ -206,8 +206,10 @@ def explain(
     from holdfast.platform.cluster import choose
     from holdfast.services.explain import explain as explain_service
     from holdfast.support.progress import working
+    from holdfast.support.values import duration
 
     as_json = as_json or form is Form.JSON
+    timeout_s = duration("--timeout", timeout)
     if follow and as_json:
         raise InputError(
             "--follow shows a job as text",
@@ -418,10 +420,13 @@ def new_job(
         str | None, typer.Option(help="auto, spot, flex-start, queued or on-demand.")
     ] = None,
     hours: Annotated[
-        float | None, typer.Option(help="Hours of undisturbed work; the planner places it.")
+        str | None, typer.Option(help="Undisturbed work, as 40h or 2d; the planner places it.")
     ] = None,
-    deadline_hours: Annotated[
-        float | None, typer.Option(help="Deadline in hours after submission.")
+    deadline: Annotated[
+        str | None, typer.Option(help="Deadline after submission, as 72h or 3d.")
+    ] = None,
+    data: Annotated[
+        str | None, typer.Option(help="gs://BUCKET/FOLDER, mounted read-only at /data.")
     ] = None,
     source: Annotated[
         Path | None,
@@ -449,6 +454,7 @@ def new_job(
     from holdfast.clients.api import Api
     from holdfast.jobs.file import file_text
     from holdfast.jobs.submit import prepared_job
+    from holdfast.place.job import parse_duration, parse_hours
     from holdfast.platform.cluster import choose, find_nearest
 
     document = find_nearest(platform) or choose(Api(None, context), None)
@@ -457,8 +463,9 @@ def new_job(
         "gpus": gpus,
         "nodes": nodes,
         "capacity": capacity,
-        "hours": hours,
-        "deadline_hours": deadline_hours,
+        "hours": parse_hours(hours) if hours is not None else None,
+        "deadline_hours": parse_duration(deadline, "deadline") if deadline is not None else None,
+        "data": data,
         "source": os.path.relpath(source, file.parent) if source else None,
     }
     values = {
@@ -478,9 +485,9 @@ def try_(
     ] = False,
     steps: Annotated[int, typer.Option(min=1, help="Steps of the reference trainer.")] = 200,
     max_usd_per_hour: Annotated[float | None, typer.Option(help="Refuse a higher price.")] = None,
-    timeout_s: Annotated[
-        float, typer.Option(min=1, help="Stop following after this time; the job continues.")
-    ] = 7200,
+    timeout: Annotated[
+        str, typer.Option(help="Stop following after this, as 90s or 2h; the job continues.")
+    ] = "2h",
     yes: Yes = False,
     platform: PlatformFile = None,
     kubeconfig: Kubeconfig = None,
@@ -491,9 +498,10 @@ def try_(
     from holdfast.jobs.submit import prepared_job
     from holdfast.jobs.submit.follower import Following
     from holdfast.platform.cluster import choose
+    from holdfast.support.values import duration
 
+    following = Following(evict=evict, timeout_s=duration("--timeout", timeout))
     api = Api(kubeconfig, context)
     document = choose(api, platform)
-    following = Following(evict=evict, timeout_s=timeout_s)
     code = prepared_job.first_run(api, document, steps, following, max_usd_per_hour, yes=yes)
     raise typer.Exit(code)

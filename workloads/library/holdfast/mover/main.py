@@ -132,6 +132,7 @@ def serve(
     between(
         "the number of nodes to replace in an hour is out of range", faulty_nodes_per_hour, 0, 60
     )
+    logs.use_json()
     logs.info("start", "the mover starts")
     stop = shutdown.of_process()
     api = connect(kubeconfig)

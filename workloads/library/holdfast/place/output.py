@@ -44,13 +44,14 @@ def print_prices(*, as_json: bool) -> None:
     for accelerator in ACCELERATORS:
         machine = price_table.reference_machine(accelerator)
         for region in table.regions(accelerator):
-            cells = (_price(table, machine, region, capacity) for capacity in capacities)
-            rows.append((accelerator, region, machine.name, str(machine.gpus), *cells))
+            amounts = (_price(table, machine, region, capacity) for capacity in capacities)
+            rows.append((accelerator, region, machine.name, str(machine.gpus), *amounts))
     if as_json:
         body: list[dict[str, Any]] = []
         for row in rows:
             dates = _dates(table, row[0], row[1])
-            body.append(dict(zip(head, row, strict=True)) | {"as_of": dates})
+            cells = dict(zip(head, row, strict=True))
+            body.append(_read_cells(cells) | {"as_of": dates})
         print_json("price-list", fetched_at=table.fetched_at.isoformat(), usd_per_hour=body)
         return
     print_table(head, rows)
@@ -60,6 +61,18 @@ def print_prices(*, as_json: bool) -> None:
     print("* inferred: from the same GPU elsewhere, or its ratio there", file=sys.stderr)
     for note in table.notes:
         print(f"note: {note.accelerator} in {note.region}: {note.text}", file=sys.stderr)
+
+
+def _read_cells(cells: dict[str, str]) -> dict[str, Any]:
+    """Return a row for programs: prices are numbers, or null, and inferred ones are listed."""
+    values: dict[str, Any] = {**cells, "gpus": int(cells["gpus"])}
+    inferred: list[str] = []
+    for capacity in price_table.CAPACITIES:
+        text = cells[capacity.value]
+        if text.endswith("*"):
+            inferred.append(capacity.value)
+        values[capacity.value] = None if text == "-" else float(text.rstrip("*"))
+    return values | {"inferred": inferred}
 
 
 def refresh_prices() -> None:
@@ -157,8 +170,7 @@ def _notes(job: Job, answer: Answer) -> list[str]:
         notes.append(f"checkpoint every {interval} s of work on Spot{_copies(job, interval)}")
     if needs_mover(answer.recommended):
         notes.append(
-            "the mover carries this out, no ComputeClass can: submit `holdfast new-job"
-            " --deadline-hours`"
+            "the mover carries this out, no ComputeClass can: submit `holdfast new-job --deadline`"
         )
     notes.append(describe_basis(world.prices))
     if answer.elsewhere:

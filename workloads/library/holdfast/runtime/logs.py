@@ -1,14 +1,16 @@
-"""The log of a process in a pod: JSON lines, or plain text on a terminal.
+"""The log of the library: records of the standard logger `holdfast`, which propagate.
 
-A JSON line on standard output carries `severity` and `time` as Cloud Logging reads them, `message`,
-`job`, `attempt` (0 is the first), `rank` if there is one, `action` (the current operation: save,
-restore, rendezvous ...) and the caller's fields. On a terminal the same is text on standard error.
-Event lines may share standard output: a log line has no `event`, and readers of events skip it.
+A program that has configured `logging` gets the records in its own handlers, with its own format,
+and with `action` (the current operation: save, restore, stop ...) and `fields` as attributes. They
+begin at INFO, unless the root logger has another level than WARNING, its default, or the logger
+`holdfast` has one: `logging.getLogger("holdfast").setLevel(logging.CRITICAL)` silences it.
 
-Lines go through the standard logger `holdfast`. A program that gives that logger a handler before
-the first line gets the records instead, with `action` and `fields` as attributes. Commands whose
-standard output is data do not use this log, and the four lines of an InputError at a prompt do not
-either: they go to standard error.
+Without such a configuration they are written as text on standard error. In a
+pod, and in processes that the library starts there, they are JSON lines on standard output, unless
+that is a terminal: `severity` and `time` as Cloud Logging reads them, `message`, `job`, `attempt` (0
+is the first), `rank` if there is one, `action` and the caller's fields. Event lines may share
+standard output: a log line has no `event`, and readers of events skip it. Commands whose standard
+output is data do not use this log, and the four lines of an InputError at a prompt do not either.
 """
 
 import contextlib
@@ -24,13 +26,24 @@ from holdfast.vocabulary.environment import ENV_JOB
 from holdfast.vocabulary.job_identity import read_attempt
 
 NAME = "holdfast"
+_IN_EVERY_POD = "KUBERNETES_SERVICE_HOST"
 _job = ""
+_is_own_process = False
 
 
 def set_job(name: str) -> None:
     """Sets the name of the run, for processes whose environment does not have it."""
     global _job
     _job = name
+    use_json()
+
+
+def use_json() -> None:
+    """Writes JSON also outside of a pod: for trainers, workers and servers of the library, whose
+    standard output is a log and not data.
+    """
+    global _is_own_process
+    _is_own_process = True
 
 
 def info(action: str, message: str, /, **fields: object) -> None:
@@ -61,11 +74,7 @@ def _write(
     cause: BaseException | None = None,
 ) -> None:
     logger = logging.getLogger(NAME)
-    if not logger.handlers:
-        logger.addHandler(_PodHandler())
-        logger.setLevel(logging.INFO)
-        # A handler of the root logger would write each line again, on standard error.
-        logger.propagate = False
+    _attach_handler(logger)
     extra = {
         "action": action,
         "fields": fields,
@@ -79,20 +88,51 @@ def _write(
     )
 
 
-class _PodHandler(logging.Handler):
+def _attach_handler(logger: logging.Logger) -> None:
+    """Writes the records if nothing else does. A program may configure logging at any time."""
+    root = logging.getLogger()
+    if root.handlers:
+        logger.removeHandler(_HANDLER)
+    elif not logger.handlers:
+        logger.addHandler(_HANDLER)
+    # WARNING is what the root has if nobody chose a level.
+    is_level_chosen = root.level != logging.WARNING
+    if logger.level == logging.NOTSET and not is_level_chosen:
+        logger.setLevel(logging.INFO)
+        _HANDLER.chose_level = True
+    elif is_level_chosen and _HANDLER.chose_level:
+        logger.setLevel(logging.NOTSET)
+        _HANDLER.chose_level = False
+
+
+class _Handler(logging.Handler):
+    """Writes text on standard error, or in a pod JSON on standard output."""
+
+    chose_level = False
+    """The logger has INFO as its level because nobody chose one."""
+
     def emit(self, record: logging.LogRecord) -> None:
         # The streams are looked up for each line: tests, notebooks and daemons replace them.
-        if _is_terminal(sys.stdout):
-            stream = sys.stderr
-            line = format_text(record)
-        else:
+        if _writes_json():
             stream = sys.stdout
             line = format_json(record)
+        else:
+            stream = sys.stderr
+            line = format_text(record)
         # A log that cannot be written (disk full, closed pipe, exit) must not stop the work.
         with contextlib.suppress(OSError, ValueError, AttributeError):
             # The ranks of a node share the pipe: a line is one write.
             stream.write(line + "\n")
             stream.flush()
+
+
+_HANDLER = _Handler()
+
+
+def _writes_json() -> bool:
+    """Returns whether Cloud Logging may read the lines: text on standard error would be errors."""
+    is_for_cloud = bool(_is_own_process or os.environ.get(ENV_JOB) or os.environ.get(_IN_EVERY_POD))
+    return is_for_cloud and not _is_terminal(sys.stdout)
 
 
 def format_json(record: logging.LogRecord) -> str:

@@ -73,6 +73,20 @@ def duration_s(text: str, units: str = "smhd") -> float | None:
     return float(match[1]) * UNIT_S[match[2]]
 
 
+def duration(option: str, text: str) -> float:
+    """Returns the seconds of `30s`, `5m`, `72h` or `3d`. Raises InputError, which names the option."""
+    seconds = duration_s(text)
+    if not seconds:
+        is_number = re.fullmatch(r"\d+(\.\d+)?", text.strip())
+        raise InputError(
+            option,
+            got=text,
+            allowed="a number above 0 with s, m, h or d",
+            fix=f"did you mean {text}s, {text}m or {text}h?" if is_number else "as 90s, 5m or 2h",
+        )
+    return seconds
+
+
 def moment(text: str) -> datetime | None:
     """Returns an aware time from RFC 3339, in UTC if it has no offset; None for anything else."""
     text = text.strip()

@@ -72,7 +72,7 @@ def test_a_commit_names_the_code_that_ran(tmp_path: Path, monkeypatch: pytest.Mo
 )
 def test_a_damaged_checkpoint_is_skipped_and_later_replaced(
     tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
     file: str,
     damage: Callable[[bytes], bytes],
     reason: str,
@@ -83,7 +83,7 @@ def test_a_damaged_checkpoint_is_skipped_and_later_replaced(
     ckpt = train(tmp_path, build(), 6)
     assert ckpt.restored is not None and ckpt.restored.step == 3
     assert reason in ckpt.restored.skipped[0][1]
-    assert "skipped step 6: rank 0: " in capsys.readouterr().out
+    assert "skipped step 6: rank 0: " in caplog.text
     assert load_tensors(str(tmp_path))[0] == 6
 
 
@@ -105,7 +105,7 @@ def test_another_model_or_optimizer_is_refused_and_nothing_is_changed(tmp_path: 
 
 
 def test_the_automatic_interval_saves_and_logs_the_window(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     options: dict[str, Any] = {
         "every": "auto",
@@ -118,7 +118,7 @@ def test_the_automatic_interval_saves_and_logs_the_window(
         **options,
     ) as ckpt:
         step = 0
-        while len(commits(tmp_path)) < 2 or "upload" not in capsys.readouterr().out:
+        while len(commits(tmp_path)) < 2 or "upload" not in caplog.text:
             step += 1
             time.sleep(0.001)
             ckpt.tick(step)

@@ -3,7 +3,6 @@ trainer.
 """
 
 import base64
-import json
 import uuid
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
@@ -115,9 +114,9 @@ def test_the_rendered_trainer_may_read_when_its_node_ends(
 
 
 def test_a_pod_without_the_right_trains_on_and_logs_it(
-    become: Become, node: str, capsys: pytest.CaptureFixture[str]
+    become: Become, node: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     become("default", "nobody")
     assert planned_end(node) is None
-    line = json.loads(capsys.readouterr().out)
-    assert line["severity"] == "WARNING" and "403" in line["message"]
+    (record,) = caplog.records
+    assert record.levelname == "WARNING" and "403" in record.getMessage()

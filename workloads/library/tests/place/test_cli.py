@@ -148,6 +148,9 @@ def test_prices_are_listed_with_marks_and_as_json() -> None:
     assert "2.0614*" in run("prices")[1]
     body = json.loads(run("prices", "--json")[1])
     assert body["fetched_at"] == prices.load().fetched_at.isoformat()
+    for row in body["usd_per_hour"]:
+        assert all(row[name] is None or row[name] > 0 for name in ("spot", "on-demand"))
+        assert {*row["inferred"]} <= {*row}
     assert len(body["usd_per_hour"]) == sum(
         len(prices.load().regions(a)) for a in prices.ACCELERATORS
     )

@@ -34,11 +34,11 @@ def test_the_end_comes_from_the_environment_or_the_node() -> None:
 
 
 def test_an_api_server_that_does_not_answer_is_no_error(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
     assert find_end({"HOLDFAST_NODE": "flex-1"}, deadline.fetch_node_annotations) is None
-    assert "planned end of node flex-1 is unknown" in capsys.readouterr().out
+    assert "planned end of node flex-1 is unknown" in caplog.text
 
 
 @pytest.mark.parametrize("text", ["2027-01-31T10:59:00Z", "in seven days", "1800000000"])

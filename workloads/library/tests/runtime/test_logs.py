@@ -3,10 +3,14 @@
 import json
 import os
 import pty
+import re
 import subprocess
 import sys
 from contextlib import suppress
 from datetime import datetime
+from pathlib import Path
+
+import pytest
 
 from holdfast.ledger.events import parse
 
@@ -30,10 +34,12 @@ ENVIRONMENT = os.environ | {
 }
 
 
-def run_writer(code: str = WRITER) -> subprocess.CompletedProcess[bytes]:
+def run_writer(
+    code: str = WRITER, variables: dict[str, str] = ENVIRONMENT
+) -> subprocess.CompletedProcess[bytes]:
     writer = subprocess.run(
         [sys.executable, "-c", code],
-        env=ENVIRONMENT,
+        env=variables,
         capture_output=True,
         check=False,
     )
@@ -41,7 +47,7 @@ def run_writer(code: str = WRITER) -> subprocess.CompletedProcess[bytes]:
     return writer
 
 
-def test_off_a_terminal_lines_are_json_that_the_event_parser_skips() -> None:
+def test_lines_in_a_pod_are_json_that_the_event_parser_skips() -> None:
     writer = run_writer()
     assert writer.stderr == b""  # GKE gives all of it severity ERROR
     lines = [json.loads(text) for text in writer.stdout.splitlines()]
@@ -84,15 +90,85 @@ def test_on_a_terminal_lines_are_text() -> None:
     assert b"severity" not in output
 
 
-def test_a_program_may_handle_the_lines_itself() -> None:
+USER_PROGRAMS = {
+    "handler of the logger": (
+        "logging.getLogger('holdfast').addHandler(logging.StreamHandler(sys.stderr))",
+        b"begins\nslow\n",
+    ),
+    "format of the root": (
+        "logging.basicConfig(format='%(levelname)s|%(name)s|%(action)s|%(message)s')",
+        b"INFO|holdfast|save|begins\nWARNING|holdfast|save|slow\n",
+    ),
+    "level of the root": ("logging.basicConfig(level=logging.ERROR)", b""),
+    "configuration after the first line": (
+        "from holdfast.runtime import logs; logs.info('start', 'first');"
+        " logging.basicConfig(format='own: %(message)s')",
+        b"start: first\nown: begins\nown: slow\n",
+    ),
+    "silence": ("logging.getLogger('holdfast').setLevel(logging.CRITICAL)", b""),
+    "nothing": ("", b"save: begins\nwarning: save: slow\n"),
+}
+
+
+@pytest.mark.parametrize("name", USER_PROGRAMS)
+def test_logging_of_a_program_decides_form_and_level(name: str) -> None:
+    configuration, expected = USER_PROGRAMS[name]
     writer = run_writer(
-        "import logging, sys\n"
-        "logging.getLogger('holdfast').addHandler(logging.StreamHandler(sys.stderr))\n"
+        f"import logging, sys\n{configuration}\n"
         "from holdfast.runtime import logs\n"
+        "logs.info('save', 'begins')\n"
         "logs.warning('save', 'slow')\n"
+        "print('data')\n",
+        ENVIRONMENT | {"HOLDFAST_JOB": "", "KUBERNETES_SERVICE_HOST": ""},
     )
-    assert writer.stdout == b""
-    assert writer.stderr == b"slow\n"
+    assert writer.stdout == b"data\n"
+    assert writer.stderr == expected
+
+
+LOOP = """
+import sys, torch
+from holdfast.checkpoint import Checkpointer
+state = {"model": {"a": torch.zeros(4)}}
+with Checkpointer(sys.argv[1], state, run="my-run", every=1000) as ckpt:
+    for step in range(ckpt.step + 1, int(sys.argv[2])):
+        if step == 3:
+            print("ready", flush=True)
+            sys.stdin.readline()
+        ckpt.tick(step)
+"""
+
+
+@pytest.mark.process
+def test_a_script_says_how_it_stopped_and_how_it_ended(tmp_path: Path) -> None:
+    variables = ENVIRONMENT | {"HOLDFAST_JOB": "", "RANK": ""}
+
+    def start(steps: int) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [sys.executable, "-c", LOOP, str(tmp_path / "store"), str(steps)],
+            env=variables,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    stopped = start(10**9)
+    assert stopped.stdout and stopped.stdout.readline() == "ready\n"
+    stopped.terminate()
+    _, errors = stopped.communicate("\n")
+    assert stopped.returncode == 143
+    lines = [line for line in errors.splitlines() if line.startswith("stop:")]
+    assert re.fullmatch(r"stop: SIGTERM: stopping after step \d+", lines[0])
+    assert re.fullmatch(
+        r"stop: stopped after step (\d+), exit code 143; the checkpoint of step \1 is committed; .*",
+        lines[-1],
+    )
+    ended = start(int(lines[0].rpartition(" ")[2]) + 3)
+    output, errors = ended.communicate("\n")
+    assert ended.returncode == 0 and not [line for line in output.splitlines() if "{" in line]
+    assert re.search(
+        r"^end: done after step (\d+); the checkpoint of step \1 is committed$", errors, re.M
+    )
 
 
 def test_an_unwritable_log_does_not_stop_the_work() -> None:

@@ -40,7 +40,7 @@ def windows(path: Path) -> list[tuple[int, int, float]]:
 )
 def test_a_rank_that_is_slower_than_its_gang_is_named(
     tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
     all_s: list[float],
     slowest: tuple[int, float] | None,
 ) -> None:
@@ -50,7 +50,7 @@ def test_a_rank_that_is_slower_than_its_gang_is_named(
         meter.step(done, torch.tensor(0.0))
     for window in read_windows(tmp_path):
         assert (window.get("slowest_rank"), window.get("slowest_by")) == (slowest or (None, None))
-    assert capsys.readouterr().out.count("as long as the others") == (
+    assert caplog.text.count("as long as the others") == (
         slowest is not None and slowest[1] >= SLOW
     ), "once"
 

@@ -36,6 +36,7 @@ _TICK_S = 0.05
 
 def serve(spec: PredictorSpec, settings: ServerSettings) -> int:
     """Serves until a notice, or until the model is lost; returns the exit code."""
+    logs.use_json()
     shutdown = of_process()  # before the model loads: a notice may come first
     # By default the interpreter lets a parsing thread delay the loop by 5 ms at a time.
     sys.setswitchinterval(0.0005)

@@ -125,7 +125,7 @@ def test_what_loads_nothing_is_refused_by_its_name(tmp_path: Path, make: type[An
 @pytest.mark.parametrize(("make", "named"), [(Average, False), (Shifted, True), (Lazy, True)])
 def test_an_object_that_cannot_be_compared_is_restored_and_named(
     tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
     make: type[Average],
     named: bool,
 ) -> None:
@@ -134,4 +134,4 @@ def test_an_object_that_cannot_be_compared_is_restored_and_named(
     with Checkpointer(tmp_path, {"entry": entry}, run="r"):
         assert not isinstance(entry, Lazy) or list(entry) == [5]
         assert entry.count == 5
-    assert ("entry: could not be checked" in capsys.readouterr().out) is named
+    assert ("entry: could not be checked" in caplog.text) is named

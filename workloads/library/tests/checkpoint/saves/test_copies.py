@@ -119,28 +119,28 @@ class WriterAtStep:
         return self._copies.copied_step
 
 
-def report_loss(copies: Copies, step: int, capsys: pytest.CaptureFixture[str]) -> str:
+def report_loss(copies: Copies, step: int, caplog: pytest.LogCaptureFixture) -> str:
     writer = cast(CheckpointWriter, WriterAtStep(copies))
     Reports(None, "job").report_loss(writer, step, "Connection closed by peer")
-    return capsys.readouterr().out
+    return caplog.messages[-1]
 
 
 def test_steps_in_the_memory_of_nodes_are_not_reported_as_lost(
-    capsys: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     copies = make_copies()
-    without_a_copy = report_loss(copies, 52, capsys)
+    without_a_copy = report_loss(copies, 52, caplog)
     assert "leaving at step 52, the newest checkpoint is of step 0: 52 steps (" in without_a_copy
     copies.record_staged((52, "a"), 0, 1, 0.1)
-    assert "52 steps (" in report_loss(copies, 52, capsys)
+    assert "52 steps (" in report_loss(copies, 52, caplog)
     assert copies.copied_step == -1, "the copy is still on its way"
     copies.record_outcome(Report(save=1, done="copied"))
-    text = report_loss(copies, 52, capsys)
+    text = report_loss(copies, 52, caplog)
     assert "leaving at step 52, the memory of nodes holds step 52: 0 steps are lost;" in text
     assert "without it the newest" in text
     assert "Connection closed by peer" in text
     copies.record_staged((53, "a"), 1, 2, 0.1)
     copies.record_outcome(Report(save=2, done="uncopied", reason="no room"))
-    assert "52 steps" in report_loss(copies, 52, capsys), (
+    assert "52 steps" in report_loss(copies, 52, caplog), (
         "the version before was not known to be whole on every rank"
     )

@@ -269,7 +269,7 @@ def test_an_epoch_that_is_none_is_an_error_with_a_fix(tmp_path: Path, body: str)
 
 
 def test_stranger_without_the_key_is_rejected_and_a_wrong_key_is_reported(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Answers like a pod where the secret is missing on one node: both live, and neither believes
     what the other answers.
@@ -295,10 +295,7 @@ def test_stranger_without_the_key_is_rejected_and_a_wrong_key_is_reported(
         assert stranger.look([0]) == {}, "who belongs to the gang is no stranger's business"
         assert control.get_joiners() == {} and control.get_reports(0) == frozenset()
     assert (
-        capsys.readouterr().out.count(
-            "member 0 has another key than this process: mount the same secret"
-        )
-        == 1
+        caplog.text.count("member 0 has another key than this process: mount the same secret") == 1
     )
 
 
