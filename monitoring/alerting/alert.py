@@ -120,6 +120,8 @@ SERVING = {
     "refused_for_load": _select(serving.REFUSED, f'reason=~"{"|".join(serving.REFUSED_FOR_LOAD)}"'),
     "requests": _select(serving.REQUESTS),
     "ready_base": _select(serving.READY, f'{serving.TIER_LABEL}="{serving.TIER_BASE}"'),
+    "ended_streams": _select(serving.ROUTER_ENDED),
+    "seam_buckets": _select(f"{serving.ROUTER_SEAM_SECONDS}_bucket"),
     "queue_buckets": _select(f"{serving.QUEUE_SECONDS}_bucket"),
     "drain_over_budget": serving.OVER_BUDGET,
     "burn": f"{BURN * ERROR_BUDGET:g}",
@@ -127,6 +129,8 @@ SERVING = {
     # Seconds: many batches of a GPU, and a longer wait is a wait for replicas.
     "queue_s": "1",
     "shed": "0.05",
+    # A hang is found after a second, and a long prompt takes some to be read again.
+    "seam_s": "5",
 }
 """Series that managed Prometheus scrapes from servers and proxies without an exporter, and the
 limits on them.

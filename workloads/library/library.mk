@@ -2,7 +2,7 @@
 
 ##@ Library
 
-.PHONY: template test-node test-gpu test-mutants fuzz kill-matrix bench-synth bench-checkpoint bench-gpu bench-training bench-batch bench-placement bench-cluster bench-monitoring bench-lint bench-server bench-month bench-elastic bench-peers bench-peer-kills docs wheel
+.PHONY: template test-node test-gpu test-mutants fuzz kill-matrix bench-synth bench-checkpoint bench-gpu bench-training bench-batch bench-placement bench-cluster bench-monitoring bench-lint bench-server bench-llm bench-month bench-elastic bench-peers bench-peer-kills docs wheel
 template: setup ## A repository that a team keeps, with the library pinned: OUT=../acme-platform [ENV=acme]
 	@$(PY) .ci/template.py $(if $(filter file,$(origin OUT)),$(error make template: got no OUT; allowed: a folder that does not exist; fix: make template OUT=../acme-platform),$(OUT)) $(if $(filter file,$(origin ENV)),,--env $(ENV))
 
@@ -57,6 +57,9 @@ bench-lint: setup
 
 bench-server: setup tools
 	@$(PY) -m workloads.library.tests.bench.server $(if $(SECTIONS),--sections $(SECTIONS))
+
+bench-llm: setup
+	@$(PY) -m workloads.library.tests.bench.llm $(if $(SECTIONS),--sections $(SECTIONS))
 
 bench-month: setup tools
 	@$(PY) -m workloads.library.tests.bench.month

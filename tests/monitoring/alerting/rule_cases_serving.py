@@ -2,7 +2,7 @@
 
 from monitoring.alerting.alert import EXAMPLE
 from tests.monitoring.alerting.promtool import History
-from tests.monitoring.alerting.rule_series import Firings, played
+from tests.monitoring.alerting.rule_series import Firings, labels, played, risen_series
 
 CLUSTER = f'cluster="{EXAMPLE["cluster"]}"'
 ELSE = 'cluster="someone-else"'
@@ -91,6 +91,27 @@ def _waits(*legs: tuple[int, int, int]) -> tuple[tuple[str, str], ...]:
         (_queue("0.5", ELSE), rate((total, 0))),
         (_queue("+Inf", ELSE), rate((total, 9999))),
     )
+
+
+def _ended(cluster: str = CLUSTER) -> str:
+    return f'holdfast_router_ended_total{{{cluster},cause="died",pod="a"}}'
+
+
+def _seams(*legs: tuple[int, int, int]) -> tuple[tuple[str, str], ...]:
+    """(minutes, seams within three seconds, within five, of a hundred a minute) each."""
+    total = sum(minutes for minutes, _, _ in legs)
+    return (
+        (_seam("3.0"), rate(*((minutes, within) for minutes, within, _ in legs))),
+        (_seam("5.0"), rate(*((minutes, within) for minutes, _, within in legs))),
+        (_seam("10.0"), rate((total, 100))),
+        (_seam("+Inf"), rate((total, 100))),
+        (_seam("3.0", ELSE), rate((total, 0))),
+        (_seam("+Inf", ELSE), rate((total, 9999))),
+    )
+
+
+def _seam(bound: str, cluster: str = CLUSTER) -> str:
+    return f'holdfast_router_seam_seconds_bucket{{{cluster},le="{bound}",pod="a"}}'
 
 
 def _shed(
@@ -195,6 +216,18 @@ SERVING: dict[str, tuple[History, ...]] = {
         played(*_shed(((60, 100),), ((30, 60), (30, 0))), at=37),
         played(*_shed(((30, 100), (30, 1000)), ((60, 40),)), at=33, fires=FIRES),
         played(*_shed(((30, 1000), (30, 100)), ((60, 6),)), at=38, fires=FIRES),
+    ),
+    "HoldfastServingStreamsEnd": risen_series(
+        _ended(), _ended(ELSE), labels(cause="died"), window=10
+    ),
+    "HoldfastServingStreamsMoveSlowly": (
+        played(
+            *_seams((30, 90, 100), (30, 90, 95)),
+            at=40,
+            fires=FIRES,
+            quiet=37,
+        ),
+        played(*_seams((60, 90, 100)), at=50),
     ),
     "HoldfastServingBaseBelowPromise": (
         played(

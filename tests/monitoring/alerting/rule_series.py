@@ -88,8 +88,19 @@ def risen(
     window: int = 60,
 ) -> tuple[History, ...]:
     """A counter that rises by more than `most` within a window of minutes is news."""
-    counted = ours(metric, own)
-    other = ours(metric, own, OTHER)
+    series = (ours(metric, own), ours(metric, own, OTHER))
+    return risen_series(*series, fires, most=most, window=window)
+
+
+def risen_series(
+    counted: str,
+    other: str,
+    fires: Firings,
+    *,
+    most: int = 0,
+    window: int = 60,
+) -> tuple[History, ...]:
+    """The same for a series by its full name, and `other`, that of another cluster."""
     news = most + 1
     w = window
     fewer = (

@@ -50,6 +50,8 @@ ROOMS = {
     "server": (
         "holdfast.inference.server",
         "holdfast.inference.proxy",
+        "holdfast.inference.router",
+        "holdfast.inference.small_engine",
         "holdfast.inference.predictor",
     ),
     "batch": ("holdfast.inference", "holdfast.checkpoint", "holdfast.runtime"),
@@ -128,7 +130,7 @@ def closure(wanted: dict[str, frozenset[str]]) -> set[str]:
 
 
 def import_all(extra: str, *rooms: str) -> subprocess.CompletedProcess[str]:
-    others = (*OTHERS, *(ROOMS["server"][:2] if extra == "batch" else ()))
+    others = (*OTHERS, *(ROOMS["server"][:4] if extra == "batch" else ()))
     given = {
         "installed": sorted(closure(declared(extra))),
         "rooms": rooms,

@@ -9,7 +9,13 @@ from typing import Any
 
 from holdfast.inference.errors import Refused
 from holdfast.inference.router.client import CARRIED_HEADER, Client, ClientGone
-from holdfast.inference.router.detokenizer import Texts, count_parts, detokenize, split_piece
+from holdfast.inference.router.detokenizer import (
+    NO_PATH,
+    Texts,
+    count_parts,
+    detokenize,
+    split_piece,
+)
 from holdfast.inference.router.engine_connection import (
     EngineConnection,
     EngineLost,
@@ -361,11 +367,35 @@ class CarriedStream:
         transcript.rewind()
         ids = transcript.doubtful_ids()
         if ids:
-            server = self._pool.choose(self._generation.prompt_digest)
-            count = 0 if server is None else await count_parts(self._texts(server), ids)
-            transcript.settle(count)
+            transcript.settle(await self._count_parts(ids))
         if transcript.is_full:
             await self._send_pieces(transcript.finish_full())
+
+    async def _count_parts(self, ids: list[int]) -> int:
+        """Asks servers which of the last tokens are parts of a character.
+
+        Without the answer the text after the seam could be wrong, so it asks until one answers.
+        """
+        until_s = self._loop.time() + self._settings.hold_s
+        silent_servers = set[Server]()
+        while True:
+            try:
+                server = await self._pool.take(
+                    self._generation.prompt_digest, until_s=until_s, avoid=silent_servers
+                )
+            except Refused as refused:
+                raise StreamEnded(refused.reason, refused.message) from None
+            try:
+                return await count_parts(self._texts(server), ids)
+            except EngineLost as loss:
+                if loss.cause == NO_PATH:
+                    return 0
+                if self._loop.time() > until_s:
+                    raise StreamEnded("no_server", "no server answers") from None
+                silent_servers.add(server)
+                await asyncio.sleep(_PAUSE_S)
+            finally:
+                self._pool.give_back(server)
 
     def _texts(self, server: Server) -> Texts:
         return partial(detokenize, server.address, self._generation.body.get("model"))

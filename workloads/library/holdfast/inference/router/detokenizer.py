@@ -10,7 +10,9 @@ from holdfast.inference.router.servers import Address
 from holdfast.inference.router.transcript import REPLACEMENT
 
 _PATH = "/detokenize"
-_TIMEOUT_S = 1.0
+_TIMEOUT_S = 5.0
+NO_PATH = "no_path"
+"""The cause if a server has no such path."""
 _MOST_PARTS = 3
 """A character has at most four bytes, so at most three tokens are parts of one without its end."""
 
@@ -20,13 +22,13 @@ Texts = Callable[[Sequence[int]], Awaitable[str]]
 
 
 async def detokenize(address: Address, model: object, ids: Sequence[int]) -> str:
-    """Returns the text of tokens. Raises EngineLost if the server does not know it."""
+    """Returns the text of tokens. Raises EngineLost."""
     body = json.dumps({"model": model, "tokens": list(ids)}).encode()
     headers = {"content-type": "application/json"}
     request = make_request("POST", _PATH, str(address), body, headers)
     status, content = await ask(address.host, address.port, request, timeout_s=_TIMEOUT_S)
     if status != 200:
-        raise EngineLost("busy")
+        raise EngineLost(NO_PATH if status in (404, 405) else "busy")
     try:
         return str(json.loads(content)["prompt"])
     except (ValueError, LookupError, TypeError):
@@ -36,15 +38,13 @@ async def detokenize(address: Address, model: object, ids: Sequence[int]) -> str
 async def count_parts(texts: Texts, ids: Sequence[int]) -> int:
     """Returns how many of the last tokens are parts of a character whose end is missing.
 
-    Returns 0 if no server can tell, as servers without this path cannot.
+    Returns 0 if all of them end with such a part: then the text has invalid characters. Raises
+    EngineLost.
     """
-    try:
-        for count in range(min(_MOST_PARTS, len(ids) - 1) + 1):
-            text = await texts(ids[: len(ids) - count])
-            if not text.endswith(REPLACEMENT):
-                return count
-    except EngineLost:
-        return 0
+    for count in range(min(_MOST_PARTS, len(ids) - 1) + 1):
+        text = await texts(ids[: len(ids) - count])
+        if not text.endswith(REPLACEMENT):
+            return count
     return 0
 
 

@@ -2,10 +2,11 @@
 
 import asyncio
 import json
+import math
 import random
 from collections.abc import Generator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median, quantiles
 from typing import Any
@@ -29,6 +30,8 @@ TOKENS_PER_S = 1.0
 ENGINES = 4
 PREFILL_S = 0.1
 DRAIN_S = 3.0
+CALM_STREAMS = 64
+"""The open streams where rates are compared: few enough that the machine is not the limit."""
 _SAMPLE_S = 1.0
 _TURNS = 3
 
@@ -95,7 +98,8 @@ class Load:
 
 def run_disturbed(folder: Path, load: Load, *, streams: int, disruptions: int) -> dict[str, Any]:
     with load.engines(folder) as engines, load.router(folder, engines) as served:
-        load.run([served.port], min(streams, 2 * load.streams_open))  # memory before it is full
+        # It fills memory, and shows the gaps that the machine itself makes.
+        calm = load.run([served.port], min(streams, 4 * load.streams_open))
         process = psutil.Process(served.process.pid)
         rss = sampled(lambda: process.memory_info().rss / MIB, _SAMPLE_S)
         with rss as sizes, _cpu(served) as used:
@@ -104,7 +108,9 @@ def run_disturbed(folder: Path, load: Load, *, streams: int, disruptions: int) -
         causes = _count_by_label(served, "holdfast_router_moved_total")
         error_count = round(metric(served, "holdfast_router_ended_total"))
         played = engines.disruptions
+        seams = _read_quantile(served, "holdfast_router_seam_seconds", 0.99)
     gaps = tally.longest_gaps(moved)
+    calm_gap_s = _percentile_99(calm.longest_gaps(len(calm.results)))
     quarter = max(1, len(sizes) // 4)
     return {
         **tally.count(),
@@ -117,6 +123,9 @@ def run_disturbed(folder: Path, load: Load, *, streams: int, disruptions: int) -
         "gap_p50_s": round(median(gaps), 3) if gaps else 0.0,
         "gap_p99_s": round(_percentile_99(gaps), 3),
         "gap_max_s": round(max(gaps, default=0.0), 3),
+        "gap_p99_undisturbed_s": round(calm_gap_s, 3),
+        "gap_p99_added_s": round(_percentile_99(gaps) - calm_gap_s, 3),
+        "router_seam_p99_s_at_most": seams,
         "router_cpu_s_per_1000_tokens": _per_1000(used[0], tally),
         "router_rss_mib": round(median(sizes[-quarter:])),
         "router_growth_mib": round(median(sizes[-quarter:]) - median(sizes[:quarter]), 1),
@@ -129,12 +138,13 @@ def run_throughput(folder: Path, load: Load, *, streams: int) -> dict[str, Any]:
     seconds = {"alone": 0.0, "router": 0.0}
     wrong = 0
     cpu_s = 0.0
+    calm = replace(load, streams_open=CALM_STREAMS)
     with load.engines(folder) as engines, load.router(folder, engines) as served:
         ports = {"alone": [server.port for server in engines.servers], "router": [served.port]}
         for turn in range(2 * _TURNS):
             name = ("alone", "router")[turn % 2]
             with _cpu(served) as used:
-                tally = load.run(ports[name], streams)
+                tally = calm.run(ports[name], streams)
             tokens[name] += tally.tokens
             seconds[name] += tally.seconds
             wrong += tally.count()["cut"] + tally.count()["streams_different"]
@@ -224,6 +234,20 @@ def _per_1000(cpu_s: float, tally: Tally) -> float:
 
 def _percentile_99(values: list[float]) -> float:
     return quantiles(values, n=100, method="inclusive")[98] if len(values) > 1 else 0.0
+
+
+def _read_quantile(served: Served, name: str, quantile: float) -> float:
+    """Returns the upper bound of the bucket of a histogram in which the quantile is."""
+    buckets: list[tuple[float, float]] = []
+    for line in served.request("GET", "/metrics").body.decode().splitlines():
+        if line.startswith(name + "_bucket"):
+            bound = float(line.partition('le="')[2].partition('"')[0])
+            buckets.append((bound, float(line.split()[-1])))
+    total = max((count for _, count in buckets), default=0.0)
+    for bound, count in sorted(buckets):
+        if count >= quantile * total:
+            return bound
+    return math.inf
 
 
 def _count_by_label(served: Served, name: str) -> dict[str, int]:

@@ -12,6 +12,7 @@ import psutil
 import pytest
 
 from holdfast.inference.proxy.endpoints import Endpoint, discovery, write
+from holdfast.inference.small_engine import model
 from workloads.library.tests.inference.router.fleet import (
     CHAT,
     COMPLETIONS,
@@ -113,6 +114,46 @@ def test_a_text_that_is_not_streamed_goes_on(
     assert choice["text"] == make_text("whole", COUNT)
     assert len(choice["token_ids"]) == COUNT
     assert answer.json["usage"]["completion_tokens"] == COUNT
+
+
+def test_a_seam_within_a_character_waits_for_a_server_that_knows_it(tmp_path: Path) -> None:
+    """The only other server dies while it is asked where the last character ends."""
+    body = {"prompt": "", "max_tokens": COUNT, "ignore_eos": True, "return_token_ids": True}
+    options = ("--pair-every", "1", "--prefill", "1")
+    with ExitStack() as stack:
+        first, second = (
+            stack.enter_context(engine(tmp_path, *options, tokens_per_s=2)) for _ in range(2)
+        )
+        served = stack.enter_context(
+            router(tmp_path, "--set", "hang_s=60", servers=[first, second])
+        )
+        # The first event of these ends in a part of a character.
+        streams = [
+            Stream(served.port, body | {"prompt": prompt, "max_tokens": 4})
+            for prompt in find_prompts(6)
+        ]
+        until(lambda: all(len(stream.payloads) == 1 for stream in streams), "the first events")
+        second.signal(signal.SIGSTOP)
+        kill(first)
+        until(lambda: metric(served, MOVED) > 0, "a seam")
+        kill(second)
+        stack.enter_context(engine(tmp_path, *options, port=second.port, tokens_per_s=2))
+        for stream in streams:
+            stream.wait()
+            assert stream.is_whole
+            assert stream.text == make_text(str(stream.body["prompt"]), 4)
+
+
+def find_prompts(count: int) -> list[str]:
+    """Returns prompts whose second token is a part of a character."""
+    prompts: list[str] = []
+    for number in range(1000):
+        state = model.Model(model.encode(f"part {number}"))
+        state.next(may_end=False)
+        token, _ = state.next(may_end=False)
+        if 0xC0 <= token < model.EOS and make_text(f"part {number}", 1):
+            prompts.append(f"part {number}")
+    return prompts[:count]
 
 
 def test_a_chat_goes_on_as_a_chat(tmp_path: Path, engines: Callable[[int], list[Served]]) -> None:
