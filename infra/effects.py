@@ -50,7 +50,7 @@ def compare(before: Platform | None, after: Platform) -> list[Effect]:
         *_compare_numbers(_count_gpus(before), _count_gpus(after), "GPUs"),
         *_compare_names(_list_flavors(before), _list_flavors(after), "quota", WAITING),
         *_compare_pools(before, after),
-        *_compare_numbers(before.quotas, after.quotas, "GPUs that jobs may use at the same time"),
+        *_compare_quotas(before, after),
         *_compare_zones(before, after),
         *_compare_window(before, after),
         *_compare_runs(before, after),
@@ -139,13 +139,20 @@ def _list_flavors(platform: Platform) -> list[str]:
     return flavors
 
 
+def _compare_quotas(before: Platform, after: Platform) -> Iterator[Effect]:
+    old = {f"quota of {source}": gpus for source, gpus in before.quotas.items()}
+    new = {f"quota of {source}": gpus for source, gpus in after.quotas.items()}
+    yield from _compare_numbers(old, new, "GPUs that jobs may use at the same time")
+
+
 def _compare_pools(before: Platform, after: Platform) -> Iterator[Effect]:
     old_pools = {pool.name: pool for pool in before.pools}
     new_pools = {pool.name: pool for pool in after.pools}
     consequence = "its nodes are drained and deleted"
     yield from _compare_names(list(old_pools), list(new_pools), "node pool", consequence)
-    for name in old_pools.keys() & new_pools.keys():
-        old = old_pools[name]
+    for name, old in old_pools.items():
+        if name not in new_pools:
+            continue
         new = new_pools[name]
         # GKE replaces a pool for these, which ends the pods on its nodes.
         remade = (old.machine_type, old.capacity, old.accelerator, old.disk_type, old.disk_gib)
@@ -189,8 +196,9 @@ def _compare_teams(before: Platform, after: Platform) -> Iterator[Effect]:
     new_teams = {team.name: team for team in after.other_teams}
     consequence = "members lose their rights, and its jobs their queues and their account"
     yield from _compare_names(list(old_teams), list(new_teams), "team", consequence)
-    for name in old_teams.keys() & new_teams.keys():
-        old = old_teams[name]
+    for name, old in old_teams.items():
+        if name not in new_teams:
+            continue
         new = new_teams[name]
         spaces = list(old.namespaces), list(new.namespaces)
         yield from _compare_names(*spaces, f"namespace of team {name}:")

@@ -120,3 +120,32 @@ def unread(facts: Facts) -> Facts:
         for run in settings.runs
     )
     return state(storage=replace(settings, runs=runs))(facts)
+
+
+def soften_taints(address: str) -> Edit:
+    """Give all taints an effect that keeps no pod away."""
+
+    def edit(facts: Facts) -> Facts:
+        (pool,) = [resource for resource in facts.resources if resource.address == address]
+        soft = [
+            taint | {"effect": "PREFER_NO_SCHEDULE"}
+            for taint in pool.values["node_config"]["taint"]
+        ]
+        return put(address, "node_config.taint", soft)(facts)
+
+    return edit
+
+
+def spot(address: str) -> Edit:
+    """Make the pool a Spot pool, with its taints."""
+    pairs = (("provisioning-tier", "preemptible"), ("nvidia.com/gpu", "present"))
+    taint = []
+    for key, value in pairs:
+        taint.append(
+            {
+                "key": key,
+                "value": value,
+                "effect": "NO_SCHEDULE",
+            }
+        )
+    return both(put(address, "node_config.spot", True), put(address, "node_config.taint", taint))
