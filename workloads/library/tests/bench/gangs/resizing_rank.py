@@ -29,7 +29,7 @@ def train(settings: dict[str, Any]) -> None:
     tensors: dict[str, DTensor] = {}
     for number in range(TENSORS):
         tensors[str(number)] = zeros(rows, WIDTH, device_mesh=mesh, placements=[Shard(0)])
-    one = torch.ones(1)
+    summand = torch.ones(1)
     events = EventLog.open(Path(settings["events"]), job="sharded", kind=KIND_TRAINING)
     with Checkpointer(
         settings["checkpoints"],
@@ -43,14 +43,14 @@ def train(settings: dict[str, Any]) -> None:
         for step in range(ckpt.step, settings["steps"]):
             time.sleep(settings["pace_s"])
             tensors[str(step % TENSORS)].to_local().add_(1)
-            dist.all_reduce(one)  # comes last: after it every rank has done the step
+            dist.all_reduce(summand)  # comes last: after it every rank has done the step
             if dist.get_rank() == 0:
                 write(settings["log"], step=step + 1, size=dist.get_world_size())
             ckpt.tick(step + 1)
             for number, tensor in enumerate(tensors.values()):
                 done = len(range(number, step + 1, TENSORS))
-                own = tensor.to_local()
-                assert not len(own) or float(own[0, 0]) == float(own[-1, -1]) == done
+                part = tensor.to_local()
+                assert not len(part) or float(part[0, 0]) == float(part[-1, -1]) == done
 
 
 if __name__ == "__main__":

@@ -11,8 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.checkpoint.errors import NotFound
-from holdfast.checkpoint.format import Manifest, Shard, hex_digest
+from holdfast.checkpoint.errors import Fenced, NotFound
+from holdfast.checkpoint.format import Manifest, Shard, fence, hex_digest
+from holdfast.checkpoint.format.commit import committed_steps, read_commit
+from holdfast.checkpoint.memory_commits import store_newest
 from holdfast.checkpoint.peers import memory_keeper, protocol
 from holdfast.checkpoint.peers import storage as peer_storage
 from holdfast.checkpoint.peers.keeper_client import PeerPlaces, find_neighbour
@@ -20,6 +22,7 @@ from holdfast.checkpoint.peers.memory_keeper import Keeper
 from holdfast.checkpoint.peers.protocol import Address, Head
 from holdfast.checkpoint.peers.storage import Offer, PeerStorage, list_offers
 from holdfast.checkpoint.restore.reader import open_step
+from holdfast.checkpoint.stores.local import LocalStorage
 from holdfast.checkpoint.stores.storage import crc32c
 from holdfast.vocabulary.environment import ENV_KEY_FILE
 
@@ -376,3 +379,55 @@ def test_the_widest_level_at_which_domains_differ_decides() -> None:
     assert find_neighbours([""] * 4) == [1, 2, 3, 0]
     assert find_neighbours(["z/r1", "z/r1", "z/r2", "z/r2"]) == [2, 3, 0, 1]
     assert find_neighbours(["y/r1", "y/r2", "z/r3", "z/r4"]) == [2, 3, 0, 1]
+
+
+def test_fewer_nodes_get_a_version_that_more_have_staged(pair: Pair) -> None:
+    for rank in (0, 1):
+        pair.stage(*shard(rank, 5))
+        pair.copy(*shard(rank, 5))
+    # The first node is lost; the second one is alone, and rank 0 of the next size.
+    remaining = replace(pair.places[1], place=0, keepers=pair.places[1].keepers[1:])
+    (offer,) = list_offers(remaining, above=0, start=0)
+    assert (offer.holders, offer.homes) == (((0,), (0,)), (-1, 0))
+    assert remaining.find_memory(0, (5, "a1b2c3d4e5f6")) == 0
+    storage = PeerStorage(remaining, [offer], 0, copies_first=False)
+    opened = open_step(storage, RUN, 5)
+    for manifest in opened.manifests:
+        data = memoryview(bytearray(16))
+        storage.read_into(manifest.shard_name(0), 0, data)
+        assert bytes(data) == b"abcd" * 4
+
+
+def test_a_memory_holds_one_shard_whatever_rank_staged_it(pair: Pair) -> None:
+    pair.stage(*shard(1, 5))
+    manifest, data = shard(0, 6)
+    os.pwrite(pair.descriptors[1][0], data, 0)
+    pair.places[1].announce_shard(manifest, 0, START)
+    shards = pair.places[0].held()[1]
+    assert [(entry["rank"], entry["step"], entry["local"]) for entry in shards] == [(0, 6, 0)]
+
+
+def test_single_node_sends_no_copies(pair: Pair) -> None:
+    alone = replace(pair.places[0], keepers=pair.places[0].keepers[:1])
+    manifest, data = shard(0, 5)
+    assert alone.copy(manifest, memoryview(bytearray(data)), NONE, START) == 0.0
+    assert not alone.held()[0]
+
+
+def test_newest_version_in_memory_is_stored_behind_the_fence(pair: Pair, tmp_path: Path) -> None:
+    for rank in (0, 1):
+        pair.copy(*shard(rank, 5))
+    storage = LocalStorage.open(str(tmp_path))
+    for number in range(START):
+        assert fence.take(storage, RUN) == number + 1
+    assert store_newest(storage, pair.places[0], 1.0) == 5
+    commit = read_commit(storage, RUN, 5)
+    assert commit and (commit.epoch, commit.world_size) == (START, 2)
+    assert open_step(storage, RUN, 5).manifests[1] == shard(1, 5)[0]
+    assert store_newest(storage, pair.places[0], 1.0) == 0, "the store has it"
+    for rank in (0, 1):
+        pair.copy(*shard(rank, 6))
+    fence.take(storage, RUN)
+    with pytest.raises(Fenced):
+        store_newest(storage, pair.places[0], 1.0)
+    assert committed_steps(storage, RUN) == [5]
