@@ -3,6 +3,8 @@
 A later checkpoint names the same object again and writes nothing. The first shard that changes
 although its parameters are frozen, as in an average that is kept by hand, is stored like any other
 from then on.
+
+Decision: infra/decisions/0139.
 """
 
 from holdfast.checkpoint.errors import NotFound
