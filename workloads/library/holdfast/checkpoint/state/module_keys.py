@@ -21,7 +21,7 @@ def strip_compiled(state: Any) -> Any:
     # Two keys that would become one keep their names.
     if stripped == set(state) or len(stripped) < len(state):
         return state
-    renamed = type(state)()
+    renamed: Any = type(state)()
     for key, value in state.items():
         renamed[strip_key(key)] = value
     return renamed

@@ -5,6 +5,8 @@ order: a set that was sorted otherwise, groups that were swapped. Shapes are oft
 moments would be loaded into other parameters without an error. So every parameter has a name: that
 of its module, that of the tensor of the state which is its memory, or else its shape, if no other
 parameter without a name has the same.
+
+Decision: infra/decisions/0138.
 """
 
 from collections.abc import Iterable
