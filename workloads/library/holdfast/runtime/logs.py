@@ -7,8 +7,8 @@ begin at INFO, unless the root logger has another level than WARNING, its defaul
 
 Without such a configuration they are written as text on standard error. In a
 pod, and in processes that the library starts there, they are JSON lines on standard output, unless
-that is a terminal: `severity` and `time` as Cloud Logging reads them, `message`, `job`, `attempt` (0
-is the first), `rank` if there is one, `action` and the caller's fields. Event lines may share
+that is a terminal: `severity` and `time` as Cloud Logging reads them, `message`, `job`, `attempt`
+(0 is the first), `rank` if there is one, `action` and the caller's fields. Event lines may share
 standard output: a log line has no `event`, and readers of events skip it. Commands whose standard
 output is data do not use this log, and the four lines of an InputError at a prompt do not either.
 """

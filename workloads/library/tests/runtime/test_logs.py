@@ -160,7 +160,8 @@ def test_a_script_says_how_it_stopped_and_how_it_ended(tmp_path: Path) -> None:
     lines = [line for line in errors.splitlines() if line.startswith("stop:")]
     assert re.fullmatch(r"stop: SIGTERM: stopping after step \d+", lines[0])
     assert re.fullmatch(
-        r"stop: stopped after step (\d+), exit code 143; the checkpoint of step \1 is committed; .*",
+        r"stop: stopped after step (\d+), exit code 143; the checkpoint of step \1 is"
+        r" committed; .*",
         lines[-1],
     )
     ended = start(int(lines[0].rpartition(" ")[2]) + 3)

@@ -32,7 +32,10 @@ def name_adapter(keys: Iterable[str], adapter: str | None) -> dict[str, str]:
     if not chosen_names or len(set(chosen_names.values())) < len(chosen_names):
         raise InputError(
             "it is unclear which adapter to export",
-            got=f"{adapter or 'no name'}; the checkpoint has {', '.join(names_by_adapter) or 'none'}",
+            got=(
+                f"{adapter or 'no name'}; the checkpoint has"
+                f" {', '.join(names_by_adapter) or 'none'}"
+            ),
             allowed="one adapter of PEFT, with one tensor for each name",
             fix="choose it by --adapter NAME",
         )

@@ -77,7 +77,8 @@ def export_checkpoint(
 ) -> Exported:
     """Write the newest checkpoint that verifies, or a step, in another format.
 
-    With `adapter_config` only the tensors of `adapter` are written, as PEFT does. Raises InputError if none verifies, a key is unknown, or `out` exists.
+    With `adapter_config` only the tensors of `adapter` are written, as PEFT does. Raises
+    InputError if none verifies, a key is unknown, or `out` exists.
     """
     if form not in WRITERS:
         raise InputError(
@@ -208,7 +209,10 @@ def go_back(
             f"going back to step {step} deletes newer checkpoints of run {run}",
             got=f"steps {', '.join(map(str, newer))}",
             allowed="a run whose job is stopped",
-            fix="add --yes; or keep them: holdfast checkpoints branch URL --run RUN --step N --to NEW",
+            fix=(
+                "add --yes; or keep them: holdfast checkpoints branch URL --run RUN"
+                " --step N --to NEW"
+            ),
         )
     # First: a trainer that still runs could commit a newer step in between.
     fence.take(storage, run)

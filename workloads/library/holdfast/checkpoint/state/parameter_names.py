@@ -122,7 +122,10 @@ def _check_held(
         return
     raise InputError(
         f"optimizer {entry} has a parameter that no entry of the state holds",
-        got=f"a {dtype_name(parameter.dtype)}{list(parameter.shape)}: its value would not be restored",
+        got=(
+            f"a {dtype_name(parameter.dtype)}{list(parameter.shape)}: its value would not"
+            " be restored"
+        ),
         allowed="parameters of modules of the state, and tensors in it",
         fix=_ADD_MODULE,
     )

@@ -217,7 +217,7 @@ class Streams:
 
     def _follow(self, source: Source) -> None:
         try:
-            for line in read(self.api, source, follow="true", **self.query):
+            for line in read(self.api, source, None, follow="true", **self.query):
                 self.lines.put((source.pod, line))
         except Unjudged as error:  # the node or the API server is lost: the other pods go on
             self.lines.put((source.pod, f"(the log ended: {error})"))
@@ -236,7 +236,9 @@ def follow(
     """
     if job.finished and not select_sources(job, selection):
         raise _no_log(platform, job, selection)
-    tail = {} if selection.tail is None else {"tailLines": selection.tail}
+    tail: dict[str, object] = {}
+    if selection.tail is not None:
+        tail["tailLines"] = selection.tail
     streams = Streams(api=api, query=tail)
     while True:
         streams.follow(select_sources(job, selection))

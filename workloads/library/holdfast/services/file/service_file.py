@@ -342,11 +342,11 @@ class OwnService:
 
     @property
     def gpu_count(self) -> int:
-        return parse_gpus(self.gpu)[0]
+        return parse_gpus(self.gpu)[0][0]
 
     @property
     def accelerator(self) -> str:
-        return parse_gpus(self.gpu)[1]
+        return parse_gpus(self.gpu)[0][1]
 
     @property
     def home(self) -> str:
