@@ -12,7 +12,12 @@ from queue import SimpleQueue
 
 from holdfast.clients.api import Api, ApiError, Object
 from holdfast.jobs.diagnose import job_snapshot
-from holdfast.jobs.diagnose.job_snapshot import JobSnapshot, get_place, list_container_statuses
+from holdfast.jobs.diagnose.job_snapshot import (
+    JobSnapshot,
+    condition,
+    get_place,
+    list_container_statuses,
+)
 from holdfast.manifests.pods import MAIN
 from holdfast.platform import Platform
 from holdfast.support.errors import InputError, Unjudged
@@ -133,7 +138,8 @@ def make_prefix(pod: Object) -> str:
 
 
 def _no_log(platform: Platform, job: JobSnapshot, selection: Selection) -> InputError:
-    if not job.pods and (job.finished or job.suspended):
+    has_run = job.finished or (job.workload and condition(job.workload, "Evicted"))
+    if has_run and not job.pods:
         return InputError(
             "the logs of the job's pods are not in the cluster any more",
             got=f"{job.name}, which has no pod",
@@ -157,7 +163,8 @@ def _no_log(platform: Platform, job: JobSnapshot, selection: Selection) -> Input
         )
     return InputError(
         "no pod of the job has started yet",
-        got=f"{job.name} with {len(job.pods)} of {job.size} pods, none of which has run",
+        got=f"{job.name}{', suspended,' if job.suspended else ''} with {len(job.pods)} of {job.size}"
+        " pods, none of which has run",
         allowed="a job with a pod that has run",
         fix=f"holdfast explain {job.name}",
     )
