@@ -207,6 +207,8 @@ def test_a_log_shows_each_attempt_and_a_job_that_never_started_has_none(
     assert terminal.run("logs", "program", "--tail", "1") == "last words\n"
     followed = terminal.run("logs", "program", "--follow", code=1)
     assert followed.count("last words") >= 1
+    newest = terminal.run("logs", "program", "--follow", "--tail", "1", code=1)
+    assert newest == "last words\n"
     assert "no pod with this index" in terminal.run("logs", "program", "--index", "7", code=2)
 
 

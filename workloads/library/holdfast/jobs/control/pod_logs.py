@@ -75,18 +75,17 @@ def show(
     with_name = len(sources) > 1
     for source in sources:
         prefix = make_prefix(source.pod) if with_name else ""
-        for line in read(api, source, tail=selection.tail):
+        for line in read(api, source, tailLines=selection.tail):
             show_line(prefix + line)
 
 
-def read(api: Api, source: Source, tail: int | None = None, **query: object) -> Iterator[str]:
-    """Yield the lines of a log; none if the pod is gone or its container has not started."""
+def read(api: Api, source: Source, **query: object) -> Iterator[str]:
+    """Yield the lines of a log by parameters of the API; none if the pod is gone or its container has not started."""
     try:
         yield from api.lines(
             source.path,
             container=source.container,
             previous="true" if source.previous else None,
-            tailLines=tail,
             **query,
         )
     except ApiError as error:
@@ -243,8 +242,7 @@ def follow(
     """
     if job.finished and not select_sources(job, selection):
         raise _no_log(platform, job, selection)
-    tail = {} if selection.tail is None else {"tailLines": selection.tail}
-    streams = Streams(api=api, query=tail)
+    streams = Streams(api=api, query={"tailLines": selection.tail})
     while True:
         streams.follow(select_sources(job, selection))
         if job.finished:
