@@ -95,7 +95,7 @@ def _attach_handler(logger: logging.Logger) -> None:
         logger.removeHandler(_HANDLER)
     elif not logger.handlers:
         logger.addHandler(_HANDLER)
-    # WARNING is what the root has if nobody chose a level.
+    # WARNING is the level that the root has by default.
     is_level_chosen = root.level != logging.WARNING
     if logger.level == logging.NOTSET and not is_level_chosen:
         logger.setLevel(logging.INFO)
@@ -109,7 +109,7 @@ class _Handler(logging.Handler):
     """Writes text on standard error, or in a pod JSON on standard output."""
 
     chose_level = False
-    """The logger has INFO as its level because nobody chose one."""
+    """The logger has INFO as its level because the program chose none."""
 
     def emit(self, record: logging.LogRecord) -> None:
         # The streams are looked up for each line: tests, notebooks and daemons replace them.

@@ -225,7 +225,7 @@ def find(api: Api, name: str, *namespaces: str) -> JobSnapshot:
             "job name is not unique",
             got=f"{name} in {found}",
             allowed="one job",
-            fix="--namespace NAME",
+            fix=f"add --namespace {matches[0].namespace}",
         )
     names = sorted({job.name for job in jobs})
     similar = get_close_matches(name, names, n=1)
