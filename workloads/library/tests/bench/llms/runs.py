@@ -32,7 +32,7 @@ client.
 ENGINES = 4
 PREFILL_S = 0.1
 DRAIN_S = 3.0
-CALM_STREAMS = 64
+CALM_STREAMS = 24
 """The open streams where rates are compared: few enough that the machine is not the limit."""
 _SAMPLE_S = 1.0
 _TURNS = 3
