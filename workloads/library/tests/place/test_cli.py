@@ -310,7 +310,9 @@ def test_sharded_gang_that_shrinks_costs_what_an_elastic_one_does(
         ("fixed", 8, True),
     ):
         body = place_json(
-            *write_question(tmp_path, gpus=gpus, hours=100.0, nodes=nodes, sharded=sharded)
+            *write_question(tmp_path, gpus=gpus, hours=100.0, nodes=nodes, sharded=sharded),
+            "--anywhere",
+            REGION,
         )
         if name != "fixed":
             assert body["chosen"]["how"] == "elastic 4..8, wait for Spot"
@@ -361,7 +363,7 @@ def no_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_prices_say_how_many_gpus_a_machine_has() -> None:
     rows = json.loads(run("prices", "--json")[1])["usd_per_hour"]
     gpus = {row["machine"]: row["gpus"] for row in rows}
-    assert (gpus["a4-highgpu-8g"], gpus["g2-standard-8"]) == ("8", "1")
+    assert (gpus["a4-highgpu-8g"], gpus["g2-standard-8"]) == (8, 1)
 
 
 def test_place_says_that_a_region_is_not_yours() -> None:

@@ -1,5 +1,3 @@
-# pyright: basic, reportMissingParameterType=false, reportOptionalMemberAccess=false
-# pyright: reportOptionalSubscript=false, reportArgumentType=false, reportGeneralTypeIssues=false
 """Read a checkpoint with NumPy alone: python read_holdfast.py FOLDER RUN [STEP]
 
 It needs no holdfast. The page "Checkpoint format" describes every byte that it reads. Dtypes that
