@@ -54,6 +54,7 @@ LEFT_OUT = (
     "tests/test_figures.py",
     "tests/test_options.py",
     "tests/test_pages.py",
+    "tests/test_reach.py",
     "tests/test_readme.py",
     "tests/test_release.py",
     "tests/test_stderr.py",

@@ -105,7 +105,7 @@ def test_readme_says_what_set_up_downloads() -> None:
     assert shown and f"{shown[1]} to download" in (ROOT / ".ci/bootstrap.py").read_text()
 
 
-def test_readme_has_the_version_of_the_library() -> None:
+def test_readme_states_the_library_version() -> None:
     text = (ROOT / "workloads/library/pyproject.toml").read_text()
     version = tomllib.loads(text)["project"]["version"]
     assert re.findall(r"version (\d+\.\d+\.\d+)", README) == [version]
