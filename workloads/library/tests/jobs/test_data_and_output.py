@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.jobs.plan import placement
+from holdfast.jobs.plan import offers, placement
 from holdfast.jobs.submit import external_checks
 from holdfast.support.errors import InputError
 from tests.platforms import load
