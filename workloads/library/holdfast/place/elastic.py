@@ -260,7 +260,12 @@ def outcomes(
     results: list[Outcome] = []
     for largest, smallest in zip(largest_gang, smallest_gang, strict=True):
         counts = _draw_counts(job, world, largest.waits, smallest.waits, units, fold)
-        outcome = simulate(gang, counts, work_h=job.hours / fold, spot_usd=spot_usd)
+        outcome = simulate(
+            gang,
+            counts,
+            work_h=job.hours / fold,
+            spot_usd=spot_usd,
+        )
         results.append(outcome)
     return results, fold
 

@@ -80,10 +80,19 @@ def test_each_run_has_its_own_folder_for_results() -> None:
     assert get_variable(render(own()), "HOLDFAST_OUTPUT") == f"{root}/my-run/output"
     own_bucket = own(output="gs://results/team/", capacity="spot")
     assert get_variable(render(own_bucket), "HOLDFAST_OUTPUT") == "gs://results/team/my-run"
-    points = own(output="gs://results", sweep={"A": [1, 2]}, capacity="spot")
+    points = own(
+        output="gs://results",
+        sweep={"A": [1, 2]},
+        capacity="spot",
+    )
     variable = get_variable(render(points), "HOLDFAST_OUTPUT")
     assert variable == "gs://results/my-run-$(HOLDFAST_POINT)"
-    batch = own(predictor="a:b", data="gs://bucket/x", command=(), capacity="spot")
+    batch = own(
+        predictor="a:b",
+        data="gs://bucket/x",
+        command=(),
+        capacity="spot",
+    )
     assert get_variable(render(batch), "HOLDFAST_OUTPUT") is None
 
 
