@@ -43,6 +43,9 @@ BALANCER_FAILURES = 2
 BALANCER_SPREAD_S = 5.0
 # A stream has no total time; a load balancer needs one.
 BALANCER_STREAM_S = 86_400
+# The grace period of the proxies and routers of streams, whose end cuts them. GKE's autoscaler gives
+# the pods of a node that it removes no more.
+STREAM_WINDOW_S = 600
 
 PORT = 8080
 """The port of the server for requests, probes and metrics, and of the proxy for requests."""
@@ -157,6 +160,7 @@ PROXY_REQUESTS_ACTIVE = Gauge(
 )
 # Metrics of the router.
 ROUTER_STREAMS = "holdfast_router_streams"
+ROUTER_STREAMS_OPEN = Gauge(group="routers", name="streams", series=ROUTER_STREAMS)
 ROUTER_WAITING = "holdfast_router_waiting"
 ROUTER_SERVERS = "holdfast_router_servers"
 ROUTER_READY = "holdfast_router_ready"

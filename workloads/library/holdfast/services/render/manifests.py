@@ -66,6 +66,7 @@ def _make_hop(service: OwnService, placed: Placed) -> FirstHop:
         longest_request_s=placed.longest_request_s,
         requests=replicas * service.inflight,
         balanced=placed.reach is not Reach.CLUSTER,
+        routers=f"{service.name}-router" if service.engine is Engine.VLLM else "",
     )
 
 
