@@ -51,7 +51,8 @@ def make_words(environment: Environment) -> dict[str, str]:
 
 def _guard(environment: Environment) -> Resource:
     """Return a resource of Terraform itself that stops a destroy of a protected environment here,
-    in the first stack: otherwise all alerts go before the cluster refuses. Its name is in the error.
+    in the first stack: otherwise all alerts go before the cluster refuses. Its name is in the
+    error.
     """
     return Resource(
         kind="terraform_data",

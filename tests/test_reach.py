@@ -3,8 +3,9 @@ examples or samples that asks for it.
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 from ruamel.yaml import YAML
@@ -23,7 +24,8 @@ LIBRARY = ROOT / "workloads/library/holdfast"
 SHIPPED = ("dev", "example", "prod")
 
 
-class Capability(NamedTuple):
+@dataclass(frozen=True)
+class Capability:
     words: str
     """The words of README."""
     is_made: Callable[[Platform], bool]
@@ -32,7 +34,7 @@ class Capability(NamedTuple):
     """The environments that have it."""
     file: str
     """The example that asks for it, or the sample as `samples:NAME`."""
-    asks: Callable[[OwnJob], bool] = lambda _: True
+    asks: Callable[[OwnJob], bool] = bool
 
 
 def has_group(

@@ -66,8 +66,8 @@ LOCAL_SSDS = {
     "a3-ultragpu-8g": (32,),
     "a4-highgpu-8g": (32,),
 }
-# Accelerators of Google that the table leaves out, and why: a near name in its place would be another
-# GPU.
+# Accelerators of Google that the table leaves out, and why: a near name in its place would be
+# another GPU.
 LEFT_OUT = {
     "nvidia-h100-mega-80gb": "its cards need GPUDirect-TCPXO, whose networks are not made here",
     "nvidia-gb200": "A4X has Arm CPUs, which our images do not run on, and is sold by reservation",
@@ -153,7 +153,9 @@ class NodeGroup:
     data. They are lost with the machine. A2 Ultra, A3 and A4 have a fixed number.
     """
     compact: bool = False
-    """Nodes close to each other in one zone, for gangs over several nodes; less likely to be had."""
+    """Nodes close to each other in one zone, for gangs over several nodes; less likely to be
+    had.
+    """
     reservation: Reservation | None = None
     """The reservation of a group with capacity reserved. It is zonal: state its zone."""
     evict_untolerating: bool = False

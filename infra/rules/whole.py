@@ -32,7 +32,8 @@ Row = tuple[str, object, str, str]
 )
 def production_is_safe(facts: Facts) -> Iterator[Finding]:
     """Production has a budget, a shared state, two zones and nodes in reserve, separate runs, no
-    drills, checkpoints that survive a wrong delete, and a results database with cores and a standby.
+    drills, checkpoints that survive a wrong delete, and a results database with cores and a
+    standby.
     """
     if not facts.environment.production:
         return

@@ -93,7 +93,7 @@ def _waits(*legs: tuple[int, int, int]) -> tuple[tuple[str, str], ...]:
     )
 
 
-def _ended(cluster: str = CLUSTER) -> str:
+def _count_endings(cluster: str = CLUSTER) -> str:
     return f'holdfast_router_ended_total{{{cluster},cause="died",pod="a"}}'
 
 
@@ -218,7 +218,7 @@ SERVING: dict[str, tuple[History, ...]] = {
         played(*_shed(((30, 1000), (30, 100)), ((60, 6),)), at=38, fires=FIRES),
     ),
     "HoldfastServingStreamsEnd": risen_series(
-        _ended(), _ended(ELSE), labels(cause="died"), window=10
+        _count_endings(), _count_endings(ELSE), labels(cause="died"), window=10
     ),
     "HoldfastServingStreamsMoveSlowly": (
         played(

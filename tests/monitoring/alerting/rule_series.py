@@ -89,7 +89,7 @@ def risen(
 ) -> tuple[History, ...]:
     """A counter that rises by more than `most` within a window of minutes is news."""
     series = (ours(metric, own), ours(metric, own, OTHER))
-    return risen_series(*series, fires, most=most, window=window)
+    return risen_series(*series, fires, limit=most, window=window)
 
 
 def risen_series(
@@ -97,15 +97,15 @@ def risen_series(
     other: str,
     fires: Firings,
     *,
-    most: int = 0,
+    limit: int = 0,
     window: int = 60,
 ) -> tuple[History, ...]:
     """The same for a series by its full name, and `other`, that of another cluster."""
-    news = most + 1
+    news = limit + 1
     w = window
     fewer = (
-        played((counted, f"_x{w + 10} {most}x20"), at=w + 12),
-        played((counted, f"0x{w + 20} {most * 4 // 5}x90"), at=w + 25),
+        played((counted, f"_x{w + 10} {limit}x20"), at=w + 12),
+        played((counted, f"0x{w + 20} {limit * 4 // 5}x90"), at=w + 25),
     )
     return (
         # The first ever, on a series that is born with it.
@@ -125,5 +125,5 @@ def risen_series(
         # Back after two windows of silence: better one alert too many.
         played((counted, f"{news + 3}x15 _x{2 * w} {news + 3}x20"), at=20 + 2 * w, fires=fires),
         played((other, f"_x{w + 10} {news}x20"), at=w + 20),
-        *(fewer if most else ()),
+        *(fewer if limit else ()),
     )

@@ -116,7 +116,9 @@ def mutate(alert: Alert) -> Iterator[Alert]:
         yield replace(
             alert, query=alert.query[: match.start(1)] + "renamed" + alert.query[match.end(1) :]
         )
-    for match in re.finditer(r"\w+:\w+|\b(?:holdfast_server|holdfast_router|envoy_http)_\w+(?={)", alert.query):
+    for match in re.finditer(
+        r"\w+:\w+|\b(?:holdfast_server|holdfast_router|envoy_http)_\w+(?={)", alert.query
+    ):
         yield replace(
             alert, query=alert.query[: match.start()] + "renamed" + alert.query[match.end() :]
         )

@@ -209,7 +209,9 @@ HOSTS = (
 
 
 def opens(bodies: list[Body], namespace: str, host: str, address: str, port: int = 443) -> bool:
-    """Evaluates the policies of a namespace as Dataplane V2 does: what any of them opens is open."""
+    """Evaluates the policies of a namespace as Dataplane V2 does: what any of them opens is
+    open.
+    """
     for body in bodies:
         if body["metadata"].get("namespace") != namespace:
             continue

@@ -72,7 +72,8 @@ command(
     "new-service",
     new_service,
     "holdfast new-service chat --model gs://my-bucket/llama --gpu 1xl4 --base 1",
-    "holdfast new-service scores --predictor entropy --set promised_per_s=80 --set replica_per_s=50",
+    "holdfast new-service scores --predictor entropy --set promised_per_s=80 --set"
+    " replica_per_s=50",
 )
 command("try", try_, "holdfast try", "holdfast try --evict")
 command(

@@ -123,6 +123,13 @@ def export(
     keys: Annotated[
         str, typer.Option(help="Tensors to take; 'model/' takes all below it.")
     ] = "model/",
+    adapter_config: Annotated[
+        Path | None,
+        typer.Option(help="Write an adapter as PEFT does, with this adapter_config.json."),
+    ] = None,
+    adapter: Annotated[
+        str | None, typer.Option(help="Name of the adapter; needed if there are several.")
+    ] = None,
 ) -> None:
     """Write a checkpoint that verifies, the newest by default, in another format. Next to a
     config.json, from_pretrained() loads model.safetensors and the folder of hf.
@@ -133,7 +140,16 @@ def export(
     # Before the download, which may take minutes and would end in the same error.
     refuse_existing(out)
     with working(f"read {url}"):
-        exported = export_checkpoint(_open_storage(url), run, step, keys, out, to)
+        exported = export_checkpoint(
+            _open_storage(url),
+            run,
+            step,
+            keys,
+            out,
+            to,
+            adapter=adapter,
+            adapter_config=adapter_config,
+        )
     size = f"{exported.bytes / 1e6:.1f} MB"
     print(f"{out}: step {exported.step}, {exported.tensors} tensors, {size}")
 

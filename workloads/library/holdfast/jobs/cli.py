@@ -109,6 +109,7 @@ def _start(api: "Api", plan: "PurchasePlan", *, yes: bool, replace: bool) -> Non
     """Send what does not run already."""
     from holdfast.jobs import output
     from holdfast.jobs.submit import existing_jobs, source_upload, submission
+    from holdfast.support.progress import working
 
     sent, replaced = existing_jobs.compare(api, plan.documents, replace=replace)
     for document in plan.documents:
@@ -127,7 +128,8 @@ def _start(api: "Api", plan: "PurchasePlan", *, yes: bool, replace: bool) -> Non
     output.ask_to_start(yes)
     source_upload.upload(plan.uploads, output.note)
     for path in replaced:
-        existing_jobs.end(api, path)
+        with working(f"wait until {path.rpartition('/')[2]} is gone"):
+            existing_jobs.end(api, path)
     for name in submission.apply(api, sent):
         output.note(f"applied {name}")
     job = plan.purchases[0].job

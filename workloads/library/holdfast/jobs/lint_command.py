@@ -1,4 +1,5 @@
-"""The command `holdfast lint`, of manifests and of job files, which are judged as `submit` sends them.
+"""The command `holdfast lint`, of manifests and of job files, which are judged as `submit` sends
+them.
 
 Bodies import: `--help` must not wait for what only a run needs.
 """
@@ -34,7 +35,9 @@ def lint(
     ] = False,
     output: Output = Form.TEXT,
 ) -> None:
-    """Check manifests and job files against the platform. Exit 1: errors or warnings; 2: no manifests."""
+    """Check manifests and job files against the platform. Exit 1: errors or warnings; 2: no
+    manifests.
+    """
     from holdfast.lint import rule_pages, run
     from holdfast.support.errors import InputError
 

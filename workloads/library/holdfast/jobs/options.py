@@ -1,4 +1,6 @@
-"""The options that all commands for a cluster share, each with one name, one letter and one help."""
+"""The options that all commands for a cluster share, each with one name, one letter and one
+help.
+"""
 
 from enum import StrEnum
 from pathlib import Path

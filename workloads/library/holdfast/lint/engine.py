@@ -197,7 +197,10 @@ def _choose_platforms(files: list[File], options: Options) -> Iterator[PlatformD
                 "no platform document found",
                 got=f"no {codec.FILE} at or above {file.path}",
                 allowed="the document of a platform",
-                fix="--platform FILE with the document of your platform team, or a kubeconfig of its cluster",
+                fix=(
+                    "--platform FILE with the document of your platform team, or a"
+                    " kubeconfig of its cluster"
+                ),
             )
         yield _choose_platform(file, platforms)
 

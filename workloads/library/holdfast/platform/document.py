@@ -306,7 +306,8 @@ class Platform:
             got=run,
             allowed=", ".join(item.name for item in self.runs),
             fix=(
-                f'submit it in the namespace of a team, or ask the platform team to add Run(name="{run}")'
+                "submit it in the namespace of a team, or ask the platform team to"
+                f' add Run(name="{run}")'
                 f" to storage.runs of {self.name}"
             ),
         )

@@ -7,8 +7,8 @@ begin at INFO, unless the root logger has another level than WARNING, its defaul
 
 Without such a configuration they are written as text on standard error. In a
 pod, and in processes that the library starts there, they are JSON lines on standard output, unless
-that is a terminal: `severity` and `time` as Cloud Logging reads them, `message`, `job`, `attempt` (0
-is the first), `rank` if there is one, `action` and the caller's fields. Event lines may share
+that is a terminal: `severity` and `time` as Cloud Logging reads them, `message`, `job`, `attempt`
+(0 is the first), `rank` if there is one, `action` and the caller's fields. Event lines may share
 standard output: a log line has no `event`, and readers of events skip it. Commands whose standard
 output is data do not use this log, and the four lines of an InputError at a prompt do not either.
 """
@@ -95,7 +95,7 @@ def _attach_handler(logger: logging.Logger) -> None:
         logger.removeHandler(_HANDLER)
     elif not logger.handlers:
         logger.addHandler(_HANDLER)
-    # WARNING is what the root has if nobody chose a level.
+    # WARNING is the level that the root has by default.
     is_level_chosen = root.level != logging.WARNING
     if logger.level == logging.NOTSET and not is_level_chosen:
         logger.setLevel(logging.INFO)
@@ -109,7 +109,7 @@ class _Handler(logging.Handler):
     """Writes text on standard error, or in a pod JSON on standard output."""
 
     chose_level = False
-    """The logger has INFO as its level because nobody chose one."""
+    """The logger has INFO as its level because the program chose none."""
 
     def emit(self, record: logging.LogRecord) -> None:
         # The streams are looked up for each line: tests, notebooks and daemons replace them.

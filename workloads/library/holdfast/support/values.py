@@ -74,7 +74,9 @@ def duration_s(text: str, units: str = "smhd") -> float | None:
 
 
 def duration(option: str, text: str) -> float:
-    """Returns the seconds of `30s`, `5m`, `72h` or `3d`. Raises InputError, which names the option."""
+    """Returns the seconds of `30s`, `5m`, `72h` or `3d`. Raises InputError, which names the
+    option.
+    """
     seconds = duration_s(text)
     if not seconds:
         is_number = re.fullmatch(r"\d+(\.\d+)?", text.strip())

@@ -154,8 +154,8 @@ PRIORITIES = {
     PRIORITY_PLATFORM: Priority(value=10_000, preempts=True, what="Exporter and maintenance"),
 }
 
-# `priority` of a job file -> its WorkloadPriorityClass. A normal job has none, and then the value of
-# its pods: -5 or 0. The distances are larger than the mover's boosts.
+# `priority` of a job file -> its WorkloadPriorityClass. A normal job has none, and then the value
+# of its pods: -5 or 0. The distances are larger than the mover's boosts.
 PRIORITY_NORMAL = "normal"
 JOB_PRIORITIES = {
     "low": Priority(value=-20, preempts=False, what="Starts after the other jobs of its team"),

@@ -36,8 +36,8 @@ STREAM_IDLE_S = 300
 SIDECAR_LEAST_S = 4.0
 SIDECAR_SPARE_S = 4.0
 # The health check of a load balancer before the proxies, and the time until all of its own proxies
-# know the outcome. A proxy that leaves accepts requests for that long: Google's endpoint groups drop
-# an endpoint later, after seconds to a minute.
+# know the outcome. A proxy that leaves accepts requests for that long: Google's endpoint groups
+# drop an endpoint later, after seconds to a minute.
 BALANCER_CHECK_S = 1
 BALANCER_FAILURES = 2
 BALANCER_SPREAD_S = 5.0
@@ -130,7 +130,9 @@ VLLM_RUNNING = "vllm:num_requests_running"
 VLLM_WAITING = "vllm:num_requests_waiting"
 
 LABEL_METRICS = "holdfast-metrics"
-"""Label of pods: the AutoscalingMetric that reads them. GKE takes no `/` and no `.` in this label."""
+"""Label of pods: the AutoscalingMetric that reads them. GKE takes no `/` and no `.` in this
+label.
+"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -176,14 +178,18 @@ ROUTER_METRICS = {
     ROUTER_WAITING: "requests that wait for a ready server",
     ROUTER_SERVERS: "servers by state: ready, draining, silent, unknown",
     ROUTER_READY: "1 while the readiness probe is answered with 200",
-    ROUTER_REQUESTS: "requests for a text that were answered, by HTTP code; 499: the client was gone",
+    ROUTER_REQUESTS: (
+        "requests for a text that were answered, by HTTP code; 499: the client was gone"
+    ),
     ROUTER_REFUSED: "requests refused, by reason: streams, bytes, no_server, leaving",
     ROUTER_MOVED: (
         "streams that went on at another server, by cause: drained, died, hung, unreachable, error,"
         " protocol"
     ),
     ROUTER_ENDED: "streams that ended with an error event, by cause",
-    ROUTER_UNMOVED: "requests that are passed through and cannot move, by the field that prevents it",
+    ROUTER_UNMOVED: (
+        "requests that are passed through and cannot move, by the field that prevents it"
+    ),
     ROUTER_TOKENS: "tokens of carried streams",
     ROUTER_SEAM_SECONDS: "from the last event before a seam to the first one after it",
 }

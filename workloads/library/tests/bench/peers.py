@@ -66,7 +66,9 @@ NVRX = (
 def measure(
     folder: Path, mb: int, rounds: int
 ) -> tuple[dict[str, list[Figures]], dict[str, list[Figures]], dict[str, float], Figures]:
-    """Returns the losses and the changes of size of each row, the memory of each gang in states, and the cost of copies."""
+    """Returns the losses and the changes of size of each row, the memory of each gang in states,
+    and the cost of copies.
+    """
     losses: dict[str, list[Figures]] = {}
     resizes: dict[str, list[Figures]] = {}
     memory: dict[str, float] = {}

@@ -1,4 +1,6 @@
-"""Habits and changes of programs that would resume with wrong bits: exact, or refused with a fix."""
+"""Habits and changes of programs that would resume with wrong bits: exact, or refused with a
+fix.
+"""
 
 import json
 from collections import OrderedDict, defaultdict

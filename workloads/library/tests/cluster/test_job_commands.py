@@ -188,7 +188,7 @@ def test_a_log_shows_each_attempt_and_a_job_that_never_started_has_none(
     }
     create(world, "later", template | {}, suspend=True)
     never = terminal.run("logs", "later", code=2)
-    assert "not in the cluster any more" in never and "gcloud logging read" in never
+    assert "no pod of the job has started yet" in never and "later, suspended," in never
     world.create_job("pending", world.job_spec(spot, 1) | {"template": waiting(template)})
     until("it has a pod", lambda: [p for p in world.pods() if "pending" in p["metadata"]["name"]])
     never = terminal.run("logs", "pending", code=2)
@@ -207,6 +207,8 @@ def test_a_log_shows_each_attempt_and_a_job_that_never_started_has_none(
     assert terminal.run("logs", "program", "--tail", "1") == "last words\n"
     followed = terminal.run("logs", "program", "--follow", code=1)
     assert followed.count("last words") >= 1
+    newest = terminal.run("logs", "program", "--follow", "--tail", "1", code=1)
+    assert newest == "last words\n"
     assert "no pod with this index" in terminal.run("logs", "program", "--index", "7", code=2)
 
 

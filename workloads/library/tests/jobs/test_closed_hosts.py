@@ -16,7 +16,8 @@ from workloads.library.tests.jobs.test_one_answer import running_job
 OPEN = ("huggingface.co", "*.wandb.ai", "203.0.113.0/24")
 SAID = {
     "requests": (
-        "requests.exceptions.ConnectTimeout: HTTPSConnectionPool(host='data.example.org', port=443):"
+        "requests.exceptions.ConnectTimeout:"
+        " HTTPSConnectionPool(host='data.example.org', port=443):"
         " Max retries exceeded with url: /x (Caused by ConnectTimeoutError(<urllib3...>,"
         " 'Connection to data.example.org timed out. (connect timeout=10)'))"
     ),

@@ -8,13 +8,18 @@ import pytest
 from typer.testing import CliRunner
 
 import holdfast
-from holdfast.clients.api import Object
+from holdfast.clients.api import Api, Object
 from holdfast.commands import app
-from holdfast.jobs.control.pod_logs import Selection, select_sources, suggest_cloud_logs
+from holdfast.jobs.control.pod_logs import (
+    Selection,
+    select_sources,
+    show,
+    suggest_cloud_logs,
+)
 from holdfast.jobs.control.shell import read_exit_code
 from holdfast.jobs.control.stopping import Saves, describe, is_stopped
 from holdfast.jobs.diagnose.job_snapshot import JobSnapshot
-from holdfast.support.errors import Unjudged
+from holdfast.support.errors import InputError, Unjudged
 from tests import platforms
 from tests.command_lines import COMMANDS
 
@@ -88,6 +93,21 @@ def test_gone_logs_are_found_by_a_whole_command() -> None:
         command.startswith("gcloud logging read '") and f"--project={platform.project}" in command
     )
     assert 'namespace_name="training"' in command and 'pod_name:"my-run-1a2b3c4d-"' in command
+
+
+def read_refusal(job: JobSnapshot) -> str:
+    with pytest.raises(InputError) as error:
+        show(Api.over(None), platforms.load("example"), job, Selection())
+    return str(error.value)
+
+
+def test_a_job_without_pods_never_started_or_its_logs_are_gone() -> None:
+    assert "no pod of the job has started yet" in read_refusal(make_job(active=True))
+    stopped = make_job(active=False)
+    assert stopped.workload
+    stopped.workload["status"] = {"conditions": [{"type": "Evicted", "status": "True"}]}
+    text = read_refusal(stopped)
+    assert "not in the cluster any more" in text and "gcloud logging read" in text
 
 
 def test_a_job_that_waits_in_its_queue_is_not_stopped() -> None:

@@ -1,4 +1,6 @@
-"""`explain` over objects as Kubernetes, GKE's autoscaler and Kueue write them: one row a situation."""
+"""`explain` over objects as Kubernetes, GKE's autoscaler and Kueue write them: one row a
+situation.
+"""
 
 import re
 import time
@@ -227,7 +229,9 @@ ROWS = {
         job=lambda: make_job([make_pod(deleted_s=700)]),
         nodes=SILENT,
         reason="node",
-        blocker=".*does not answer: spot-a-1 .*; 1 of them are being deleted, and are not replaced.*",
+        blocker=(
+            ".*does not answer: spot-a-1 .*; 1 of them are being deleted, and are not replaced.*"
+        ),
         action="wait: .*",
         state="Waiting: 0 of 1 pods run; .*",
     ),

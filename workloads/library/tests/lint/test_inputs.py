@@ -1,4 +1,6 @@
-"""`holdfast lint` reads job files and standard input, and the page says how a finding is accepted."""
+"""`holdfast lint` reads job files and standard input, and the page says how a finding is
+accepted.
+"""
 
 import re
 from pathlib import Path

@@ -364,6 +364,6 @@ def test_prices_say_how_many_gpus_a_machine_has() -> None:
     assert (gpus["a4-highgpu-8g"], gpus["g2-standard-8"]) == ("8", "1")
 
 
-def test_elsewhere_is_said_to_be_no_region_of_the_platform() -> None:
+def test_place_says_that_a_region_is_not_yours() -> None:
     out = run("place", "--gpu", "l4", "--hours", "3", "--anywhere", "all")[1]
     assert "not that of your platform" in out and "It likely ends after" in out

@@ -111,7 +111,7 @@ USER_PROGRAMS = {
 
 
 @pytest.mark.parametrize("name", USER_PROGRAMS)
-def test_logging_of_a_program_decides_form_and_level(name: str) -> None:
+def test_lines_take_form_and_level_from_the_program(name: str) -> None:
     configuration, expected = USER_PROGRAMS[name]
     writer = run_writer(
         f"import logging, sys\n{configuration}\n"
@@ -160,12 +160,13 @@ def test_a_script_says_how_it_stopped_and_how_it_ended(tmp_path: Path) -> None:
     lines = [line for line in errors.splitlines() if line.startswith("stop:")]
     assert re.fullmatch(r"stop: SIGTERM: stopping after step \d+", lines[0])
     assert re.fullmatch(
-        r"stop: stopped after step (\d+), exit code 143; the checkpoint of step \1 is committed; .*",
+        r"stop: stopped after step (\d+), exit code 143; the checkpoint of step \1 is"
+        r" committed; .*",
         lines[-1],
     )
-    ended = start(int(lines[0].rpartition(" ")[2]) + 3)
-    output, errors = ended.communicate("\n")
-    assert ended.returncode == 0 and not [line for line in output.splitlines() if "{" in line]
+    resumed = start(int(lines[0].rpartition(" ")[2]) + 3)
+    output, errors = resumed.communicate("\n")
+    assert resumed.returncode == 0 and not [line for line in output.splitlines() if "{" in line]
     assert re.search(
         r"^end: done after step (\d+); the checkpoint of step \1 is committed$", errors, re.M
     )

@@ -11,6 +11,7 @@ from holdfast.checkpoint.format import Commit, fence
 from holdfast.checkpoint.format.commit import committed_steps, select_steps
 from holdfast.checkpoint.format.decoding import MAX_COMMIT_BYTES
 from holdfast.checkpoint.inspection import verify
+from holdfast.checkpoint.interchange.adapters import name_adapter, read_config, write_adapter
 from holdfast.checkpoint.interchange.copying import copy_checkpoint
 from holdfast.checkpoint.interchange.foreign_storage import RUN, ForeignStorage, detect_source
 from holdfast.checkpoint.interchange.renamed_run import RenamedRun
@@ -70,10 +71,14 @@ def export_checkpoint(
     keys: str,
     out: Path,
     form: str,
+    *,
+    adapter: str | None = None,
+    adapter_config: Path | None = None,
 ) -> Exported:
     """Write the newest checkpoint that verifies, or a step, in another format.
 
-    Raises InputError if none verifies, a key is unknown, or `out` exists.
+    With `adapter_config` only the tensors of `adapter` are written, as PEFT does. Raises
+    InputError if none verifies, a key is unknown, or `out` exists.
     """
     if form not in WRITERS:
         raise InputError(
@@ -82,6 +87,8 @@ def export_checkpoint(
             allowed=", ".join(WRITERS),
             fix="--to hf",
         )
+    if adapter_config:
+        read_config(adapter_config)
     run = run or only_run(storage)
     reasons: list[str] = []
     for candidate in select_steps(step, committed_steps(storage, run), run):
@@ -90,8 +97,13 @@ def export_checkpoint(
             selected = [key for key in opened.sources if is_selected(key, keys.split(","))]
             if not selected:
                 raise no_such_keys(keys, storage, run, candidate)
-            names = _name_tensors(selected)
-            size = WRITERS[form](out, VerifiedReader(storage, opened), opened, names)
+            reader = VerifiedReader(storage, opened)
+            if adapter_config:
+                names = name_adapter(selected, adapter)
+                size = write_adapter(out, reader, opened, names, adapter_config)
+            else:
+                names = _name_tensors(selected)
+                size = WRITERS[form](out, reader, opened, names)
             return Exported(step=candidate, tensors=len(names), bytes=size)
         except Damaged as error:
             reasons.append(f"step {candidate}: {error}")
@@ -197,7 +209,10 @@ def go_back(
             f"going back to step {step} deletes newer checkpoints of run {run}",
             got=f"steps {', '.join(map(str, newer))}",
             allowed="a run whose job is stopped",
-            fix="add --yes; or keep them: holdfast checkpoints branch URL --run RUN --step N --to NEW",
+            fix=(
+                "add --yes; or keep them: holdfast checkpoints branch URL --run RUN"
+                " --step N --to NEW"
+            ),
         )
     # First: a trainer that still runs could commit a newer step in between.
     fence.take(storage, run)

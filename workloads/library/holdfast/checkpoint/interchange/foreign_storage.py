@@ -2,6 +2,8 @@
 
 Its commit and manifest exist in memory only. The bytes are those of the files, in shards that are
 read by ranges: restoring, importing and exporting need no copy of it.
+
+Decision: infra/decisions/0140.
 """
 
 import time

@@ -36,11 +36,11 @@ class Origin:
             return ForeignStorage(detect_source(path)), RUN, 0
         url, _, run = self.place.rstrip("/").rpartition("/")
         if not url or not run:
-            raise self._error("no run in it")
+            raise _origin_error(self.text, "no run in it")
         storage = reliable_storage(url, tuning)
         steps = select_steps(self.step, committed_steps(storage, run), run)
         if not steps:
-            raise self._error("no checkpoint there")
+            raise _origin_error(self.text, "no checkpoint there")
         return storage, run, steps[0]
 
     def _local_path(self) -> Path | None:
@@ -49,28 +49,29 @@ class Origin:
             return None
         return Path(unquote(parts.path) if parts.scheme else self.place)
 
-    def _error(self, got: str) -> InputError:
-        return InputError(
-            "start_from names no checkpoint",
-            got=f"{self.text[:200]} ({got})",
-            allowed=(
-                "URL/RUN[@STEP] of a checkpoint of this library, or the path of a DCP folder,"
-                " safetensors or a file of torch.save"
-            ),
-            fix="look with: holdfast checkpoints list URL",
-        )
+
+def _origin_error(text: str, reason: str) -> InputError:
+    return InputError(
+        "start_from names no checkpoint",
+        got=f"{text[:200]} ({reason})",
+        allowed=(
+            "URL/RUN[@STEP] of a checkpoint of this library, or the path of a DCP folder,"
+            " safetensors or a file of torch.save"
+        ),
+        fix="look with: holdfast checkpoints list URL",
+    )
 
 
 def parse_origin(text: str | None) -> Origin | None:
     """Parse `start_from`. Raises InputError."""
     if text is None:
         return None
-    match = _FORM.fullmatch(str(text))
+    match = _FORM.fullmatch(text)
     if match is None:
-        raise Origin(text=str(text), place="", step=None)._error("empty")
+        raise _origin_error(text, "empty")
     step = match["step"]
     return Origin(
-        text=str(text),
+        text=text,
         place=match["place"],
         step=None if step is None else int(step),
     )

@@ -1,4 +1,5 @@
-"""A checkpoint of another format as parts of files: what its tensors are, and where their bytes are.
+"""A checkpoint of another format as parts of files: what its tensors are, and where their bytes
+are.
 
 Nothing here reads a tensor whole: a part is read by ranges, however large it is.
 """

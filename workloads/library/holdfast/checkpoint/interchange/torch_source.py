@@ -232,5 +232,6 @@ def refuse_old_file(path: Path) -> InputError:
     return make_source_error(
         path,
         "neither safetensors nor an archive of torch.save",
-        "torch.save(torch.load(path, weights_only=True), other_path) with the PyTorch that wrote it",
+        "torch.save(torch.load(path, weights_only=True), other_path) with the PyTorch"
+        " that wrote it",
     )

@@ -7,7 +7,7 @@ import io
 import json
 import math
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -25,7 +25,7 @@ _DCP_FILE = "__0_0.distcp"
 
 
 @contextmanager
-def whole_folder(out: Path) -> Iterator[Path]:
+def whole_folder(out: Path) -> Generator[Path]:
     """Yield a folder to write to, which gets the name `out` if no error ends the block.
 
     Raises InputError if `out` exists.
@@ -154,8 +154,9 @@ def write_dcp(
     A tensor is written in chunks of some rows, which DCP reads one by one. Raises InputError,
     Damaged.
     """
-    from torch.distributed.checkpoint import FileSystemWriter, filesystem, metadata, storage
+    from torch.distributed.checkpoint import filesystem, metadata, storage
 
+    make_place = filesystem._StorageInfo  # pyright: ignore[reportPrivateUsage]
     tensors: dict[str, metadata.STORAGE_TYPES] = {}
     results: list[storage.WriteResult] = []
     total = 0
@@ -167,7 +168,7 @@ def write_dcp(
                 for offset, block in _list_chunks(reader, key, part):
                     archive = io.BytesIO()
                     torch.save(block, archive)
-                    place = filesystem._StorageInfo(_DCP_FILE, file.tell(), archive.tell())
+                    place = make_place(_DCP_FILE, file.tell(), archive.tell())
                     file.write(archive.getbuffer())
                     index = metadata.MetadataIndex(name, torch.Size(offset), len(chunks))
                     result = storage.WriteResult(index, archive.tell(), place)
@@ -184,7 +185,7 @@ def write_dcp(
             state_dict_metadata=tensors,
             planner_data={name: (name,) for name in names.values()},
         )
-        FileSystemWriter(folder).finish(document, [results])
+        filesystem.FileSystemWriter(folder).finish(document, [results])
     return total
 
 

@@ -4,7 +4,7 @@ Tensors are filled while their checksums are computed. If a checkpoint is damage
 candidate overwrites them. If no candidate verifies, the job ends: while commits exist it does not
 silently start from step 0.
 
-Decision: infra/decisions/0022.
+Decisions: infra/decisions/0022, 0138.
 """
 
 import time

@@ -196,7 +196,8 @@ def check_values(
 ) -> None:
     """Raise InputError unless a module or an optimizer has the values that were loaded.
 
-    `find_live_key` returns the live key of a value by its key in the checkpoint. Settings of an optimizer's groups are not compared: PyTorch adds those of its version.
+    `find_live_key` returns the live key of a value by its key in the checkpoint. Settings of an
+    optimizer's groups are not compared: PyTorch adds those of its version.
     """
     saved_items = _list_items(saved)
     after_items = _list_items(after)

@@ -354,15 +354,15 @@ def load_entry(
         )
 
 
-def _is_filled(module: nn.Module, saved: dict[str, Any]) -> bool:
+def _is_filled(module: nn.Module, saved: Any) -> bool:
     """Return whether every saved value is memory of the module's own parameters and buffers."""
     # Types alone do not show it: FSDP1, state-dict hooks and get_extra_state return copies, and
     # filling those restores nothing.
+    if not isinstance(saved, Mapping):
+        return False
     addresses: set[int] = set()
     for tensor in (*module.parameters(), *module.buffers()):
         addresses.add(storage_address(tensor))
-    if not isinstance(saved, Mapping):
-        return False
     for value in saved.values():
         if not isinstance(value, torch.Tensor):
             return False

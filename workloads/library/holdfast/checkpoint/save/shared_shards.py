@@ -3,10 +3,14 @@
 A later checkpoint names the same object again and writes nothing. The first shard that changes
 although its parameters are frozen, as in an average that is kept by hand, is stored like any other
 from then on.
+
+Decision: infra/decisions/0139.
 """
 
+import hashlib
+
 from holdfast.checkpoint.errors import NotFound
-from holdfast.checkpoint.format import Shard, hex_digest
+from holdfast.checkpoint.format import Shard
 from holdfast.checkpoint.stores.storage import Storage, crc32c, put_object
 from holdfast.support import object_names
 
@@ -42,7 +46,7 @@ class SharedShards:
             self._changing.add(index)
             self._newest.pop(index, None)
             return None
-        shard = Shard(bytes=len(data), crc32c=checksum, sha256=hex_digest(data))
+        shard = Shard(bytes=len(data), crc32c=checksum, sha256=hashlib.sha256(data).hexdigest())
         name = object_names.common_object(run, shard.sha256)
         if not self._is_stored(name, shard):
             put_object(self._storage, name, data, checksum)

@@ -247,7 +247,8 @@ def upload(
 ) -> Manifest:
     """Uploads shards in parallel, then the manifest, which shows that all shards are stored.
 
-    `shared` stores those of parameters that are not trained, unless the store has them. Returns the complete manifest. Raises StorageError.
+    `shared` stores those of parameters that are not trained, unless the store has them. Returns
+    the complete manifest. Raises StorageError.
     """
     failpoint("upload.begin")
     manifest = job.manifest

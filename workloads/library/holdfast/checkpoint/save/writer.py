@@ -411,8 +411,8 @@ class CheckpointWriter:
             raise NotDurable(step, f"the last state is not stored: {ending['failed']}")
 
     def abandon_upload(self) -> None:
-        """Kills the uploader. The ranks that start next write the memory that it reads, and all wait
-        for them.
+        """Kills the uploader. The ranks that start next write the memory that it reads, and all
+        wait for them.
         """
         self._uploader.replace()
 

@@ -1,4 +1,6 @@
-"""Keys of a module's state without the prefix of torch.compile, so that both forms are one model."""
+"""Keys of a module's state without the prefix of torch.compile, so that both forms are one
+model.
+"""
 
 from collections.abc import Mapping
 from typing import Any
@@ -21,7 +23,7 @@ def strip_compiled(state: Any) -> Any:
     # Two keys that would become one keep their names.
     if stripped == set(state) or len(stripped) < len(state):
         return state
-    renamed = type(state)()
+    renamed: Any = type(state)()
     for key, value in state.items():
         renamed[strip_key(key)] = value
     return renamed

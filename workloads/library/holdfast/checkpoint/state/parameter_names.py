@@ -5,6 +5,8 @@ order: a set that was sorted otherwise, groups that were swapped. Shapes are oft
 moments would be loaded into other parameters without an error. So every parameter has a name: that
 of its module, that of the tensor of the state which is its memory, or else its shape, if no other
 parameter without a name has the same.
+
+Decision: infra/decisions/0138.
 """
 
 from collections.abc import Iterable
@@ -120,7 +122,10 @@ def _check_held(
         return
     raise InputError(
         f"optimizer {entry} has a parameter that no entry of the state holds",
-        got=f"a {dtype_name(parameter.dtype)}{list(parameter.shape)}: its value would not be restored",
+        got=(
+            f"a {dtype_name(parameter.dtype)}{list(parameter.shape)}: its value would not"
+            " be restored"
+        ),
         allowed="parameters of modules of the state, and tensors in it",
         fix=_ADD_MODULE,
     )

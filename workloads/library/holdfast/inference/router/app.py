@@ -1,4 +1,6 @@
-"""The routes of the router: texts that are carried, requests that are passed on, probes, metrics."""
+"""The routes of the router: texts that are carried, requests that are passed on, probes,
+metrics.
+"""
 
 import asyncio
 import time

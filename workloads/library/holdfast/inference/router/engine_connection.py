@@ -57,8 +57,8 @@ class EngineConnection(asyncio.Protocol):
         self.waits_since: float | None = None
         """The time since which the router waits for data; None while it waits for its client."""
         self.received_at = -math.inf
-        """The time of the last data. A connection alone is none: the kernel of a hung server accepts
-        it.
+        """The time of the last data. A connection alone is none: the kernel of a hung server
+        accepts it.
         """
         self.is_movable = True
         """True if the request can go on at another server."""

@@ -1,4 +1,6 @@
-"""The routes of the small engine, with vLLM's fields: completions, chats, tokens, health, metrics."""
+"""The routes of the small engine, with vLLM's fields: completions, chats, tokens, health,
+metrics.
+"""
 
 import asyncio
 import json

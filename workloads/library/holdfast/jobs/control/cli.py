@@ -1,4 +1,6 @@
-"""The commands that list, watch, stop and enter jobs. Imports are in the bodies: --help is quick."""
+"""The commands that list, watch, stop and enter jobs. Imports are in the bodies: --help is
+quick.
+"""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated

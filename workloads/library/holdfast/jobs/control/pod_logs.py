@@ -12,7 +12,12 @@ from queue import SimpleQueue
 
 from holdfast.clients.api import Api, ApiError, Object
 from holdfast.jobs.diagnose import job_snapshot
-from holdfast.jobs.diagnose.job_snapshot import JobSnapshot, get_place, list_container_statuses
+from holdfast.jobs.diagnose.job_snapshot import (
+    JobSnapshot,
+    condition,
+    get_place,
+    list_container_statuses,
+)
 from holdfast.manifests.pods import MAIN
 from holdfast.platform import Platform
 from holdfast.support.errors import InputError, Unjudged
@@ -70,18 +75,17 @@ def show(
     with_name = len(sources) > 1
     for source in sources:
         prefix = make_prefix(source.pod) if with_name else ""
-        for line in read(api, source, tail=selection.tail):
+        for line in read(api, source, tailLines=selection.tail):
             show_line(prefix + line)
 
 
-def read(api: Api, source: Source, tail: int | None = None, **query: object) -> Iterator[str]:
-    """Yield the lines of a log; none if the pod is gone or its container has not started."""
+def read(api: Api, source: Source, **query: object) -> Iterator[str]:
+    """Yield the lines of a log by parameters of the API; none if the pod is gone or its container has not started."""
     try:
         yield from api.lines(
             source.path,
             container=source.container,
             previous="true" if source.previous else None,
-            tailLines=tail,
             **query,
         )
     except ApiError as error:
@@ -133,7 +137,8 @@ def make_prefix(pod: Object) -> str:
 
 
 def _no_log(platform: Platform, job: JobSnapshot, selection: Selection) -> InputError:
-    if not job.pods and (job.finished or job.suspended):
+    has_run = job.finished or (job.workload and condition(job.workload, "Evicted"))
+    if has_run and not job.pods:
         return InputError(
             "the logs of the job's pods are not in the cluster any more",
             got=f"{job.name}, which has no pod",
@@ -157,7 +162,8 @@ def _no_log(platform: Platform, job: JobSnapshot, selection: Selection) -> Input
         )
     return InputError(
         "no pod of the job has started yet",
-        got=f"{job.name} with {len(job.pods)} of {job.size} pods, none of which has run",
+        got=f"{job.name}{', suspended,' if job.suspended else ''} with {len(job.pods)} of {job.size}"
+        " pods, none of which has run",
         allowed="a job with a pod that has run",
         fix=f"holdfast explain {job.name}",
     )
@@ -236,8 +242,7 @@ def follow(
     """
     if job.finished and not select_sources(job, selection):
         raise _no_log(platform, job, selection)
-    tail = {} if selection.tail is None else {"tailLines": selection.tail}
-    streams = Streams(api=api, query=tail)
+    streams = Streams(api=api, query={"tailLines": selection.tail})
     while True:
         streams.follow(select_sources(job, selection))
         if job.finished:

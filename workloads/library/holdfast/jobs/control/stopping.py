@@ -1,8 +1,8 @@
 """Stops a job so that its work is kept, and starts it again.
 
 A stop is what an eviction is: the pods get SIGTERM and their usual window, save what fits and exit.
-The job is suspended, not deleted, so that `resume` starts it again from its newest checkpoint. A job
-in a queue is stopped by its Workload, since Kueue would start it again otherwise.
+The job is suspended, not deleted, so that `resume` starts it again from its newest checkpoint. A
+job in a queue is stopped by its Workload, since Kueue would start it again otherwise.
 """
 
 # Why it is so: infra/decisions/0128.

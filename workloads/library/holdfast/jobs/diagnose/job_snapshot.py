@@ -111,9 +111,11 @@ class JobSnapshot:
 
     @property
     def min_nodes(self) -> int:
-        """The fewest pods with which a sharded gang works; all of them, unless its file says less."""
+        """The fewest pods with which a sharded gang works; all of them, unless its file says
+        less.
+        """
         for container in self.pod_spec.get("containers", ()):
-            command = list(container.get("command") or ())
+            command: list[str] = list(container.get("command") or ())
             if "--min-nodes" in command[:-1]:
                 return int(command[command.index("--min-nodes") + 1])
         return self.size
@@ -223,7 +225,7 @@ def find(api: Api, name: str, *namespaces: str) -> JobSnapshot:
             "job name is not unique",
             got=f"{name} in {found}",
             allowed="one job",
-            fix="--namespace NAME",
+            fix=f"add --namespace {matches[0].namespace}",
         )
     names = sorted({job.name for job in jobs})
     similar = get_close_matches(name, names, n=1)

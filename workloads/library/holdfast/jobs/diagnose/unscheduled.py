@@ -152,7 +152,10 @@ def _explain_taint(waiting: _Waiting) -> Cause | None:
     if waiting.fit.blocking_taint is None:
         return None
     taint, nodes = waiting.fit.blocking_taint
-    action = "tolerate the taint, or select another pool: `holdfast new-job` writes both as the pool needs"
+    action = (
+        "tolerate the taint, or select another pool: `holdfast new-job` writes both as the pool"
+        " needs"
+    )
     return waiting.make_cause(Reason.TAINT, f"{nodes} nodes have the taint {taint}", action)
 
 

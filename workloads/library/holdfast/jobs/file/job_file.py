@@ -100,7 +100,8 @@ class OwnJob:
         maximum=sweep_points.MAX_POINTS,
     )
     gpus: str = about(
-        f"GPUs of each node, as 8xa100; {CPU_ONLY}: CPU only. any of 1xl4, 1xa100: the cheapest first on"
+        f"GPUs of each node, as 8xa100; {CPU_ONLY}: CPU only. any of 1xl4, 1xa100: the"
+        " cheapest first on"
         " Spot, the next if it is sold out.",
         CPU_ONLY,
         form=formats.GPUS,
@@ -108,7 +109,8 @@ class OwnJob:
     speeds: dict[str, float] = field(
         default_factory=dict[str, float],
         metadata=make_metadata(
-            "GPU -> steps per second that you measured on it, as l4: 2.1. With one for each GPU of `any"
+            "GPU -> steps per second that you measured on it, as l4: 2.1. With one"
+            " for each GPU of `any"
             " of`, the cheapest per step is first; else the cheapest per hour.",
             type="object",
             additionalProperties={"type": "number", "exclusiveMinimum": 0},
@@ -207,13 +209,15 @@ class OwnJob:
         f"gs://BUCKET/FOLDER, mounted read-only at {formats.DATA}.", "", form=formats.BUCKET
     )
     cache: str = about(
-        f"Size of a cache for {formats.DATA}, as 50Gi on the node's disk or `20Gi memory`. What is read"
+        f"Size of a cache for {formats.DATA}, as 50Gi on the node's disk or `20Gi"
+        " memory`. What is read"
         " again comes from there. Only for data that does not change. Empty: none.",
         "",
         form=formats.CACHE,
     )
     output: str = about(
-        "gs://BUCKET/FOLDER for results; the job writes below NAME in it, at HOLDFAST_OUTPUT. Empty:"
+        "gs://BUCKET/FOLDER for results; the job writes below NAME in it, at"
+        " HOLDFAST_OUTPUT. Empty:"
         " `output` in the folder of the run's checkpoints.",
         "",
         form=formats.BUCKET,
@@ -264,7 +268,8 @@ class OwnJob:
         "",
     )
     lane: int = about(
-        "Queue of the batch: the number of a lane on Pub/Sub, which one batch uses at a time; 0: the"
+        "Queue of the batch: the number of a lane on Pub/Sub, which one batch uses at"
+        " a time; 0: the"
         " results database.",
         0,
         minimum=0,
@@ -290,7 +295,12 @@ class OwnJob:
         if self.gpus != CPU_ONLY:
             parse_gpus(self.gpus)
         self._check_speeds()
-        problems = chain(self._check_work(), self._check_sweep(), self._check_gang_fields())
+        problems = chain(
+            self._check_work(),
+            self._check_gpus_and_data(),
+            self._check_sweep(),
+            self._check_gang_fields(),
+        )
         for problem, got, allowed, fix in problems:
             raise InputError(problem, got=got, allowed=allowed, fix=fix)
 
@@ -340,17 +350,6 @@ class OwnJob:
             allowed = "hours of work above 0 and below the deadline, and max_hours not before it"
             fix = "move the deadline, or state the undisturbed work as --hours"
             yield "deadline_hours", got, allowed, fix
-        if len(self.gpu_choices) > 1:
-            if self.pods > 1 and not (self.predictor or self.sweep):
-                allowed = "one node, the workers of a batch, or the points of a sweep"
-                yield "gpus: any of", f"nodes: {self.nodes}", allowed, "name one GPU for a gang"
-            if deadline:
-                yield "deadline_hours", deadline, "0, with any of several GPUs", "name one GPU"
-        if self.priority != PRIORITY_NORMAL and self.gpus == CPU_ONLY:
-            allowed = f"{PRIORITY_NORMAL}, for a job without GPUs: no queue orders it"
-            yield "priority", self.priority, allowed, "leave it out"
-        if self.cache and not self.data:
-            yield "cache", self.cache, "nothing, without data", "add data: gs://BUCKET/FOLDER"
         if hours and 0 < max_hours <= hours:
             allowed = f"more than the {hours:g} hours of work"
             yield "max_hours", max_hours, allowed, "leave it out, or raise it"
@@ -367,6 +366,20 @@ class OwnJob:
             yield "lane", self.lane, "0, without a predictor", "leave it out"
         if self.predict_seconds and not self.predictor:
             yield "predict_seconds", "no predictor", "0 without one", "leave it out"
+
+    def _check_gpus_and_data(self) -> Iterator[Contradiction]:
+        if len(self.gpu_choices) > 1:
+            if self.pods > 1 and not (self.predictor or self.sweep):
+                allowed = "one node, the workers of a batch, or the points of a sweep"
+                yield "gpus: any of", f"nodes: {self.nodes}", allowed, "name one GPU for a gang"
+            if self.deadline_hours:
+                got = self.deadline_hours
+                yield "deadline_hours", got, "0, with any of several GPUs", "name one GPU"
+        if self.priority != PRIORITY_NORMAL and self.gpus == CPU_ONLY:
+            allowed = f"{PRIORITY_NORMAL}, for a job without GPUs: no queue orders it"
+            yield "priority", self.priority, allowed, "leave it out"
+        if self.cache and not self.data:
+            yield "cache", self.cache, "nothing, without data", "add data: gs://BUCKET/FOLDER"
 
     def _check_sweep(self) -> Iterator[Contradiction]:
         if self.source_include and not self.source:

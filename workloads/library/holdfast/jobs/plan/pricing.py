@@ -228,7 +228,8 @@ def list_rented(
 ) -> list[Rented]:
     """Return the machine and the price in the pool called `pool`, or in each that the pod fits.
 
-    capacity: that of the job's queue. If the pod fits none, the machine is the cheapest that auto-provisioning may make, as GKE takes it.
+    capacity: that of the job's queue. If the pod fits none, the machine is the cheapest that
+    auto-provisioning may make, as GKE takes it.
     """
     pools = [candidate for candidate in platform.pools if candidate.name == pool]
     pools = pools or select_pools(pod_spec, platform, capacity)

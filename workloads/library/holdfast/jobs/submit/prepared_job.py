@@ -59,7 +59,8 @@ class Prepared:
 def prepare(job: OwnJob, platform: Platform, folder: Path = Path()) -> Prepared:
     """Check, place and render a job; nothing is written or sent.
 
-    folder: that of the job file, from which its source is named. Raises InputError, and Stopped for a job of another environment.
+    folder: that of the job file, from which its source is named. Raises InputError, and Stopped
+    for a job of another environment.
     """
     require_environment(job, platform)
     _require_home(job, platform)
@@ -130,7 +131,8 @@ def _require_home(job: OwnJob, platform: Platform) -> None:
             got=job.home,
             allowed=", ".join(namespaces),
             fix=(
-                f"use a namespace of your team, or ask the platform team to add {job.home} to a team"
+                "use a namespace of your team, or ask the platform team to add"
+                f" {job.home} to a team"
                 f" of {platform.name}"
             ),
         )

@@ -1,3 +1,5 @@
+# pyright: basic, reportMissingParameterType=false, reportOptionalMemberAccess=false
+# pyright: reportOptionalSubscript=false, reportArgumentType=false, reportGeneralTypeIssues=false
 """Read a checkpoint with NumPy alone: python read_holdfast.py FOLDER RUN [STEP]
 
 It needs no holdfast. The page "Checkpoint format" describes every byte that it reads. Dtypes that
@@ -22,7 +24,6 @@ for _ in range(8):
 
 
 def extend(state, columns):
-    """Extend checksums by one byte of each row at a time."""
     for column in columns:
         state = TABLE[(state ^ column) & 0xFF] ^ (state >> 8)
     return state
@@ -47,7 +48,6 @@ def check(condition, subject):
 
 
 def read_stream(folder, rank, manifest):
-    """Return the bytes that a rank wrote, each shard compared with its checksum."""
     shards = [np.empty(0, np.uint8)]
     for index, shard in enumerate(manifest["shards"]):
         name = f"rank-{rank:05d}-{index:05d}.bin"
@@ -95,6 +95,8 @@ def read(folder, run, step=None):
     return commit["step"], tensors, values
 
 
-if __name__ == "__main__" and sys.argv[1:] != ["--help"]:
+if __name__ == "__main__" and len(sys.argv) < 3:
+    sys.exit(print(__doc__) if "--help" in sys.argv else __doc__)
+elif __name__ == "__main__":
     for key, array in read(*sys.argv[1:])[1].items():
         print(f"{key} {array.dtype} {list(array.shape)}")

@@ -61,6 +61,7 @@ def main(url: str, steps: int, every: int, copy_every: int) -> None:
         tuning=Tuning(peer_steps=copy_every),
     ) as ckpt:
         for step in range(ckpt.step, steps):
+            loss = torch.zeros(())
             optimizer.zero_grad()
             for part in parts.of_step(step):
                 first = parts.first_sample(step, part)

@@ -55,9 +55,12 @@ class ForkedRanks:
         inherited: Sequence[int] = (),
         *,
         client: str = "",
+        preloads_compiler: bool = False,
     ) -> None:
         """`inherited` are descriptors that the ranks share. `client` is the package by which they
-        reach their store. Raises InputError if the program does not exist.
+        reach their store. With `preloads_compiler` the compiler is imported before the first start,
+        and not while a gang waits for a replacement. Raises InputError if the program does not
+        exist.
         """
         if shutil.which(command[0]) is None:
             raise InputError(
@@ -72,7 +75,7 @@ class ForkedRanks:
         if not os.fork():
             self._socket.close()
             modules = [*PRELOADED, client] if client else PRELOADED
-            _serve(server_socket, command, modules)
+            _serve(server_socket, command, modules, preloads_compiler=preloads_compiler)
         server_socket.close()
         self._lines = self._socket.makefile("rb")
         self._changed = threading.Condition()
@@ -152,6 +155,8 @@ def _serve(
     connection: socket.socket,
     command: Sequence[str],
     preloaded: Sequence[str],
+    *,
+    preloads_compiler: bool = False,
 ) -> NoReturn:
     """Runs the fork server, in the forked process."""
     for number in (signal.SIGTERM, signal.SIGINT):  # the launcher forwards them to the ranks
@@ -162,6 +167,8 @@ def _serve(
         # All members wait for the first start of a replacement, which compiles nothing before its
         # first step.
         defer_compiler(settings=True)
+    if is_python and preloads_compiler:
+        _preload(COMPILER)
     with suppress(OSError):
         connection.sendall(b"{}\n")
     # The end of a rank wakes this process through a socket: macOS has no descriptor for a process.

@@ -89,7 +89,10 @@ class _Launcher:
             descriptors += memories
         # Forked before this process has threads.
         client = client_of(node.checkpoints)
-        self._ranks = ForkedRanks(node.command, descriptors, client=client)
+        # A gang that resizes starts its ranks again at once, and would wait for the import.
+        self._ranks = ForkedRanks(
+            node.command, descriptors, client=client, preloads_compiler=node.resizes
+        )
         me = Member(index=node.place, incarnation=secrets.token_hex(8))
         key = join_key(node.run)
         _, port = node.nodes[node.place]

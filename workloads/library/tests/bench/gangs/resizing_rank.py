@@ -1,5 +1,5 @@
-"""A rank of the rows shrink and grow of `make bench-peers`: tensors that any number of ranks divide,
-and steps of one all-reduce and a pause.
+"""A rank of the rows shrink and grow of `make bench-peers`: tensors that any number of ranks
+divide, and steps of one all-reduce and a pause.
 """
 
 import json

@@ -26,11 +26,13 @@ HOST = "127.0.0.1"
 SHORTEST_S = 5.0
 LONGEST_S = 120.0
 TOKENS_PER_S = 1.0
-"""The rate of a stream, before it is scaled: what two cores can carry in minutes, for engines and client."""
+"""The rate of a stream, before it is scaled: what two cores can carry in minutes, for engines and
+client.
+"""
 ENGINES = 4
 PREFILL_S = 0.1
 DRAIN_S = 3.0
-CALM_STREAMS = 64
+CALM_STREAMS = 24
 """The open streams where rates are compared: few enough that the machine is not the limit."""
 _SAMPLE_S = 1.0
 _TURNS = 3

@@ -307,6 +307,39 @@ def test_damaged_export_leaves_nothing_behind(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["url"]
 
 
+def save_adapters(url: Path, *adapters: str) -> dict[str, torch.Tensor]:
+    """Saves a state with the keys of a PeftModel. Returns the tensors of the first adapter."""
+    base = "base_model.model.layers.0.q_proj"
+    weights = {f"{base}.base_layer.weight": torch.randn(4, 4)}
+    expected: dict[str, torch.Tensor] = {}
+    for adapter in adapters:
+        for name, shape in (("lora_A", (2, 4)), ("lora_B", (4, 2))):
+            weights[f"{base}.{name}.{adapter}.weight"] = torch.randn(shape)
+    for name in ("lora_A", "lora_B"):
+        expected[f"{base}.{name}.weight"] = weights[f"{base}.{name}.{adapters[0]}.weight"]
+    direct.save(url, {"model": weights})
+    return expected
+
+
+def test_adapter_is_exported_as_peft_lays_it_out(tmp_path: Path) -> None:
+    expected = save_adapters(tmp_path / "url", "default", "other")
+    config = tmp_path / "adapter_config.json"
+    config.write_text('{"peft_type": "LORA", "r": 2}')
+    arguments = ("export", tmp_path / "url", "--adapter-config", config)
+    out = tmp_path / "adapter"
+    error = refuse(*arguments, "--out", out)
+    assert "default, other" in error.got
+    invoke(*arguments, "--adapter", "default", "--out", out)
+    assert (out / "adapter_config.json").read_text() == config.read_text()
+    invoke("import", out / "adapter_model.safetensors", tmp_path / "again", "--run", "r")
+    _, tensors = load_tensors(tmp_path / "again", "r")
+    assert tensors.keys() == {f"model/{name}" for name in expected}
+    for name, tensor in expected.items():
+        assert torch.equal(tensors[f"model/{name}"], tensor)
+    config.write_text("{}")
+    assert "peft_type" in refuse(*arguments, "--out", tmp_path / "more").got
+
+
 def train(url: Path, run: str, until: int, **options: Any) -> tuple[int, torch.Tensor]:
     """Returns the step at which the run began, and its last weights."""
     torch.manual_seed(len(run))

@@ -47,7 +47,7 @@ def test_fewest_nodes_hold_the_state_or_the_arithmetic_is_shown(
     assert "times in each one's memory" in str(refused.value.got)
 
 
-def test_entries_of_one_rank_are_refused() -> None:
+def test_per_rank_entries_are_refused() -> None:
     resizing.check_entries({"steps": 3, "whole": torch.zeros(3)})
     with pytest.raises(InputError, match="entry own cannot be divided"):
         resizing.check_entries({"own": PerRank(torch.zeros(3))})

@@ -48,7 +48,7 @@ def train(
     keep: int = 9,
     change: Callable[[Adapted, int], object] = lambda *_: None,
 ) -> tuple[int, dict[str, torch.Tensor]]:
-    """Returns the step at which it began, and the last weights."""
+    """Returns the step at which it first_step, and the last weights."""
     model = Adapted(seed, frozen=frozen)
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     optimizer = torch.optim.AdamW(trained, lr=0.01)
@@ -90,8 +90,8 @@ def test_frozen_parameters_are_written_once(tmp_path: Path) -> None:
     for step in range(1, 5):
         assert count_bytes(tmp_path, step) < 40_000, "trained parameters and random streams"
     check_equal(tmp_path, 4, weights)
-    began, weights = train(tmp_path, 6, seed=1)
-    assert began == 4
+    first_step, weights = train(tmp_path, 6, seed=1)
+    assert first_step == 4
     assert list_shared(tmp_path) == shared, "the base came with the checkpoint"
     check_equal(tmp_path, 6, weights)
     manifest = next((tmp_path / "r/step-0000000006").rglob("rank-00000.json"))
@@ -165,8 +165,8 @@ def test_damaged_shared_object_fails_each_version_that_names_it(tmp_path: Path) 
     data[len(data) // 2] ^= 1
     shared.write_bytes(data)
     check_equal(tmp_path, 1, whole)
-    began, weights = train(tmp_path, 4)
-    assert began == 1, "past both versions that name it"
+    first_step, weights = train(tmp_path, 4)
+    assert first_step == 1, "past both versions that name it"
     # The object is written anew at the next start, and later saves are sound.
     check_equal(tmp_path, 4, weights)
 

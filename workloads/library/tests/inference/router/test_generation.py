@@ -64,7 +64,7 @@ def test_other_completions_pass_unmoved(fields: dict[str, Any], field: str) -> N
         ({"messages": "hello"}, "messages"),
     ],
 )
-def test_chats_of_text_are_carried(fields: dict[str, Any], field: str) -> None:
+def test_only_chats_with_text_are_carried(fields: dict[str, Any], field: str) -> None:
     assert read(CHAT | fields, is_chat=True).obstacle == field
 
 
