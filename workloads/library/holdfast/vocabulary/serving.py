@@ -43,8 +43,8 @@ BALANCER_FAILURES = 2
 BALANCER_SPREAD_S = 5.0
 # A stream has no total time; a load balancer needs one.
 BALANCER_STREAM_S = 86_400
-# The grace period of the proxies and routers of streams, whose end cuts them. GKE's autoscaler gives
-# the pods of a node that it removes no more.
+# The grace period of the proxies and routers of streams, whose end cuts them: the longest that
+# GKE's autoscaler gives pods of a node that it removes.
 STREAM_WINDOW_S = 600
 
 PORT = 8080
@@ -60,6 +60,8 @@ LIVE_PATH = "/v2/health/live"
 READY_PATH = "/v2/health/ready"
 DRAIN_PATH = "/drain"
 
+LABEL_SERVICE = "holdfast.dev/service"
+"""Label of each object of a service, except what services of a namespace share."""
 # On pods: the half of the capacity that they are.
 LABEL_TIER = "holdfast.dev/serving-tier"
 TIER_LABEL = "tier"  # the same, on series
