@@ -98,7 +98,7 @@ CAPABILITIES = (
         has_group(Capacity.SPOT, 8, Role.TRAINING),
         SHIPPED,
         TRAINING + "sharded_fsdp2.yaml",
-        lambda job: job.sharded and job.gpu_count == 8,
+        lambda job: job.sharded,
     ),
     Capability("sharded gangs", has_group(Capacity.SPOT, 8), SHIPPED, "samples:train-sharded"),
     Capability("rigid gangs", has_auto_provisioning, SHIPPED, "samples:train-queued-tesla-a100"),

@@ -17,7 +17,7 @@ _TERRAFORM = "${"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Limit:
-    """What an API takes for one argument of one kind of resource."""
+    """Describes the values that an API takes for one argument of one kind of resource."""
 
     kind: str
     path: str
@@ -27,14 +27,14 @@ class Limit:
     source: str
     pattern: str = ""
     values: tuple[str, ...] = ()
-    least: float | None = None
-    most: float | None = None
-    most_items: int = 0
+    minimum: float | None = None
+    maximum: float | None = None
+    max_items: int = 0
 
     def accepts(self, value: Any) -> bool:
         """Return whether the API takes the value. References of Terraform pass."""
-        if self.most_items:
-            return len(value) <= self.most_items if isinstance(value, list | tuple) else True
+        if self.max_items:
+            return len(value) <= self.max_items if isinstance(value, list | tuple) else True
         text = str(value)
         if _TERRAFORM in text:
             return True
@@ -43,9 +43,9 @@ class Limit:
         if self.values:
             return text in self.values
         number = _read_number(text)
-        if number is None or self.least is None or self.most is None:
+        if number is None or self.minimum is None or self.maximum is None:
             return False
-        return self.least <= number <= self.most
+        return self.minimum <= number <= self.maximum
 
 
 def _read_number(text: str) -> float | None:
@@ -80,7 +80,7 @@ def arguments_are_in_limits(facts: Facts) -> Iterator[Finding]:
         for resource in facts.of(limit.kind):
             for value in _find_values(dict(resource.values), limit.path.split(".")):
                 if not limit.accepts(value):
-                    got = f"{len(value)} items" if limit.most_items else str(value)
+                    got = f"{len(value)} items" if limit.max_items else str(value)
                     yield resource.finding(limit.path, limit.allowed, limit.fix, got)
 
 

@@ -14,7 +14,7 @@ _CALL = re.compile(r"\b([a-z_][a-z0-9_]*)\s*\(")
 _PAIRS = {")": "(", "]": "[", "}": "{"}
 _NAMES: dict[str, list[str]] = tomllib.loads(Path(__file__).with_name("promql.toml").read_text())
 CALLABLE = frozenset(name for names in _NAMES.values() for name in names)
-"""Every name that may stand before a parenthesis in PromQL."""
+"""Every name that PromQL allows before a parenthesis."""
 
 
 @rule(
@@ -34,11 +34,11 @@ def queries_parse(facts: Facts) -> Iterator[Finding]:
                 yield from _judge(policy, str(log_filter), defect, "filter")
 
 
-def _judge(policy: PlannedResource, text: str, defect: str, what: str) -> Iterator[Finding]:
+def _judge(policy: PlannedResource, text: str, defect: str, noun: str) -> Iterator[Finding]:
     if defect:
         yield policy.finding(
-            f"conditions.{what}",
-            f"a {what} that parses",
+            f"conditions.{noun}",
+            f"a {noun} that parses",
             "correct the alert's query in monitoring/alerting/alerts.toml or your own module",
             f"{defect}: {text[:120]}",
         )

@@ -129,7 +129,7 @@ def test_environments_send_the_same_commands_to_their_clusters() -> None:
 
 
 @pytest.mark.usefixtures("platform_objects")
-def test_commands_of_notifications_run(
+def test_notifications_have_commands_that_run(
     api: Api, world: World, spot: Pool, shell: dict[str, str], tmp_path: Path
 ) -> None:
     node, lost_node = world.add_nodes(spot, 2)

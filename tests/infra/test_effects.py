@@ -69,7 +69,7 @@ EDITS: dict[str, tuple[Change, Environment, tuple[str, ...]]] = {
         drop_group("spot-a100"),
         EXAMPLE,
         (
-            "spot of nvidia-tesla-a100: 4 to 0 GPUs",
+            "spot of nvidia-tesla-a100: 20 to 16 GPUs",
             "node pool spot-a100 goes: its nodes are drained and deleted",
             "quota spot-spot-a100 goes",
         ),
@@ -87,7 +87,7 @@ EDITS: dict[str, tuple[Change, Environment, tuple[str, ...]]] = {
     "a lower cap": (
         cap("nvidia-tesla-a100", 9),
         EXAMPLE,
-        ("flex-start of nvidia-tesla-a100: 12 to 5 GPUs",),
+        ("flex-start of nvidia-tesla-a100: 20 to 4 GPUs",),
     ),
     "a lower quota": (
         set_fields(quotas=(Quota(source="spot-l4", gpus=8),)),

@@ -15,7 +15,9 @@ def test_goodput_limit_is_the_dearest_spot_pools_break_even() -> None:
     table = prices.load()
     shares = []
     for machine in {
-        MACHINE_TYPES[p.machine_type] for p in environment.pools() if p.capacity is Capacity.SPOT
+        MACHINE_TYPES[pool.machine_type]
+        for pool in environment.pools()
+        if pool.capacity is Capacity.SPOT and pool.accelerator
     }:
         shares.append(
             table.quote(machine, environment.region, Capacity.SPOT).usd  # type: ignore[union-attr]

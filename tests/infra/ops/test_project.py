@@ -245,12 +245,13 @@ def test_a_figure_that_google_does_not_list_is_not_taken_for_zero(healthy: Gclou
 @pytest.mark.parametrize(
     ("metric", "needed"),
     [
-        # 3 system nodes of 4 vCPUs; 4 + 3 x 8 + 4 + 4 others in pools, 64 of auto-provisioning.
-        ("CPUS", 12),
-        ("INSTANCES", 103),
-        ("SSD_TOTAL_GB", 10_300),
-        ("G2_CPUS", 4 * 8 + 8 * (8 + 12 + 16)),
-        ("A2_CPUS", 8 * 12),
+        # 3 system nodes of 4 vCPUs and 8 of 8 vCPUs without GPUs.
+        ("CPUS", 12 + 8 * 8),
+        ("INSTANCES", 131),
+        ("SSD_TOTAL_GB", 13_100),
+        # Serving, Spot in three sizes, and 8 on demand for jobs.
+        ("G2_CPUS", 4 * 8 + 8 * (8 + 12 + 16) + 4 * 8),
+        ("A2_CPUS", 528),
         ("IN_USE_ADDRESSES", 1),
     ],
 )

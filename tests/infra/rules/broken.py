@@ -201,8 +201,8 @@ BROKEN: dict[str, tuple[Edit, str]] = {
     "GPUs that no job is offered": (caps(accelerators=L4_ONLY), "pools-have-jobs"),
     "caps below the pools": (caps(max_vcpus=8), "nap-caps-cover-pools"),
     "a cap that the pools use up": (
-        # The cap of L4 is 64, and 6 serving nodes have one each.
-        group("spot-l4", max_nodes=58, machine_types=("g2-standard-8",)),
+        # Serving, Spot in three sizes, and the pool for jobs on demand have 36 L4.
+        limit(2, 36),
         "nap-leaves-flex-start",
     ),
     "caps without end": (caps(max_vcpus=100_000), "nap-caps-finite"),

@@ -1,4 +1,4 @@
-"""What Google refuses of single arguments is found, and what it takes beside that is not."""
+"""Values of single arguments that Google refuses are found, and those that it takes are not."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -65,7 +65,7 @@ def test_values_that_terraform_fills_in_are_not_judged() -> None:
 def test_each_limit_has_a_page_and_a_case_or_a_seeded_defect() -> None:
     for limit in load_limits():
         assert limit.source.startswith("https://")
-        refuses = limit.pattern or limit.values or limit.most_items or limit.most is not None
+        refuses = limit.pattern or limit.values or limit.max_items or limit.maximum is not None
         assert refuses, limit
     assert len(set(iter_paths())) == len(load_limits()), "a limit stands twice"
     assert len([value for _, _, value in iter_values(0) if value is not None]) >= 90

@@ -7,7 +7,7 @@ import pytest
 from google.cloud.monitoring_dashboard_v1 import Dashboard
 
 from holdfast.vocabulary.kubernetes import KUEUE_METRICS
-from holdfast.vocabulary.serving import SERVER_METRICS
+from holdfast.vocabulary.serving import ROUTER_METRICS, SERVER_METRICS
 from holdfast.vocabulary.telemetry import METRICS
 from monitoring.alerting import dashboard
 from monitoring.alerting.alert import EXAMPLE
@@ -91,7 +91,7 @@ def test_every_metric_that_somebody_is_woken_by_can_be_seen() -> None:
         "slowest_rank_ratio",
     }
     assert metrics - shown == quiet
-    of_servers = {name.removeprefix("holdfast_") for name in SERVER_METRICS}
+    of_servers = {name.removeprefix("holdfast_") for name in (*SERVER_METRICS, *ROUTER_METRICS)}
     assert {name.removesuffix("_bucket") for name in shown | metrics} <= set(METRICS) | of_servers
     # An autoscaler's query stands in what is rendered for it.
     scaled = set(re.findall(r"holdfast_(\w+)", str(rendered.load_objects("example")))) & set(

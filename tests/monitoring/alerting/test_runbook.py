@@ -131,9 +131,9 @@ def test_what_a_mitigation_asks_for_is_a_command(alert: Alert) -> None:
     if alert.severity is Severity.PAGE:
         assert runbook.commands(mitigation), "a page without an action"
     actions = {
-        r"\b[Ss]top the (job|workers)": "holdfast stop",
+        r"\bStop the (job|workers)": "holdfast stop",
         r"\bcordon\b": "kubectl cordon",
-        r"\b[Dd]elete (the|its|a|the job's) pods?\b": "kubectl delete pod",
+        r"\bDelete (the|its|a|the job's) pods?\b": "kubectl delete pod",
         r"\bundo it\. ": "kubectl rollout undo",
     }
     for words, command in actions.items():

@@ -29,7 +29,7 @@ class UnknownField:
     known_names: tuple[str, ...]
     """Fields that the same place has."""
     home: str
-    """Where the object may have a field of this name, as a dotted path; empty if nowhere near."""
+    """The nearest place that may have a field of this name, as a dotted path; empty if none has."""
 
 
 @cache
@@ -56,7 +56,7 @@ def _walk(
     fields = _load()["types"].get(type_name)
     if fields is None or not isinstance(value, dict):
         return
-    here = (*ancestors, (_dotted(path), type_name))
+    here = (*ancestors, (_join(path), type_name))
     for name, item in value.items():
         if not isinstance(name, str) or name.startswith("$"):
             continue
@@ -99,5 +99,5 @@ def _children(place: str, type_name: str) -> Iterator[tuple[str, str]]:
             yield f"{place}.{field}{suffix}", shape.lstrip("[")
 
 
-def _dotted(path: Path) -> str:
+def _join(path: Path) -> str:
     return ".".join(str(step) for step in path)

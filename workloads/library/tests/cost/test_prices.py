@@ -6,9 +6,8 @@ import pytest
 
 from holdfast.cost import prices
 from holdfast.cost.prices import CAPACITIES, GPU, Note, Table
-from holdfast.place import matrix
 from holdfast.support.errors import InputError
-from holdfast.vocabulary.capacity import Capacity, Placement
+from holdfast.vocabulary.capacity import Capacity
 from holdfast.vocabulary.machines import ACCELERATORS, MACHINE_TYPES
 
 A100 = "nvidia-tesla-a100"
@@ -32,11 +31,10 @@ def test_a_gpu_has_prices_wherever_it_is_sold(table: Table, accelerator: str) ->
     assert sum(all(table.quote(machine, r, c) for c in sold) for r in regions) >= 3
     assert set(regions) == {zone.rpartition("-")[0] for zone in ACCELERATORS[accelerator].zones}
     for region in regions:
-        spot, demand = (
-            table.quote(machine, region, c) for c in (Capacity.SPOT, Capacity.ON_DEMAND)
-        )
+        spot = table.quote(machine, region, Capacity.SPOT)
+        demand = table.quote(machine, region, Capacity.ON_DEMAND)
         if spot and demand:
-            assert 0 < 1 - spot.usd / demand.usd <= matrix.MAX_DISCOUNT[Placement.SPOT]
+            assert 0 <= 1 - spot.usd / demand.usd < 0.95
 
 
 @pytest.mark.parametrize(

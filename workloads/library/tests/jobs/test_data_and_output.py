@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.jobs.plan import placement
+from holdfast.jobs.plan import offers, placement
 from holdfast.jobs.submit import external_checks
 from holdfast.support.errors import InputError
 from tests.platforms import load
@@ -65,8 +65,8 @@ def test_a_cache_that_no_disk_holds_is_refused() -> None:
     job = own(**DATA, cache="400Gi")
     with pytest.raises(InputError, match="cache 400Gi"):
         placement.place(job, load("example"), PRICES)
-    assert "cache 400Gi" in placement.warn_of_disk(job, load("example"))
-    assert not placement.warn_of_disk(replace(job, cache="400Gi memory"), load("example"))
+    assert "cache 400Gi" in offers.warn_of_disk(job, load("example"))
+    assert not offers.warn_of_disk(replace(job, cache="400Gi memory"), load("example"))
 
 
 @pytest.mark.parametrize("fields", [{"cache": "1Gi"}, {"data": "gs://b1x", "cache": "big"}])

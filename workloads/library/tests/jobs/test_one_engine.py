@@ -184,7 +184,7 @@ def test_a_question_is_answered_by_the_job_that_it_names(tmp_path: Path) -> None
     choice = answer["chosen"]
     file = tmp_path / "asked.yaml"
     shape = ("--gpus", choice["gpus"], "--nodes", str(choice["nodes"]))
-    time = ("--hours", "40", "--deadline-hours", "72", "--image", "trainer")
+    time = ("--hours", "40", "--deadline", "72h", "--image", "trainer")
     run(
         "new-job",
         "asked",

@@ -58,7 +58,7 @@ def find(base: str, place: str, field: str) -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize(
-    ("base", "place", "field", "where", "fix"),
+    ("base", "place", "field", "path", "fix"),
     [
         (JOB, "POD", "terminationGracePeriod: 15", "terminationGracePeriod", "GracePeriodSeconds?"),
         (JOB, "POD", "backoffLimit: 3", "spec.template.spec.backoffLimit", "spec.backoffLimit"),
@@ -82,16 +82,16 @@ def find(base: str, place: str, field: str) -> list[tuple[str, str]]:
     ],
 )
 def test_unknown_field_is_found_with_its_right_name_or_place(
-    base: str, place: str, field: str, where: str, fix: str
+    base: str, place: str, field: str, path: str, fix: str
 ) -> None:
     [(found_where, found_fix)] = find(base, place, field)
-    assert where in found_where
+    assert path in found_where
     assert fix in found_fix
 
 
 @pytest.mark.parametrize("base", [JOB, JOBSET, WORKER_SET])
 @pytest.mark.parametrize("field", ["hostNetwork: false", "$setElementOrder/tolerations: []"])
-def test_known_fields_and_directives_of_patches_pass(base: str, field: str) -> None:
+def test_known_fields_and_patch_directives_pass(base: str, field: str) -> None:
     assert find(base, "POD", field) == []
 
 

@@ -269,7 +269,7 @@ def test_answer_takes_the_cheapest_allowed_region_and_names_others() -> None:
 
 @pytest.mark.parametrize("region", ["mars-north1", "us-east", "europe,,us", "u"])
 def test_no_such_region_gets_those_that_have_prices(region: str) -> None:
-    with pytest.raises(InputError, match="--region") as refused:
+    with pytest.raises(InputError, match="--anywhere") as refused:
         recommendation.answer(Job(accelerator=A100, gpus=1, hours=1), BELIEFS, region)
     assert "europe-west4, me-west1, us-central1" in refused.value.allowed
 

@@ -38,6 +38,8 @@ OTHER_SERIES = [
     "prometheus.googleapis.com/holdfast_server_refused_total/counter",
     "prometheus.googleapis.com/holdfast_server_requests_total/counter",
     "prometheus.googleapis.com/holdfast_server_ready/gauge",
+    "prometheus.googleapis.com/holdfast_router_ended_total/counter",
+    "prometheus.googleapis.com/holdfast_router_seam_seconds/histogram",
 ]
 THERMAL = "prometheus.googleapis.com/DCGM_FI_DEV_THERMAL_VIOLATION/counter"
 Judge = Callable[..., Check]

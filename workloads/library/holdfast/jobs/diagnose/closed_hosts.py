@@ -41,7 +41,7 @@ def explain_closed_host(api: Api, job: JobSnapshot, platform: Platform) -> Cause
                 Reason.EGRESS,
                 f"{name} waits for {host}, which pods of {job.namespace} may not reach",
                 f'the platform team adds "{host}" to egress of the environment or of the team,'
-                " then make deploy and make apply",
+                " and applies it",
                 f"kubectl logs -n {job.namespace} {name} -c {MAIN} --tail={TAIL_LINES}",
             )
     return None

@@ -178,9 +178,9 @@ def _print_place(job: OwnJob, placed: Placed, platform: Platform) -> None:
 def _format_new_job(job: OwnJob) -> str:
     """Return the command that writes a file of the job that was placed."""
     words = ["holdfast new-job NAME", f"--gpus {job.gpus}", f"--nodes {job.nodes}"]
-    words.append(f"--hours {job.hours:g}")
+    words.append(f"--hours {job.hours:g}h")
     if job.deadline_hours:
-        words.append(f"--deadline-hours {job.deadline_hours:g}")
+        words.append(f"--deadline {job.deadline_hours:g}h")
     if not job.resumes:
         words.append("--set resumes=false")
     if job.predictor:

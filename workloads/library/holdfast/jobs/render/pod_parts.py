@@ -247,7 +247,7 @@ def require_lane(job: OwnJob, platform: Platform) -> None:
             allowed=f"0 to {platform.lanes}",
             fix=(
                 "leave it out: items queue in the results database; or the platform team sets"
-                f" lanes={job.lane} in Queue of {platform.name}, then make deploy"
+                f" lanes={job.lane} in Queue of {platform.name}"
             ),
         )
     if platform.role_in(job.home, job.role) != job.role:

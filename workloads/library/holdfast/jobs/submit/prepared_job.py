@@ -165,7 +165,7 @@ def _require_prefixes(job: OwnJob, platform: Platform) -> None:
         allowed=f"{job.name}-0/ to {job.name}-{count - 1}/ in {platform.name}",
         fix=(
             f'the platform team lists Run(name="{job.name}", indices={count}) in storage.runs of'
-            f" {platform.name}, then make deploy and make apply; or submit it in a team's namespace"
+            f" {platform.name}; or submit it in a team's namespace"
         ),
     )
 

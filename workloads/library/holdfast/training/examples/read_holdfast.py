@@ -1,6 +1,4 @@
-# pyright: basic, reportMissingParameterType=false, reportOptionalMemberAccess=false
-# pyright: reportOptionalSubscript=false, reportArgumentType=false, reportGeneralTypeIssues=false
-"""Read a checkpoint with NumPy alone: python read_holdfast.py FOLDER RUN [STEP]
+"""Usage: python read_holdfast.py FOLDER RUN [STEP]. Reads a checkpoint with NumPy alone.
 
 It needs no holdfast. The page "Checkpoint format" describes every byte that it reads. Dtypes that
 NumPy lacks, such as bfloat16, are returned as unsigned integers of their size.

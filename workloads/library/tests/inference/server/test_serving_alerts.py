@@ -147,8 +147,8 @@ def test_the_log_alert_matches_a_drain_over_its_budget(tmp_path: Path) -> None:
     assert messages == [serving.OVER_BUDGET]
 
 
-def test_the_server_or_the_proxy_exports_every_series_in_the_alerts() -> None:
-    exported = {*serving.SERVER_METRICS, serving.PROXY_ANSWERS}
+def test_server_proxy_and_router_export_every_series_in_the_alerts() -> None:
+    exported = {*serving.SERVER_METRICS, *serving.ROUTER_METRICS, serving.PROXY_ANSWERS}
     for alert in alerts(EXAMPLE):
         if alert.name not in OF_SERVERS:
             continue
