@@ -34,7 +34,7 @@ HOST_NAME = "kubernetes.io/hostname"
 _SCALE_UP_SHARE = 0.6
 """Share of what a proxy carries, above which another one is added."""
 _SPARE_S = 15
-"""What a proxy's grace period has beyond its drain: the hook gets all of that."""
+"""The part of a proxy's grace period after its drain, of which the hook gets all."""
 
 
 @dataclass(frozen=True, kw_only=True)

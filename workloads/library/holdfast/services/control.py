@@ -26,7 +26,7 @@ class ServiceRow:
     source: str
     """The model or the predictor."""
     base: str
-    """Ready replicas of all that are wanted, as 2/4."""
+    """Ready replicas and all, as 2/4."""
     overflow: str
     address: str
 
@@ -55,8 +55,9 @@ def _list_replicas(api: Api, namespace: str) -> Iterator[tuple[str, str]]:
     path = f"/apis/apps/v1/namespaces/{namespace}/deployments"
     for deployment in api.items(path, labelSelector=LABEL_SERVICE):
         status: dict[str, Any] = deployment.get("status") or {}
-        wanted = deployment["spec"].get("replicas", 0)
-        yield deployment["metadata"]["name"], f"{status.get('readyReplicas', 0)}/{wanted}"
+        ready = status.get("readyReplicas", 0)
+        replicas = deployment["spec"].get("replicas", 0)
+        yield deployment["metadata"]["name"], f"{ready}/{replicas}"
 
 
 def _make_row(api: Api, service: Object, replicas: dict[str, str]) -> ServiceRow:

@@ -116,7 +116,7 @@ def test_list_shows_each_service_once(holdfast: Callable[..., Result]) -> None:
     assert [service["name"] for service in body["services"]] == ["chat", "scores"]
 
 
-def test_logs_are_those_of_all_servers(holdfast: Callable[..., Result]) -> None:
+def test_logs_show_every_server(holdfast: Callable[..., Result]) -> None:
     result = holdfast("logs", "chat")
     assert result.exit_code == 0, f"{result.output} {result.exception}"
     names = ("chat-base-x", "chat-overflow-x")
@@ -124,7 +124,7 @@ def test_logs_are_those_of_all_servers(holdfast: Callable[..., Result]) -> None:
 
 
 @pytest.mark.parametrize("part", ["chat-router", "chat-proxy", "scores-base"])
-def test_a_part_of_a_service_has_logs_and_an_explanation(
+def test_logs_and_explain_know_each_deployment(
     part: str, holdfast: Callable[..., Result]
 ) -> None:
     assert holdfast("logs", part).stdout == f"hello from {part}-x\n"
