@@ -93,7 +93,13 @@ class Stack(cdktf.TerraformStack):
         billing: dict[str, object] = {}
         if billing_project:
             billing = {"billing_project": billing_project, "user_project_override": True}
-        binding(self, "google", project=project, region=region, **billing)
+        binding(
+            self,
+            "google",
+            project=project,
+            region=region,
+            **billing,
+        )
         source, version = provider
         self.add_override(
             "terraform.required_providers.google",

@@ -49,7 +49,9 @@ def platform(environment: Environment, images: dict[str, str] | None = None) -> 
         zones=environment.zones,
         cluster=environment.cluster_name,
         versions=Versions(
-            gke=environment.cluster.min_version, jobset=JOBSET_VERSION, kueue=KUEUE_VERSION
+            gke=environment.cluster.min_version,
+            jobset=JOBSET_VERSION,
+            kueue=KUEUE_VERSION,
         ),
         prices=Prices(region=environment.region),
         pools=environment.pools(),
@@ -160,6 +162,12 @@ def _teams(environment: Environment) -> tuple[Team, ...]:
         quotas = {quota.source: quota.gpus for quota in team.quotas}
         limits = {limit.source: limit.gpus for limit in team.limits}
         teams.append(
-            _copy_section(Team, team, namespaces=team.spaces, quotas=quotas, limits=limits)
+            _copy_section(
+                Team,
+                team,
+                namespaces=team.spaces,
+                quotas=quotas,
+                limits=limits,
+            )
         )
     return tuple(teams)

@@ -51,7 +51,12 @@ def test_a_count_may_stay_and_may_not_rise() -> None:
 
 
 def test_record_lowers_counts_and_never_raises_one() -> None:
-    table = allow(**{"a.py": {"name": 2}, "gone.py": {"name": 1}})
+    table = allow(
+        **{
+            "a.py": {"name": 2},
+            "gone.py": {"name": 1},
+        }
+    )
     fewer = tomllib.loads(check_style.record({"a.py": "found = 1\n"}, table))
     assert fewer["allowed"] == {"a.py": {"name": 1}}
     more = tomllib.loads(check_style.record({"a.py": "found = 1\nmade = 2\nkept = 3\n"}, table))

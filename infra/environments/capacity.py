@@ -296,7 +296,13 @@ class NodeGroup:
             taints.append(SYSTEM_TAINT)
         if self.capacity is Capacity.SPOT:
             effect = Effect.NO_EXECUTE if self.evict_untolerating else SPOT_TAINT.effect
-            taints.append(Taint(key=SPOT_TAINT.key, value=SPOT_TAINT.value, effect=effect))
+            taints.append(
+                Taint(
+                    key=SPOT_TAINT.key,
+                    value=SPOT_TAINT.value,
+                    effect=effect,
+                )
+            )
         if self.capacity is Capacity.QUEUED:
             taints.append(QUEUED_TAINT)
         if self.gpus_per_node:

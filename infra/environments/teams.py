@@ -135,7 +135,12 @@ def check(
     unique("teams[].namespaces", spaces)
     unique("teams[].runs", team_runs)
     for team in teams:
-        _check_team(team, [run.name for run in runs], groups=groups, budget=budget)
+        _check_team(
+            team,
+            [run.name for run in runs],
+            groups=groups,
+            budget=budget,
+        )
     for accelerator, total in totals.items():
         limit = gpus.get(accelerator, 0)
         require(

@@ -11,7 +11,11 @@ POLICY = "google_monitoring_alert_policy"
 PROMQL = "condition_prometheus_query_language"
 _STRING = re.compile(r'"(?:\\.|[^"\\])*"|\'(?:\\.|[^\'\\])*\'')
 _CALL = re.compile(r"\b([a-z_][a-z0-9_]*)\s*\(")
-_PAIRS = {")": "(", "]": "[", "}": "{"}
+_PAIRS = {
+    ")": "(",
+    "]": "[",
+    "}": "{",
+}
 _NAMES: dict[str, list[str]] = tomllib.loads(Path(__file__).with_name("promql.toml").read_text())
 CALLABLE = frozenset(name for names in _NAMES.values() for name in names)
 """Every name that PromQL allows before a parenthesis."""

@@ -307,4 +307,10 @@ def image_policy(environment: Environment) -> list[Resource]:
             "enforcement_mode": "ENFORCED_BLOCK_AND_AUDIT_LOG",
         },
     }
-    return [Resource(kind="google_binary_authorization_policy", id="images", arguments=arguments)]
+    return [
+        Resource(
+            kind="google_binary_authorization_policy",
+            id="images",
+            arguments=arguments,
+        )
+    ]

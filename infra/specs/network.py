@@ -118,7 +118,13 @@ def _services(environment: Environment) -> list[Resource]:
             # Disabling an API on destroy would affect all users of the project.
             "disable_on_destroy": False,
         }
-        services.append(Resource(kind="google_project_service", id=name, arguments=arguments))
+        services.append(
+            Resource(
+                kind="google_project_service",
+                id=name,
+                arguments=arguments,
+            )
+        )
     return services
 
 

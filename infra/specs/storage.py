@@ -98,7 +98,12 @@ def _lifecycle(purpose: str, version_days: int) -> list[dict[str, object]]:
         }
     ]
     for condition in conditions:
-        rules.append({"action": {"type": "Delete"}, "condition": condition})
+        rules.append(
+            {
+                "action": {"type": "Delete"},
+                "condition": condition,
+            }
+        )
     return rules
 
 

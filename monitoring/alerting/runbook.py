@@ -122,8 +122,20 @@ def commands(body: str) -> list[str]:
 
 def remote_url(root: Path = PATH.parents[2]) -> str:
     """Return the address of this checkout's runbook at its git remote; empty if there is none."""
-    command = ["git", "-C", str(root), "config", "--get", "remote.origin.url"]
-    process = subprocess.run(command, capture_output=True, text=True, check=False)
+    command = [
+        "git",
+        "-C",
+        str(root),
+        "config",
+        "--get",
+        "remote.origin.url",
+    ]
+    process = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     return web_url(process.stdout.strip())
 
 

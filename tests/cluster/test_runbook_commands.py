@@ -63,7 +63,10 @@ def platform_objects(api: Api, world: World, spot: Pool) -> Iterator[None]:
     template = world.pod_template(spot)
     template.setdefault("metadata", {}).setdefault("labels", {})[LABEL_HOLDFAST_JOB] = JOB
     body = {
-        "metadata": {"name": JOB, "labels": {"app.kubernetes.io/name": JOB}},
+        "metadata": {
+            "name": JOB,
+            "labels": {"app.kubernetes.io/name": JOB},
+        },
         "spec": {"template": template, "backoffLimit": 3},
     }
     api.create(world.path("jobs", "/apis/batch/v1"), body)
@@ -81,9 +84,22 @@ def create_server(api: Api, name: str) -> None:
     labels = {"app": name}
     pod = {"containers": [{"name": "main", "image": "registry.example/server:1"}]}
     deployments = "/apis/apps/v1/namespaces/serving/deployments"
-    template = {"metadata": {"labels": labels}, "spec": pod}
-    spec = {"replicas": 0, "selector": {"matchLabels": labels}, "template": template}
-    api.create(deployments, {"metadata": {"name": name}, "spec": spec})
+    template = {
+        "metadata": {"labels": labels},
+        "spec": pod,
+    }
+    spec = {
+        "replicas": 0,
+        "selector": {"matchLabels": labels},
+        "template": template,
+    }
+    api.create(
+        deployments,
+        {
+            "metadata": {"name": name},
+            "spec": spec,
+        },
+    )
     revision = "deployment.kubernetes.io/revision"
     for number in ("1", "2"):
         until(
@@ -96,12 +112,20 @@ def create_server(api: Api, name: str) -> None:
         if number == "1":
             patch = {"spec": {"template": {"metadata": {"annotations": {"rolled": "out"}}}}}
             api.merge(f"{deployments}/{name}", patch)
-    target = {"apiVersion": "apps/v1", "kind": "Deployment", "name": name}
+    target = {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "name": name,
+    }
     api.create(
         "/apis/autoscaling/v2/namespaces/serving/horizontalpodautoscalers",
         {
             "metadata": {"name": name},
-            "spec": {"scaleTargetRef": target, "minReplicas": 1, "maxReplicas": 9},
+            "spec": {
+                "scaleTargetRef": target,
+                "minReplicas": 1,
+                "maxReplicas": 9,
+            },
         },
     )
 
@@ -130,7 +154,11 @@ def test_environments_send_the_same_commands_to_their_clusters() -> None:
 
 @pytest.mark.usefixtures("platform_objects")
 def test_notifications_have_commands_that_run(
-    api: Api, world: World, spot: Pool, shell: dict[str, str], tmp_path: Path
+    api: Api,
+    world: World,
+    spot: Pool,
+    shell: dict[str, str],
+    tmp_path: Path,
 ) -> None:
     node, lost_node = world.add_nodes(spot, 2)
     until("the job's pod runs", lambda: world.pods("Running"))

@@ -22,7 +22,11 @@ from infra.environments.schema import (
 )
 
 EXAMPLE = load("example")
-DELIVERY = Delivery(repository="acme/platform", repository_id="456789", owner_id="123456")
+DELIVERY = Delivery(
+    repository="acme/platform",
+    repository_id="456789",
+    owner_id="123456",
+)
 
 
 def shared_network() -> Environment:

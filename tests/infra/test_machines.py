@@ -69,7 +69,11 @@ def test_check_notes_the_network_that_gangs_get() -> None:
 
 
 def test_a_freeze_keeps_nodes_for_a_training() -> None:
-    freeze = Freeze(name="run-7", starts="2026-12-01T00:00:00Z", ends="2027-01-01T00:00:00Z")
+    freeze = Freeze(
+        name="run-7",
+        starts="2026-12-01T00:00:00Z",
+        ends="2027-01-01T00:00:00Z",
+    )
     environment = replace(EXAMPLE, cluster=replace(EXAMPLE.cluster, freezes=(freeze,)))
     arguments: Any = cluster.resource(environment).arguments
     assert arguments["maintenance_policy"]["maintenance_exclusion"] == [

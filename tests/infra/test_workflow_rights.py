@@ -90,7 +90,12 @@ def make_shared_production() -> Environment:
 ENVIRONMENTS = {
     "production": hardened(),
     "shared VPC": make_shared_production(),
-    "trial": replace(hardened(), production=False, database=None, delivery=DELIVERY),
+    "trial": replace(
+        hardened(),
+        production=False,
+        database=None,
+        delivery=DELIVERY,
+    ),
 }
 
 

@@ -64,7 +64,12 @@ def render(
             for effect in effects.compare(before, platform):
                 said.append(f"{name} {effect}")
             said += rendering.list_removed(platform, out, limits)
-            changed += rendering.render(platform, out, write=not check, small=limits)
+            changed += rendering.render(
+                platform,
+                out,
+                write=not check,
+                small=limits,
+            )
     for line in said:
         typer.echo(line, err=True)
     for path in changed:

@@ -67,7 +67,13 @@ def _queues(context: RenderContext, queue: str, flavors: list[tuple[Body, int]])
         name = f"{team}-{queue}" if team else queue
         namespaces = context.platform.team(team).namespaces if team else JOB_NAMESPACES
         limits = _list_limits(context, team) if team else {}
-        yield _cluster_queue(name, shares, limits, queued=queue == "queued", team=team)
+        yield _cluster_queue(
+            name,
+            shares,
+            limits,
+            queued=queue == "queued",
+            team=team,
+        )
         for namespace in namespaces:
             spec = {"clusterQueue": name}
             yield manifest(KUEUE_API, "LocalQueue", meta(queue, namespace), spec=spec)
@@ -176,7 +182,10 @@ def _cluster_queue(
     for flavor, gpus in flavors:
         quotas = [
             _gpu_quota(flavor, gpus, limits),
-            {"name": "cpu", "nominalQuota": str(gpus * 100)},
+            {
+                "name": "cpu",
+                "nominalQuota": str(gpus * 100),
+            },
             {"name": "memory", "nominalQuota": f"{gpus * 400}Gi"},
             {"name": "ephemeral-storage", "nominalQuota": f"{gpus * 400}Gi"},
         ]
@@ -248,7 +257,10 @@ def _compute_classes(context: RenderContext) -> Iterator[Body]:
                 spot_pools.append(pool)
         if not spot_pools:
             continue
-        flex_start = {"flexStart": _flex(context), "capacityCheckWaitTimeSeconds": 900}
+        flex_start = {
+            "flexStart": _flex(context),
+            "capacityCheckWaitTimeSeconds": 900,
+        }
         priorities = [_priority(pool) | {"spot": True} for pool in spot_pools]
         priorities.append(_priority(spot_pools[0]) | flex_start)
         # Google sells some machines on Spot and as flex-start only; GKE would try for ever.

@@ -163,7 +163,13 @@ def apply_platform(
         if as_json:
             takes = [effect.text for effect in differences if effect.takes]
             gives = [effect.text for effect in differences if not effect.takes]
-            print_json("apply", environment=env, changes=changes, takes=takes, gives=gives)
+            print_json(
+                "apply",
+                environment=env,
+                changes=changes,
+                takes=takes,
+                gives=gives,
+            )
         typer.echo(f"{count} objects would change; nothing was applied", err=True)
         return
     if operators:

@@ -27,7 +27,11 @@ def record(required: tuple[str, ...] = (), /, **properties: Any) -> dict[str, An
 
 
 def sequence(items: dict[str, Any]) -> dict[str, Any]:
-    return {"type": "array", "items": items, "minItems": 1}
+    return {
+        "type": "array",
+        "items": items,
+        "minItems": 1,
+    }
 
 
 # https://docs.cloud.google.com/kubernetes-engine/docs/how-to/expose-custom-metrics-autoscaling
@@ -49,7 +53,12 @@ AUTOSCALING_METRIC = record(("metrics",), metrics=sequence(record(pod=POD_METRIC
 
 
 # https://docs.cloud.google.com/kubernetes-engine/docs/how-to/configure-gateway-resources
-TARGET = record(("group", "kind", "name"), group=STRING, kind=STRING, name=STRING)
+TARGET = record(
+    ("group", "kind", "name"),
+    group=STRING,
+    kind=STRING,
+    name=STRING,
+)
 BACKEND_POLICY = record(
     ("targetRef",),
     default=record(
@@ -61,7 +70,11 @@ BACKEND_POLICY = record(
     ),
     targetRef=TARGET,
 )
-HTTP_CHECK = record(portSpecification=STRING, port=INTEGER, requestPath=STRING)
+HTTP_CHECK = record(
+    portSpecification=STRING,
+    port=INTEGER,
+    requestPath=STRING,
+)
 HEALTH_CHECK = record(
     ("targetRef",),
     default=record(
@@ -96,7 +109,11 @@ def define(
         "subresources": {"status": {}},
         "schema": {"openAPIV3Schema": schema},
     }
-    names = {"plural": plural, "singular": kind.lower(), "kind": kind}
+    names = {
+        "plural": plural,
+        "singular": kind.lower(),
+        "kind": kind,
+    }
     name = f"{plural}.{group}"
     body = {
         "apiVersion": "apiextensions.k8s.io/v1",
@@ -105,7 +122,12 @@ def define(
             "name": name,
             "annotations": {"api-approved.kubernetes.io": "unapproved, for a test"},
         },
-        "spec": {"group": group, "scope": "Namespaced", "names": names, "versions": [entry]},
+        "spec": {
+            "group": group,
+            "scope": "Namespaced",
+            "names": names,
+            "versions": [entry],
+        },
     }
     api.apply(f"{CONDITIONS}/{name}", body)
 

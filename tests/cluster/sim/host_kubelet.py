@@ -165,7 +165,13 @@ class HostKubelet:
         if running.asked_s:
             self.api.delete(pods.path(pod), gracePeriodSeconds=0)
 
-    def _write_status(self, pod: Object, phase: str, running: Running, state: Object) -> None:
+    def _write_status(
+        self,
+        pod: Object,
+        phase: str,
+        running: Running,
+        state: Object,
+    ) -> None:
         container = pod["spec"]["containers"][0]
         status = {
             "name": container["name"],
@@ -237,7 +243,11 @@ def make_handler(kubelet: HostKubelet) -> type[BaseHTTPRequestHandler]:
 
 @contextmanager
 def running_on_host(
-    api: Api, name: str, authority: Authority, pool: Pool, labels: dict[str, str]
+    api: Api,
+    name: str,
+    authority: Authority,
+    pool: Pool,
+    labels: dict[str, str],
 ) -> Generator[HostKubelet]:
     kubelet = HostKubelet(api, name, authority)
     kubelet.start(pool, labels)

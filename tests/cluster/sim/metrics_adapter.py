@@ -19,7 +19,12 @@ from tests.cluster.sim.control_plane import ControlPlane
 
 VERSION = "custom.metrics.k8s.io/v1beta2"
 METRICS = "/apis/autoscaling.gke.io/v1beta1/namespaces/{}/autoscalingmetrics"
-NOT_FOUND = {"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": 404}
+NOT_FOUND = {
+    "kind": "Status",
+    "apiVersion": "v1",
+    "status": "Failure",
+    "code": 404,
+}
 NAME = "gke-metrics"
 NAMESPACE = "kube-system"
 
@@ -68,7 +73,11 @@ class Adapter:
                 pods.append(pod)
         load = self.load.get(selector, 0.0)
         items = [_make_value(pod, metric, load / len(pods)) for pod in pods]
-        listing = {"kind": "MetricValueList", "apiVersion": VERSION, "metadata": {}}
+        listing = {
+            "kind": "MetricValueList",
+            "apiVersion": VERSION,
+            "metadata": {},
+        }
         return 200, listing | {"items": items}
 
     def _find_labels(self, namespace: str, metric: str) -> dict[str, str] | None:
@@ -158,7 +167,11 @@ def _make_objects(port: int) -> list[dict[str, Any]]:
             "groupPriorityMinimum": 100,
             "versionPriority": 100,
             "insecureSkipTLSVerify": True,
-            "service": {"name": NAME, "namespace": NAMESPACE, "port": port},
+            "service": {
+                "name": NAME,
+                "namespace": NAMESPACE,
+                "port": port,
+            },
         },
     }
     return [service, registration]

@@ -49,7 +49,11 @@ TWO_A100 = {
     "accelerator": "nvidia-tesla-a100",
     "gpus_per_node": 2,
 }
-FREEZE = Freeze(name="launch", starts="2026-12-01T00:00:00Z", ends="2027-01-15T00:00:00Z")
+FREEZE = Freeze(
+    name="launch",
+    starts="2026-12-01T00:00:00Z",
+    ends="2027-01-15T00:00:00Z",
+)
 FULL_FREEZES = tuple(
     Freeze(
         name=f"freeze-{number}",
@@ -291,7 +295,12 @@ WRONG: list[tuple[str, str, Make]] = [
         base_replicas=0,
         base_most=1,
     ),
-    *wrong(SERVING, overflow_most=0, inflight_target=0, sample="no"),
+    *wrong(
+        SERVING,
+        overflow_most=0,
+        inflight_target=0,
+        sample="no",
+    ),
     *wrong(
         NET,
         database_cidr="10.40.0.0",

@@ -31,7 +31,11 @@ def make_facts(kind: str, path: str, value: Any, *, as_plan: bool) -> Facts:
         nested = {step: nested}
         if as_plan and step != path.split(".")[0]:
             nested = [nested]
-    resource = PlannedResource(kind=kind, address=f"{kind}.extra", values=nested)
+    resource = PlannedResource(
+        kind=kind,
+        address=f"{kind}.extra",
+        values=nested,
+    )
     return replace(sound(), resources=(resource,))
 
 
@@ -86,7 +90,13 @@ def test_locations_that_do_not_exist_are_found(region: str, zone: str) -> None:
     facts = replace(read_specs(load("example")), environment=environment)
     if zone:
         [cluster, *_] = facts.cluster()
-        moved = replace(cluster, values={**cluster.values, "node_locations": [zone]})
+        moved = replace(
+            cluster,
+            values={
+                **cluster.values,
+                "node_locations": [zone],
+            },
+        )
         facts = replace(facts, resources=(moved,))
     assert find(facts, "locations-exist")
 
@@ -95,7 +105,11 @@ def test_locations_that_do_not_exist_are_found(region: str, zone: str) -> None:
 def test_query_that_does_not_parse_is_found(query: str) -> None:
     values = {"conditions": [{PROMQL: {"query": query}}]}
     kind = "google_monitoring_alert_policy"
-    policy = PlannedResource(kind=kind, address=f"{kind}.extra", values=values)
+    policy = PlannedResource(
+        kind=kind,
+        address=f"{kind}.extra",
+        values=values,
+    )
     facts = replace(sound(), resources=(policy,))
     assert bool(find(facts, "queries-parse")) is (query in REFUSED_QUERIES)
 

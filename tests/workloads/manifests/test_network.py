@@ -109,7 +109,11 @@ def reaches(env: str, source: dict[str, str], target: dict[str, str]) -> bool:
 
 
 def _allows(
-    env: str, direction: str, key: str, pod: dict[str, str], peer_labels: dict[str, str]
+    env: str,
+    direction: str,
+    key: str,
+    pod: dict[str, str],
+    peer_labels: dict[str, str],
 ) -> bool:
     for spec in list_policies(env, contract.NAMESPACE_TRAINING):
         if not _selects(spec["podSelector"], pod):
@@ -208,7 +212,13 @@ HOSTS = (
 )
 
 
-def opens(bodies: list[Body], namespace: str, host: str, address: str, port: int = 443) -> bool:
+def opens(
+    bodies: list[Body],
+    namespace: str,
+    host: str,
+    address: str,
+    port: int = 443,
+) -> bool:
     """Evaluates the policies of a namespace as Dataplane V2 does: what any of them opens is
     open.
     """

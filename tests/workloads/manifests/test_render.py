@@ -180,9 +180,25 @@ def test_render_says_what_an_edit_takes(tmp_path: Path) -> None:
     caps = {**before.auto_provisioning, "nvidia-h100-80gb": 8}
     quotas = {**before.quotas, "nvidia-h100-80gb": 8}
     render(replace(before, auto_provisioning=caps, quotas=quotas), tmp_path, write=True)
-    done = CliRunner().invoke(app, ["render", "example", "--out", str(tmp_path)])
+    done = CliRunner().invoke(
+        app,
+        [
+            "render",
+            "example",
+            "--out",
+            str(tmp_path),
+        ],
+    )
     assert done.exit_code == 0, done.output
     assert "example takes: flex-start of nvidia-h100-80gb: 8 to 0 GPUs" in done.stderr
     assert "example takes: ResourceFlavor/flex-nvidia-h100-80gb" in done.stderr
-    second = CliRunner().invoke(app, ["render", "example", "--out", str(tmp_path)])
+    second = CliRunner().invoke(
+        app,
+        [
+            "render",
+            "example",
+            "--out",
+            str(tmp_path),
+        ],
+    )
     assert "takes" not in second.stderr

@@ -47,7 +47,11 @@ def options(
     version: Annotated[
         bool,
         typer.Option(
-            "--version", "-V", callback=_show_version, is_eager=True, help="Print the version."
+            "--version",
+            "-V",
+            callback=_show_version,
+            is_eager=True,
+            help="Print the version.",
         ),
     ] = False,
 ) -> None:

@@ -248,7 +248,11 @@ def verify_exact(
     steps: Annotated[int, typer.Option(help="Steps of each run.", min=4)] = 12,
     timeout: Annotated[
         int,
-        typer.Option(help="Seconds for all starts together.", min=1, max=86400),
+        typer.Option(
+            help="Seconds for all starts together.",
+            min=1,
+            max=86400,
+        ),
     ] = 1800,
 ) -> None:
     """Train undisturbed, then killed and resumed in several ways, and compare the bits. Exit code

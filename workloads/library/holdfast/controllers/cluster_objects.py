@@ -83,7 +83,11 @@ class Pod:
 
     @property
     def identity(self) -> JobIdentity:
-        return JobIdentity(namespace=self.namespace, job=self.job, index=self.index)
+        return JobIdentity(
+            namespace=self.namespace,
+            job=self.job,
+            index=self.index,
+        )
 
 
 def read_node(body: Mapping[str, Any]) -> Node:

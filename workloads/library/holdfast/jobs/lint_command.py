@@ -53,7 +53,13 @@ def lint(
             allowed="files, folders, - for standard input, or --rule",
             fix="holdfast lint FOLDER",
         )
-    if run.run(paths, platform or (), render_job, as_json=as_json, context=context):
+    if run.run(
+        paths,
+        platform or (),
+        render_job,
+        as_json=as_json,
+        context=context,
+    ):
         raise typer.Exit(EXIT_FINDINGS)
 
 

@@ -144,7 +144,13 @@ def _list_offers(platform: Platform) -> list[Body]:
         "requested_offers": flex_by_request,
         "gpu_offers": gpu,
     }
-    return [{"name": name, "expression": _cel(fact)} for name, fact in facts.items()]
+    return [
+        {
+            "name": name,
+            "expression": _cel(fact),
+        }
+        for name, fact in facts.items()
+    ]
 
 
 def _list_taints(pool: Pool) -> list[dict[str, str]]:
@@ -152,7 +158,13 @@ def _list_taints(pool: Pool) -> list[dict[str, str]]:
     for taint in pool.taints:
         if taint.effect is not Effect.PREFER_NO_SCHEDULE:
             effect = taint.effect.value
-            taints.append({"key": taint.key, "value": taint.value, "effect": effect})
+            taints.append(
+                {
+                    "key": taint.key,
+                    "value": taint.value,
+                    "effect": effect,
+                }
+            )
     return taints
 
 
@@ -256,7 +268,12 @@ def _make_policy(
         is_right = _passes("", rule_id, variable, condition)
         was_right = _passes(_OLD, rule_id, variable, condition)
         expression = f"{is_right} || !({was_right})"
-        validations.append({"expression": expression, "message": _make_message(rule_id)})
+        validations.append(
+            {
+                "expression": expression,
+                "message": _make_message(rule_id),
+            }
+        )
     service_account = f"system:serviceaccount:{NAMESPACE_KUEUE}:"
     is_kueue = f"request.userInfo.username.startsWith({_cel(service_account)})"
     spec = {

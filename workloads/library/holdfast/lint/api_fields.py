@@ -51,7 +51,10 @@ def find_unknown_fields(value: Any, type_name: str, path: Path = ()) -> Iterator
 
 
 def _walk(
-    value: Any, type_name: str, path: Path, ancestors: tuple[tuple[str, str], ...]
+    value: Any,
+    type_name: str,
+    path: Path,
+    ancestors: tuple[tuple[str, str], ...],
 ) -> Iterator[UnknownField]:
     fields = _load()["types"].get(type_name)
     if fields is None or not isinstance(value, dict):
@@ -67,7 +70,10 @@ def _walk(
 
 
 def _walk_field(
-    item: Any, shape: str, path: Path, ancestors: tuple[tuple[str, str], ...]
+    item: Any,
+    shape: str,
+    path: Path,
+    ancestors: tuple[tuple[str, str], ...],
 ) -> Iterator[UnknownField]:
     if shape.startswith("[") and isinstance(item, list):
         for index, entry in enumerate(item):

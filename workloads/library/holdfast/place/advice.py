@@ -260,7 +260,11 @@ def _on_demand(job: Job, world: World, region: str) -> Option:
         finish_h=np.array([hours]),
         late=0.0,
     )
-    option = Option(placement=Placement.ON_DEMAND, policy="on-demand only", region=region)
+    option = Option(
+        placement=Placement.ON_DEMAND,
+        policy="on-demand only",
+        region=region,
+    )
     cases = (case,) * len(world.scenarios(job))
     return add_price(job, world, option, (Capacity.ON_DEMAND,), cases)
 

@@ -21,8 +21,8 @@ from holdfast.place.simulation_arrays import Bools, Floats, Ints, Outcome
 # A death and the redone step; how long survivors pause while a newcomer gets the state.
 SHRINK_H = 2 / 3600
 GROW_H = 3 / 3600
-# The same for a gang whose nodes divide the state again, with ranks that start again: rows shrink and
-# grow of `make bench-peers`, of 512 MB on two busy cores.
+# The same for a gang whose nodes divide the state again, with ranks that start again: rows shrink
+# and grow of `make bench-peers`, of 512 MB on two busy cores.
 SHARDED_SHRINK_H = 6 / 3600
 SHARDED_GROW_H = 4 / 3600
 HOLD_H = 60 / 3600
@@ -260,7 +260,12 @@ def outcomes(
     results: list[Outcome] = []
     for largest, smallest in zip(largest_gang, smallest_gang, strict=True):
         counts = _draw_counts(job, world, largest.waits, smallest.waits, units, fold)
-        outcome = simulate(gang, counts, work_h=job.hours / fold, spot_usd=spot_usd)
+        outcome = simulate(
+            gang,
+            counts,
+            work_h=job.hours / fold,
+            spot_usd=spot_usd,
+        )
         results.append(outcome)
     return results, fold
 

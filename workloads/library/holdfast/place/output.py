@@ -65,7 +65,10 @@ def print_prices(*, as_json: bool) -> None:
 
 def _read_cells(cells: dict[str, str]) -> dict[str, Any]:
     """Return a row for programs: prices are numbers, or null, and inferred ones are listed."""
-    values: dict[str, Any] = {**cells, "gpus": int(cells["gpus"])}
+    values: dict[str, Any] = {
+        **cells,
+        "gpus": int(cells["gpus"]),
+    }
     inferred: list[str] = []
     for capacity in price_table.CAPACITIES:
         text = cells[capacity.value]
@@ -254,7 +257,10 @@ def _flip_body(flip: Flip | None) -> dict[str, Any] | None:
     if flip is None:
         return None
     # JSON has no infinity: null says that it never turns.
-    return {"against": flip.against.value, "churn_per_hour": finite(flip.churn_per_hour)}
+    return {
+        "against": flip.against.value,
+        "churn_per_hour": finite(flip.churn_per_hour),
+    }
 
 
 def _prices_body(job: Job, answer: Answer) -> dict[str, Any]:

@@ -48,7 +48,9 @@ ELASTIC_SETTINGS = {
 }
 
 app = typer.Typer(
-    help="Train the reference model.", no_args_is_help=True, pretty_exceptions_enable=False
+    help="Train the reference model.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
 )
 
 Data = Annotated[Path | None, typer.Option(help="Folder of text; default: Python's own sources.")]

@@ -143,23 +143,41 @@ PRIORITY_PLATFORM = "platform"
 # All are below the system classes at 2,000,000,000.
 PRIORITIES = {
     PRIORITY_SPOT: Priority(
-        value=-5, preempts=False, what="Work on Spot: yields to everything that says nothing"
+        value=-5,
+        preempts=False,
+        what="Work on Spot: yields to everything that says nothing",
     ),
     PRIORITY_FLEX: Priority(
         value=0,
         preempts=False,
         what="Work on flex-start: waits in Google's queue, preempts no other work",
     ),
-    PRIORITY_SERVING: Priority(value=1_000, preempts=True, what="Online serving on demand"),
-    PRIORITY_PLATFORM: Priority(value=10_000, preempts=True, what="Exporter and maintenance"),
+    PRIORITY_SERVING: Priority(
+        value=1_000,
+        preempts=True,
+        what="Online serving on demand",
+    ),
+    PRIORITY_PLATFORM: Priority(
+        value=10_000,
+        preempts=True,
+        what="Exporter and maintenance",
+    ),
 }
 
 # `priority` of a job file -> its WorkloadPriorityClass. A normal job has none, and then the value
 # of its pods: -5 or 0. The distances are larger than the mover's boosts.
 PRIORITY_NORMAL = "normal"
 JOB_PRIORITIES = {
-    "low": Priority(value=-20, preempts=False, what="Starts after the other jobs of its team"),
-    "high": Priority(value=20, preempts=True, what="Starts before the other jobs of its team"),
+    "low": Priority(
+        value=-20,
+        preempts=False,
+        what="Starts after the other jobs of its team",
+    ),
+    "high": Priority(
+        value=20,
+        preempts=True,
+        what="Starts before the other jobs of its team",
+    ),
 }
 
 

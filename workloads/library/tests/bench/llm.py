@@ -84,7 +84,10 @@ def main() -> None:
         sections = {
             "disturbed": lambda: {
                 "disturbed": run_disturbed(
-                    folder, load, streams=part(STREAMS), disruptions=part(DISRUPTIONS)
+                    folder,
+                    load,
+                    streams=part(STREAMS),
+                    disruptions=part(DISRUPTIONS),
                 )
             },
             "throughput": lambda: {

@@ -105,8 +105,20 @@ def measure(
         home.mkdir()
         # The emulator would keep objects in memory, which the gangs need.
         options = ("-dir", str(home / "bucket"))
-        with bucket(home, "peers", *options, GOGC="20", GOMEMLIMIT="1GiB") as (env, passed):
-            bench = Bench(folder=home, nodes=nodes, mib=node_mib, env=env, passed=passed)
+        with bucket(
+            home,
+            "peers",
+            *options,
+            GOGC="20",
+            GOMEMLIMIT="1GiB",
+        ) as (env, passed):
+            bench = Bench(
+                folder=home,
+                nodes=nodes,
+                mib=node_mib,
+                env=env,
+                passed=passed,
+            )
             work(bench)
         shown = resizes if name == "resizes" else losses.get(name, cost)
         print(f"{name}: {json.dumps(shown)}", file=sys.stderr, flush=True)

@@ -56,7 +56,13 @@ def test_trained_parameter_outside_the_state_is_refused() -> None:
     optimizer = torch.optim.Adam([*model.parameters(), outside])
     with pytest.raises(InputError, match="no entry of the state holds"):
         direct.start({"model": model, "optimizer": optimizer})
-    direct.start({"model": model, "optimizer": optimizer, "outside": outside})
+    direct.start(
+        {
+            "model": model,
+            "optimizer": optimizer,
+            "outside": outside,
+        }
+    )
 
 
 class Tied(nn.Module):

@@ -49,7 +49,14 @@ def read(
     folder: Path,
     run: str,
 ) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-I", "-c", PROGRAM, reader, reader.with_name("out.npz")]
+    command = [
+        sys.executable,
+        "-I",
+        "-c",
+        PROGRAM,
+        reader,
+        reader.with_name("out.npz"),
+    ]
     return subprocess.run(
         [*map(str, command), str(folder), run],
         check=False,

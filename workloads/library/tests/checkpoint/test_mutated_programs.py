@@ -40,7 +40,11 @@ class WithGlobalState(torch.optim.SGD):
         super().step()
         count = self.state["global"].get("count", 0) + 1
         mean = torch.full((2,), float(count), dtype=torch.float64)
-        self.state["global"] = {"count": count, "mean": mean, "mode": "warm"}
+        self.state["global"] = {
+            "count": count,
+            "mean": mean,
+            "mode": "warm",
+        }
         for group in self.param_groups:
             for parameter in group["params"]:
                 self.state[parameter]["note"] = f"seen {count} times"

@@ -43,7 +43,12 @@ def groups(*names: str) -> Order:
         parameter_groups: list[dict[str, Any]] = []
         for group in names:
             parameters = [model.get_parameter(name) for name in group]
-            parameter_groups.append({"params": parameters, "lr": rates.get(group, 0.2)})
+            parameter_groups.append(
+                {
+                    "params": parameters,
+                    "lr": rates.get(group, 0.2),
+                }
+            )
         return parameter_groups
 
     return make_groups

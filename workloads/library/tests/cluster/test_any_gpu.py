@@ -22,7 +22,11 @@ EXAMPLE = load("example")
 
 
 def render() -> list[Object]:
-    job = own(name="either", gpus="any of 1xl4, 1xa100", command=("sleep", "9999"))
+    job = own(
+        name="either",
+        gpus="any of 1xl4, 1xa100",
+        command=("sleep", "9999"),
+    )
     placed = any_gpu.place(job, EXAMPLE, prices.load())
     assert placed.gpu_choice is not None and placed.gpu_choice.name == "any-1xl4-1xa100"
     return manifests.bodies(job, RenderContext(EXAMPLE), placed)

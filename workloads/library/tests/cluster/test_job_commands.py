@@ -51,7 +51,12 @@ class Terminal:
     """Runs `holdfast` with the kubeconfig and the namespace of a test."""
 
     def __init__(self, kubeconfig: Path, namespace: str, capfd: pytest.CaptureFixture[str]) -> None:
-        self.options = ["--namespace", namespace, "--kubeconfig", str(kubeconfig)]
+        self.options = [
+            "--namespace",
+            namespace,
+            "--kubeconfig",
+            str(kubeconfig),
+        ]
         self.capfd = capfd
 
     def run(self, *words: str, code: int = 0) -> str:
@@ -81,8 +86,22 @@ def terminal(cluster: OwnManager, world: World, capfd: pytest.CaptureFixture[str
 def trainer(world: World, pool: Pool, checkpoints: Path, steps: int) -> Object:
     """The pod of the reference trainer, which saves so rarely that only a stop makes it save."""
     command = [sys.executable, "-m", "holdfast", "train", "run"]
-    command += ["--checkpoints", str(checkpoints), "--run", "kept-run", "--ranks", "1"]
-    command += ["--steps", str(steps), "--every", "1000000", "--device", "cpu"]
+    command += [
+        "--checkpoints",
+        str(checkpoints),
+        "--run",
+        "kept-run",
+        "--ranks",
+        "1",
+    ]
+    command += [
+        "--steps",
+        str(steps),
+        "--every",
+        "1000000",
+        "--device",
+        "cpu",
+    ]
     command += ["--window", str(WINDOW_S)]
     variables = {
         "PATH": os.environ["PATH"],
@@ -138,7 +157,13 @@ def test_a_queued_job_saves_when_it_is_stopped_and_resumes_from_there(
 ) -> None:
     queues.lend(world, spot, 1)
     template = trainer(world, spot, tmp_path / "checkpoints", 1_000_000)
-    create(world, "kept-run-1a2b3c4d", template, queue=queues.QUEUE, suspend=True)
+    create(
+        world,
+        "kept-run-1a2b3c4d",
+        template,
+        queue=queues.QUEUE,
+        suspend=True,
+    )
     until("it trains", lambda: events(kubelet, "window"))
     assert not events(kubelet, "commit")
 
@@ -183,7 +208,12 @@ def test_a_log_shows_each_attempt_and_a_job_that_never_started_has_none(
     script = "echo first words; while [ ! -e $0 ]; do sleep 0.1; done; echo last words; exit 3"
     template = world.pod_template(spot)
     template["spec"]["containers"][0] |= {
-        "command": ["/bin/sh", "-c", script, str(gate)],
+        "command": [
+            "/bin/sh",
+            "-c",
+            script,
+            str(gate),
+        ],
         "env": [],
     }
     create(world, "later", template | {}, suspend=True)
@@ -229,9 +259,21 @@ def test_a_shell_runs_a_command_in_a_pod(world: World, spot: Pool, terminal: Ter
     world.wait_running(1)
 
     def run(script: str, typed: bytes = b"") -> tuple[int, bytes, bytes]:
-        words = [sys.executable, "-m", "holdfast", "shell", "held", *terminal.options]
+        words = [
+            sys.executable,
+            "-m",
+            "holdfast",
+            "shell",
+            "held",
+            *terminal.options,
+        ]
         words += ["--", "sh", "-c", script]
-        done = subprocess.run(words, input=typed, capture_output=True, check=False)
+        done = subprocess.run(
+            words,
+            input=typed,
+            capture_output=True,
+            check=False,
+        )
         return done.returncode, done.stdout, done.stderr
 
     assert run("echo hello; echo oops >&2") == (0, b"hello\n", b"oops\n")
@@ -245,8 +287,22 @@ def test_a_shell_on_a_terminal_is_interactive(world: World, spot: Pool, terminal
     world.add_nodes(spot, 1)
     world.wait_running(1)
     leader, follower = pty.openpty()
-    words = [sys.executable, "-m", "holdfast", "shell", "held", "--index", "0", *terminal.options]
-    process = subprocess.Popen(words, stdin=follower, stdout=follower, stderr=follower)
+    words = [
+        sys.executable,
+        "-m",
+        "holdfast",
+        "shell",
+        "held",
+        "--index",
+        "0",
+        *terminal.options,
+    ]
+    process = subprocess.Popen(
+        words,
+        stdin=follower,
+        stdout=follower,
+        stderr=follower,
+    )
     os.close(follower)
     os.write(leader, b"echo $((6 * 7))\n")
     shown = b""
@@ -261,7 +317,11 @@ def test_a_shell_on_a_terminal_is_interactive(world: World, spot: Pool, terminal
 
 
 def test_stop_without_the_right_changes_nothing(
-    world: World, spot: Pool, cluster: OwnManager, api: Api, capfd: pytest.CaptureFixture[str]
+    world: World,
+    spot: Pool,
+    cluster: OwnManager,
+    api: Api,
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
     assert cluster.host
     create(world, "theirs", waiting(world.pod_template(spot)))
@@ -282,8 +342,16 @@ def test_stop_without_the_right_changes_nothing(
 
 def reader_rights(name: str) -> list[Object]:
     """A person who may read all jobs, and change none."""
-    rule = {"apiGroups": ["*"], "resources": ["*"], "verbs": ["get", "list"]}
-    subject = {"kind": "ServiceAccount", "name": "default", "namespace": "default"}
+    rule = {
+        "apiGroups": ["*"],
+        "resources": ["*"],
+        "verbs": ["get", "list"],
+    }
+    subject = {
+        "kind": "ServiceAccount",
+        "name": "default",
+        "namespace": "default",
+    }
     group = "rbac.authorization.k8s.io"
     return [
         {
@@ -296,7 +364,11 @@ def reader_rights(name: str) -> list[Object]:
             "apiVersion": f"{group}/v1",
             "kind": "ClusterRoleBinding",
             "metadata": {"name": name},
-            "roleRef": {"kind": "ClusterRole", "name": name, "apiGroup": group},
+            "roleRef": {
+                "kind": "ClusterRole",
+                "name": name,
+                "apiGroup": group,
+            },
             "subjects": [subject],
         },
     ]

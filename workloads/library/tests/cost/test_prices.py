@@ -57,7 +57,12 @@ def test_each_note_explains_a_disorder_of_the_table(table: Table) -> None:
     assert {(note.accelerator, note.region) for note in table.notes} == disorders
 
 
-def change_price(table: Table, capacity: Capacity, usd: float, accelerator: str = "") -> Table:
+def change_price(
+    table: Table,
+    capacity: Capacity,
+    usd: float,
+    accelerator: str = "",
+) -> Table:
     """Changes the price of each part, or of one GPU only."""
     skus = []
     for sku in table.skus:

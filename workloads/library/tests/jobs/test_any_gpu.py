@@ -118,7 +118,13 @@ def test_a_receipt_prices_the_machine_that_came() -> None:
         ({"speeds": {"h100": 1.0}}, "speeds"),
         ({"speeds": {"l4": 0}}, "speeds"),
         ({"speeds": {"l4": "fast"}}, "speeds"),
-        ({"gpus": "1xl4", "speeds": {"l4": 1.0}}, "speeds"),
+        (
+            {
+                "gpus": "1xl4",
+                "speeds": {"l4": 1.0},
+            },
+            "speeds",
+        ),
     ],
 )
 def test_impossible_choices_are_refused(fields: dict[str, Any], problem: str) -> None:

@@ -45,15 +45,25 @@ def make_pod(name: str, index: int, created: str, **status: Object) -> Object:
             "annotations": {"batch.kubernetes.io/job-completion-index": str(index)},
         },
         "spec": {"containers": [{"name": "sidecar"}, {"name": "main"}]},
-        "status": {"phase": "Running", "containerStatuses": [{"name": "main"} | status]},
+        "status": {
+            "phase": "Running",
+            "containerStatuses": [{"name": "main"} | status],
+        },
     }
 
 
 def make_job(*pods: Object, **workload: object) -> JobSnapshot:
     body = {
         "kind": "Job",
-        "metadata": {"name": "my-run-1a2b3c4d", "namespace": "training", "uid": "u"},
-        "spec": {"parallelism": 2, "template": {"spec": {"containers": []}}},
+        "metadata": {
+            "name": "my-run-1a2b3c4d",
+            "namespace": "training",
+            "uid": "u",
+        },
+        "spec": {
+            "parallelism": 2,
+            "template": {"spec": {"containers": []}},
+        },
     }
     spec = {"spec": workload} if workload else None
     return JobSnapshot(body=body, pods=[*pods], workload=spec)
@@ -118,7 +128,16 @@ def test_a_job_that_waits_in_its_queue_is_not_stopped() -> None:
 def test_only_commits_after_the_call_are_reported() -> None:
     saves = Saves(since_s=100.0)
     for t, step in ((99.0, 10), (104.0, 12)):
-        saves.read(json.dumps({"event": "commit", "t": t, "step": step, "job": "my-run"}))
+        saves.read(
+            json.dumps(
+                {
+                    "event": "commit",
+                    "t": t,
+                    "step": step,
+                    "job": "my-run",
+                }
+            )
+        )
     saves.read("epoch 3: loss 0.1")
     saves.read('{"event": broken')
     lines = describe(make_job(), saves, had_pods=True)
@@ -127,7 +146,16 @@ def test_only_commits_after_the_call_are_reported() -> None:
 
 def test_a_stop_without_a_commit_says_what_is_lost() -> None:
     saves = Saves(since_s=100.0)
-    saves.read(json.dumps({"event": "exit", "t": 104.0, "step": 12, "job": "my-run"}))
+    saves.read(
+        json.dumps(
+            {
+                "event": "exit",
+                "t": 104.0,
+                "step": 12,
+                "job": "my-run",
+            }
+        )
+    )
     first, _ = describe(make_job(), saves, had_pods=True)
     assert first.startswith("no checkpoint was committed after the call, of 12 that were done")
     silent, _ = describe(make_job(), Saves(since_s=0.0), had_pods=True)

@@ -65,8 +65,8 @@ def test_a_cache_that_no_disk_holds_is_refused() -> None:
     job = own(**DATA, cache="400Gi")
     with pytest.raises(InputError, match="cache 400Gi"):
         placement.place(job, load("example"), PRICES)
-    assert "cache 400Gi" in offers.warn_of_disk(job, load("example"))
-    assert not offers.warn_of_disk(replace(job, cache="400Gi memory"), load("example"))
+    assert "cache 400Gi" in offers.describe_unknown_disk(job, load("example"))
+    assert not offers.describe_unknown_disk(replace(job, cache="400Gi memory"), load("example"))
 
 
 @pytest.mark.parametrize("fields", [{"cache": "1Gi"}, {"data": "gs://b1x", "cache": "big"}])
@@ -80,10 +80,19 @@ def test_each_run_has_its_own_folder_for_results() -> None:
     assert get_variable(render(own()), "HOLDFAST_OUTPUT") == f"{root}/my-run/output"
     own_bucket = own(output="gs://results/team/", capacity="spot")
     assert get_variable(render(own_bucket), "HOLDFAST_OUTPUT") == "gs://results/team/my-run"
-    points = own(output="gs://results", sweep={"A": [1, 2]}, capacity="spot")
+    points = own(
+        output="gs://results",
+        sweep={"A": [1, 2]},
+        capacity="spot",
+    )
     variable = get_variable(render(points), "HOLDFAST_OUTPUT")
     assert variable == "gs://results/my-run-$(HOLDFAST_POINT)"
-    batch = own(predictor="a:b", data="gs://bucket/x", command=(), capacity="spot")
+    batch = own(
+        predictor="a:b",
+        data="gs://bucket/x",
+        command=(),
+        capacity="spot",
+    )
     assert get_variable(render(batch), "HOLDFAST_OUTPUT") is None
 
 

@@ -29,7 +29,10 @@ def make_pod(
     *, deleted_s: float | None = None, started_s: float = 3600, **changes: Object
 ) -> Object:
     """A pod of a Job that has run for `started_s`; `deleted_s`: since when its window is over."""
-    container = {"name": "main", "state": {"running": {"startedAt": ago(started_s)}}}
+    container = {
+        "name": "main",
+        "state": {"running": {"startedAt": ago(started_s)}},
+    }
     meta = {
         "name": "my-run-0-x2x4x",
         "namespace": "training",
@@ -43,7 +46,10 @@ def make_pod(
         meta["deletionGracePeriodSeconds"] = 15
     body = {
         "metadata": meta,
-        "spec": {"nodeName": "spot-a-1", "containers": [{"name": "main"}]},
+        "spec": {
+            "nodeName": "spot-a-1",
+            "containers": [{"name": "main"}],
+        },
         "status": {
             "phase": "Running",
             "startTime": ago(started_s + 10),
@@ -65,19 +71,34 @@ def make_node(ready: str = "True", since_s: float = DAY_S, **spec: object) -> Ob
         "lastTransitionTime": ago(since_s),
     }
     return {
-        "metadata": {"name": "spot-a-1", "labels": {"pool": "spot"}},
+        "metadata": {
+            "name": "spot-a-1",
+            "labels": {"pool": "spot"},
+        },
         "spec": spec,
-        "status": {"conditions": [condition], "allocatable": {"nvidia.com/gpu": "1"}},
+        "status": {
+            "conditions": [condition],
+            "allocatable": {"nvidia.com/gpu": "1"},
+        },
     }
 
 
 def make_crashed(ended_s: float) -> Object:
     """A failed pod that its Job has replaced."""
-    end = {"exitCode": 1, "reason": "Error", "finishedAt": ago(ended_s)}
+    end = {
+        "exitCode": 1,
+        "reason": "Error",
+        "finishedAt": ago(ended_s),
+    }
     pod = make_pod(
         status={
             "phase": "Failed",
-            "containerStatuses": [{"name": "main", "state": {"terminated": end}}],
+            "containerStatuses": [
+                {
+                    "name": "main",
+                    "state": {"terminated": end},
+                }
+            ],
         }
     )
     pod["metadata"] |= {
@@ -97,7 +118,10 @@ def make_pending(message: str, **spec: Object) -> Object:
         "message": message,
     }
     pod = make_pod(spec={"nodeName": None} | spec)
-    pod["status"] = {"phase": "Pending", "conditions": [condition]}
+    pod["status"] = {
+        "phase": "Pending",
+        "conditions": [condition],
+    }
     return pod
 
 
@@ -109,7 +133,11 @@ def make_workload(active: bool = True, *conditions: Object, **status: Object) ->
             "uid": "workload",
             "creationTimestamp": ago(7200),
         },
-        "spec": {"queueName": "spot", "active": active, "priority": 0},
+        "spec": {
+            "queueName": "spot",
+            "active": active,
+            "priority": 0,
+        },
         "status": {"conditions": [*conditions]} | status,
     }
 
@@ -145,11 +173,37 @@ GAVE_UP = make_condition(
     "DeactivatedDueToRequeuingLimitExceeded",
     "The workload is deactivated due to exceeding the maximum number of re-queuing retries",
 )
-EVICTIONS = {"evictions": [{"reason": "Preempted", "underlyingCause": "", "count": 1}]}
-STOPS = {"evictions": [{"reason": "Deactivated", "underlyingCause": "", "count": 2}]}
+EVICTIONS = {
+    "evictions": [
+        {
+            "reason": "Preempted",
+            "underlyingCause": "",
+            "count": 1,
+        }
+    ]
+}
+STOPS = {
+    "evictions": [
+        {
+            "reason": "Deactivated",
+            "underlyingCause": "",
+            "count": 2,
+        }
+    ]
+}
 QUEUES = {
-    "local_queues": [{"metadata": {"name": "spot"}, "spec": {"clusterQueue": "spot"}}],
-    "cluster_queues": [{"metadata": {"name": "spot"}, "spec": {}}],
+    "local_queues": [
+        {
+            "metadata": {"name": "spot"},
+            "spec": {"clusterQueue": "spot"},
+        }
+    ],
+    "cluster_queues": [
+        {
+            "metadata": {"name": "spot"},
+            "spec": {},
+        }
+    ],
 }
 DOTTED = (
     "0/5 nodes are available: 1 node(s) had untolerated taint {cloud.google.com/gke-spot: true}, 4"
@@ -166,8 +220,15 @@ FULL = (
 def make_event(reason: str, message: str) -> Object:
     """An event of GKE's autoscaler about the pod."""
     return {
-        "metadata": {"namespace": "training", "creationTimestamp": ago(60)},
-        "involvedObject": {"kind": "Pod", "name": "my-run-0-x2x4x", "uid": "pod-0"},
+        "metadata": {
+            "namespace": "training",
+            "creationTimestamp": ago(60),
+        },
+        "involvedObject": {
+            "kind": "Pod",
+            "name": "my-run-0-x2x4x",
+            "uid": "pod-0",
+        },
         "reason": reason,
         "message": message,
         "lastTimestamp": ago(60),
@@ -179,9 +240,19 @@ def make_jobset(pods: list[Object]) -> JobSnapshot:
     template = {"spec": {"template": {"spec": {"containers": []}}}}
     body = {
         "kind": "JobSet",
-        "metadata": {"name": "my-run", "namespace": "training", "uid": "job"},
+        "metadata": {
+            "name": "my-run",
+            "namespace": "training",
+            "uid": "job",
+        },
         "spec": {
-            "replicatedJobs": [{"name": "workers", "replicas": 1, "template": template}],
+            "replicatedJobs": [
+                {
+                    "name": "workers",
+                    "replicas": 1,
+                    "template": template,
+                }
+            ],
             "failurePolicy": {"maxRestarts": 3},
         },
         "status": {"restarts": 2, "restartsCountTowardsMax": 2},
@@ -192,7 +263,11 @@ def make_jobset(pods: list[Object]) -> JobSnapshot:
 def make_job(pods: list[Object], workload: Object | None = None) -> JobSnapshot:
     body = {
         "kind": "Job",
-        "metadata": {"name": "my-run", "namespace": "training", "uid": "job"},
+        "metadata": {
+            "name": "my-run",
+            "namespace": "training",
+            "uid": "job",
+        },
         "spec": {
             "parallelism": 1,
             "completions": 1,
@@ -247,7 +322,10 @@ ROWS = {
             [
                 make_pod(
                     deleted_s=900,
-                    metadata={"finalizers": ["acme.dev/backup"], "deletionTimestamp": ago(900)},
+                    metadata={
+                        "finalizers": ["acme.dev/backup"],
+                        "deletionTimestamp": ago(900),
+                    },
                 )
             ]
         ),
@@ -301,7 +379,17 @@ ROWS = {
     ),
     "a taint that the pod does not tolerate": Row(
         job=lambda: make_job([make_pending(FULL, nodeSelector={"pool": "spot"})]),
-        nodes=[make_node(taints=[{"key": "team", "value": "other", "effect": "NoSchedule"}])],
+        nodes=[
+            make_node(
+                taints=[
+                    {
+                        "key": "team",
+                        "value": "other",
+                        "effect": "NoSchedule",
+                    }
+                ]
+            )
+        ],
         reason="taint",
         blocker=".*1 nodes have the taint team=other:NoSchedule",
         action="tolerate the taint, or select another pool.*",

@@ -146,7 +146,15 @@ NODES = {
             "leave it out",
         ),
         ({"sharded": True}, "sharded", "nodes: 2"),
-        ({"nodes": "4..8", "sharded": True, "copies": 0}, "copies", "nodes: 8"),
+        (
+            {
+                "nodes": "4..8",
+                "sharded": True,
+                "copies": 0,
+            },
+            "copies",
+            "nodes: 8",
+        ),
         (
             {
                 "nodes": 4,
@@ -316,6 +324,12 @@ def test_only_one_document_with_each_key_once_is_a_job(
 ) -> None:
     path = tmp_path / "job.yaml"
     path.write_text(text)
-    words = ["submit", str(path), "--dry-run", "--platform", str(platform_file("example"))]
+    words = [
+        "submit",
+        str(path),
+        "--dry-run",
+        "--platform",
+        str(platform_file("example")),
+    ]
     with pytest.raises(InputError, match=problem):
         CliRunner().invoke(app, words, catch_exceptions=False)

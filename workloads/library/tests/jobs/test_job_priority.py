@@ -18,11 +18,31 @@ LABEL = "kueue.x-k8s.io/priority-class"
     "fields",
     [
         {"capacity": "spot"},
-        {"nodes": 2, "gpus": "1xa100", "capacity": "spot"},
-        {"nodes": 2, "gpus": "1xa100", "capacity": "queued"},
-        {"nodes": "2..3", "gpus": "1xa100", "capacity": "spot"},
-        {"nodes": 2, "sharded": True, "gpus": "1xa100", "capacity": "spot"},
-        {"sweep": {"A": [1, 2]}, "capacity": "spot"},
+        {
+            "nodes": 2,
+            "gpus": "1xa100",
+            "capacity": "spot",
+        },
+        {
+            "nodes": 2,
+            "gpus": "1xa100",
+            "capacity": "queued",
+        },
+        {
+            "nodes": "2..3",
+            "gpus": "1xa100",
+            "capacity": "spot",
+        },
+        {
+            "nodes": 2,
+            "sharded": True,
+            "gpus": "1xa100",
+            "capacity": "spot",
+        },
+        {
+            "sweep": {"A": [1, 2]},
+            "capacity": "spot",
+        },
     ],
 )
 def test_a_priority_orders_the_job_and_leaves_its_pods_as_they_are(fields: dict[str, Any]) -> None:

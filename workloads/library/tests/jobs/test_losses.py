@@ -388,8 +388,18 @@ def test_explain_warns_a_day_before_a_job_is_stopped(kind: str) -> None:
         status = {"startTime": START}
     else:
         spec = {"replicatedJobs": [{"template": {"spec": spec}}]}
-        pods = [{"metadata": {"name": "p"}, "status": {"startTime": START, "phase": "Running"}}]
-    body = {"kind": kind, "metadata": {"name": "j"}, "spec": spec, "status": status}
+        pods = [
+            {
+                "metadata": {"name": "p"},
+                "status": {"startTime": START, "phase": "Running"},
+            }
+        ]
+    body = {
+        "kind": kind,
+        "metadata": {"name": "j"},
+        "spec": spec,
+        "status": status,
+    }
     job = JobSnapshot(body=body, pods=pods)
     start_s = when(START)
     assert describe_coming_end(job, start_s + 375 * 3600) == ""

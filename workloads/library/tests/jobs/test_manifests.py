@@ -168,7 +168,11 @@ def test_a_batch_fills_its_queue_before_a_worker_looks_into_it() -> None:
     assert bodies[-1]["spec"]["parallelism"] == 3 and bodies[-1]["metadata"]["namespace"] == "batch"
 
 
-BATCH: dict[str, Any] = {"predictor": "mine:predict", "data": "gs://bucket/a", "command": ()}
+BATCH: dict[str, Any] = {
+    "predictor": "mine:predict",
+    "data": "gs://bucket/a",
+    "command": (),
+}
 
 
 def test_a_batch_queues_on_its_lane() -> None:
@@ -244,9 +248,33 @@ def test_a_lane_that_nothing_makes_is_refused() -> None:
             "flex-start",
         ),
         ({"gpus": "none", "capacity": "flex-start"}, "without GPUs", "on-demand"),
-        ({"gpus": "none", "capacity": "spot", "cpus": 64}, "holds a pod", "Spot group"),
-        ({"gpus": "1xl4", "capacity": "spot", "scratch": "500Gi"}, "has 49 GiB", "flex-start"),
-        ({"gpus": "1xl4", "capacity": "spot", "scratch": "48Gi"}, "takes 50 GiB", "flex-start"),
+        (
+            {
+                "gpus": "none",
+                "capacity": "spot",
+                "cpus": 64,
+            },
+            "holds a pod",
+            "Spot group",
+        ),
+        (
+            {
+                "gpus": "1xl4",
+                "capacity": "spot",
+                "scratch": "500Gi",
+            },
+            "has 49 GiB",
+            "flex-start",
+        ),
+        (
+            {
+                "gpus": "1xl4",
+                "capacity": "spot",
+                "scratch": "48Gi",
+            },
+            "takes 50 GiB",
+            "flex-start",
+        ),
         (
             {
                 "gpus": "1xa100",
@@ -364,7 +392,11 @@ def test_elastic_gang_has_service_budget_and_the_price_at_full_size() -> None:
 
 
 def test_sharded_gang_with_a_range_goes_on_with_fewer_nodes() -> None:
-    fields: dict[str, Any] = {"gpus": "1xa100", "nodes": "2..4", "sharded": True}
+    fields: dict[str, Any] = {
+        "gpus": "1xa100",
+        "nodes": "2..4",
+        "sharded": True,
+    }
     bodies = render(own(**fields, command=("python", "mine.py")))
     assert bodies[2]["spec"]["minAvailable"] == 2
     main = get_pod_spec(bodies)["containers"][0]

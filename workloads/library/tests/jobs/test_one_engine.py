@@ -51,12 +51,25 @@ def draw_job(random: Random, name: str) -> dict[str, Any]:
     nodes = random.choice(all_nodes)
     hours = round(math.exp(random.uniform(0, math.log(600))), 2)
     kind = random.choice(("sharded", "batch", "deadline", "deadline", "fixed", "plain"))
-    fields: dict[str, Any] = {"name": name, "image": "trainer", "command": ("python", "train.py")}
-    fields |= {"gpus": gpus, "nodes": nodes, "hours": hours}
+    fields: dict[str, Any] = {
+        "name": name,
+        "image": "trainer",
+        "command": ("python", "train.py"),
+    }
+    fields |= {
+        "gpus": gpus,
+        "nodes": nodes,
+        "hours": hours,
+    }
     if kind == "sharded" and nodes == 2:
         return fields | {"sharded": True}
     if kind == "batch":
-        batch = {"nodes": 4, "data": "gs://bucket/prompts", "predictor": "gpt", "command": ()}
+        batch = {
+            "nodes": 4,
+            "data": "gs://bucket/prompts",
+            "predictor": "gpt",
+            "command": (),
+        }
         return fields | batch | {"image": "batch", "gpus": "1xl4"}
     if isinstance(nodes, int):
         if kind == "deadline":
@@ -78,7 +91,10 @@ def list_jobs(env: str) -> list[dict[str, Any]]:
 
 
 def check(
-    answer: dict[str, Any], purchase: dict[str, Any], job: dict[str, Any], platform: Platform
+    answer: dict[str, Any],
+    purchase: dict[str, Any],
+    job: dict[str, Any],
+    platform: Platform,
 ) -> None:
     """Compares the answer of `place` with what is bought, and with the object that is sent."""
     choice = answer["chosen"]

@@ -56,7 +56,10 @@ def run_pod(prepared: Prepared, folder: Path) -> str:
     if prepared.upload:
         (archives / prepared.upload.url.rpartition("/")[2]).write_bytes(prepared.upload.data)
     pod = get_pod_spec(prepared.bodies)
-    places = {"/run/holdfast-source": str(archives), "/source": str(folder / "source")}
+    places = {
+        "/run/holdfast-source": str(archives),
+        "/source": str(folder / "source"),
+    }
     (folder / "source").mkdir()
     output = ""
     for container in [*pod.get("initContainers", ()), *pod["containers"]]:
@@ -119,11 +122,31 @@ def test_an_edit_makes_another_job_that_resumes_the_run(code: Path) -> None:
 def test_gangs_batches_and_sweeps_take_it_too(code: Path, tmp_path: Path) -> None:
     for number, fields in enumerate(
         (
-            {"nodes": 2, "gpus": "1xa100", "capacity": "spot"},
-            {"nodes": "2..3", "gpus": "1xa100", "capacity": "spot"},
-            {"nodes": 2, "sharded": True, "gpus": "1xa100", "capacity": "spot"},
-            {"predictor": "pkg.model:predict", "data": "gs://bucket/x", "capacity": "spot"},
-            {"sweep": {"A": [1, 2]}, "capacity": "spot"},
+            {
+                "nodes": 2,
+                "gpus": "1xa100",
+                "capacity": "spot",
+            },
+            {
+                "nodes": "2..3",
+                "gpus": "1xa100",
+                "capacity": "spot",
+            },
+            {
+                "nodes": 2,
+                "sharded": True,
+                "gpus": "1xa100",
+                "capacity": "spot",
+            },
+            {
+                "predictor": "pkg.model:predict",
+                "data": "gs://bucket/x",
+                "capacity": "spot",
+            },
+            {
+                "sweep": {"A": [1, 2]},
+                "capacity": "spot",
+            },
             {"gpus": "none"},
         )
     ):
@@ -190,8 +213,22 @@ def test_new_job_writes_the_folder_as_seen_from_its_file(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     words = ["new-job", "my-run", "--image", IMAGE, "--gpus", "1xl4", "--source", code.name]
-    words += ["--out", "jobs/my-run.yaml", "--platform", str(file("example"))]
-    done = CliRunner().invoke(app, [*words, "--", "python", "train.py"], catch_exceptions=False)
+    words += [
+        "--out",
+        "jobs/my-run.yaml",
+        "--platform",
+        str(file("example")),
+    ]
+    done = CliRunner().invoke(
+        app,
+        [
+            *words,
+            "--",
+            "python",
+            "train.py",
+        ],
+        catch_exceptions=False,
+    )
     assert "source: 3 files" in done.stderr
     path = tmp_path / "jobs/my-run.yaml"
     document = YAML(typ="safe").load(path.read_text())

@@ -18,7 +18,10 @@ from tests.platforms import load, with_images
 from workloads.library.tests.jobs.test_job_file import own
 from workloads.library.tests.jobs.test_manifests import get_pod_spec, render
 
-LISTS = {"LR": [0.001, 3e-4, "1e-2"], "SEED": [1, 2]}
+LISTS = {
+    "LR": [0.001, 3e-4, "1e-2"],
+    "SEED": [1, 2],
+}
 SHOW = (
     "import json, os, sys; print(json.dumps([sys.argv[1:], os.environ['LR'], os.environ['SEED'],"
     " os.environ['HOLDFAST_RUN']]))"
@@ -52,7 +55,11 @@ def start_point(bodies: list[dict[str, Any]], point: int, folder: Path) -> list[
         command.append(str(stored) if word == "/run/holdfast-sweep/points.json" else word)
     assert command[0] == "python"
     shown = subprocess.run(
-        [sys.executable, *command[1:]], env=env, check=True, capture_output=True, text=True
+        [sys.executable, *command[1:]],
+        env=env,
+        check=True,
+        capture_output=True,
+        text=True,
     )
     return json.loads(shown.stdout.splitlines()[-1])
 
@@ -60,7 +67,12 @@ def start_point(bodies: list[dict[str, Any]], point: int, folder: Path) -> list[
 def test_each_rendered_pod_starts_its_own_point(tmp_path: Path) -> None:
     bodies = render(search())
     shown = [start_point(bodies, point, tmp_path) for point in range(6)]
-    assert shown[0] == [["--lr=0.001", "1", "/tmp"], "0.001", "1", "my-run-0"]
+    assert shown[0] == [
+        ["--lr=0.001", "1", "/tmp"],
+        "0.001",
+        "1",
+        "my-run-0",
+    ]
     assert [row[1] for row in shown] == ["0.001", "0.001", "0.0003", "0.0003", "1e-2", "1e-2"]
     assert [row[3] for row in shown] == [f"my-run-{point}" for point in range(6)]
 
@@ -94,7 +106,16 @@ def test_values_reach_the_process_as_they_are(tmp_path: Path) -> None:
 def test_table_is_immutable_and_named_by_its_content() -> None:
     first, second, other = (
         next(body for body in render(job) if body["kind"] == "ConfigMap")
-        for job in (search(), search(restarts=9), search(sweep={"LR": [1], "SEED": [1]}))
+        for job in (
+            search(),
+            search(restarts=9),
+            search(
+                sweep={
+                    "LR": [1],
+                    "SEED": [1],
+                }
+            ),
+        )
     )
     assert first["immutable"] and first == second
     assert first["metadata"]["name"] != other["metadata"]["name"]
@@ -108,7 +129,13 @@ def test_table_is_immutable_and_named_by_its_content() -> None:
         ({"LR": []}, "LR: []"),
         ({"LR": "0.1,0.2"}, "LR: '0.1,0.2'"),
         ({"LR": 0.1}, "LR: 0.1"),
-        ({"A": list(range(100)), "B": list(range(100))}, "10,000 points"),
+        (
+            {
+                "A": list(range(100)),
+                "B": list(range(100)),
+            },
+            "10,000 points",
+        ),
         ({name: list(range(1000)) for name in "ABCDEFGH"}, "points"),
         (tuple({"A": number} for number in range(1001)), "1,001 points"),
         ({"A": [1, 1]}, "A=1 twice"),
@@ -139,12 +166,22 @@ def test_points_need_prefixes_where_runs_are_listed() -> None:
         name=name,
         environment="prod",
         image="trainer",
-        sweep={"SEED": list(range(count)), "LR": [1]},
+        sweep={
+            "SEED": list(range(count)),
+            "LR": [1],
+        },
     )
     platform = with_images("prod", "trainer")
     assert prepared_job.prepare(job, platform).bodies
     for other in (
-        search(name=name, environment="prod", sweep={"SEED": list(range(count + 1)), "LR": [1]}),
+        search(
+            name=name,
+            environment="prod",
+            sweep={
+                "SEED": list(range(count + 1)),
+                "LR": [1],
+            },
+        ),
         search(environment="prod"),
     ):
         with pytest.raises(InputError, match="no prefix") as error:

@@ -14,8 +14,18 @@ from workloads.library.tests.jobs.api_server import EXAMPLE, serving
 
 pytestmark = pytest.mark.process
 TEAMS = (
-    Team(name="vision", namespaces=("vision", "vision-dev"), runs=(), members="vision@acme.ai"),
-    Team(name="speech", namespaces=("speech",), runs=(), members="speech@acme.ai"),
+    Team(
+        name="vision",
+        namespaces=("vision", "vision-dev"),
+        runs=(),
+        members="vision@acme.ai",
+    ),
+    Team(
+        name="speech",
+        namespaces=("speech",),
+        runs=(),
+        members="speech@acme.ai",
+    ),
 )
 PLATFORM = replace(EXAMPLE, teams=(*EXAMPLE.teams, *TEAMS))
 MEMBER_OF = ("vision", "vision-dev")
@@ -60,7 +70,12 @@ def end(kubeconfig: Path, *words: str) -> int:
 def test_member_sees_jobs_of_own_namespaces(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with serving(LISTS, tmp_path, platform=PLATFORM, member_of=MEMBER_OF) as kubeconfig:
+    with serving(
+        LISTS,
+        tmp_path,
+        platform=PLATFORM,
+        member_of=MEMBER_OF,
+    ) as kubeconfig:
         assert end(kubeconfig, "list", "--json") == 0
         rows = json.loads(capsys.readouterr().out)["jobs"]
         assert [row["name"] for row in rows] == ["segment", "probe"]
@@ -69,7 +84,12 @@ def test_member_sees_jobs_of_own_namespaces(
 def test_member_explains_own_job_without_namespace(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with serving(LISTS, tmp_path, platform=PLATFORM, member_of=MEMBER_OF) as kubeconfig:
+    with serving(
+        LISTS,
+        tmp_path,
+        platform=PLATFORM,
+        member_of=MEMBER_OF,
+    ) as kubeconfig:
         assert end(kubeconfig, "explain", "probe", "--json") == 0
         assert json.loads(capsys.readouterr().out)["namespace"] == "vision-dev"
         assert end(kubeconfig, "explain", "probe", "--follow") == 0
@@ -79,7 +99,12 @@ def test_member_explains_own_job_without_namespace(
 def test_member_does_not_find_job_of_another_team(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with serving(LISTS, tmp_path, platform=PLATFORM, member_of=MEMBER_OF) as kubeconfig:
+    with serving(
+        LISTS,
+        tmp_path,
+        platform=PLATFORM,
+        member_of=MEMBER_OF,
+    ) as kubeconfig:
         assert end(kubeconfig, "explain", "whisper") == 2
         assert "segment" in capsys.readouterr().err
         for words in (["stop", "whisper", "--yes"], ["resume", "whisper"], ["logs", "whisper"]):

@@ -48,7 +48,10 @@ def make_table() -> dict[str, Any]:
     for file in sorted(UPSTREAM.glob("*.yaml")):
         for api_version, schema in _list_schemas(file.read_text()):
             kinds[api_version] = _add_schema(types, api_version, schema)
-    return {"kinds": dict(sorted(kinds.items())), "types": dict(sorted(types.items()))}
+    return {
+        "kinds": dict(sorted(kinds.items())),
+        "types": dict(sorted(types.items())),
+    }
 
 
 def format_table() -> str:

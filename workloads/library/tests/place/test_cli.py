@@ -310,7 +310,13 @@ def test_sharded_gang_that_shrinks_costs_what_an_elastic_one_does(
         ("fixed", 8, True),
     ):
         body = place_json(
-            *write_question(tmp_path, gpus=gpus, hours=100.0, nodes=nodes, sharded=sharded),
+            *write_question(
+                tmp_path,
+                gpus=gpus,
+                hours=100.0,
+                nodes=nodes,
+                sharded=sharded,
+            ),
             "--anywhere",
             REGION,
         )

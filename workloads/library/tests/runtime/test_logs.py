@@ -144,7 +144,13 @@ def test_a_script_says_how_it_stopped_and_how_it_ended(tmp_path: Path) -> None:
 
     def start(steps: int) -> subprocess.Popen[str]:
         return subprocess.Popen(
-            [sys.executable, "-c", LOOP, str(tmp_path / "store"), str(steps)],
+            [
+                sys.executable,
+                "-c",
+                LOOP,
+                str(tmp_path / "store"),
+                str(steps),
+            ],
             env=variables,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

@@ -97,7 +97,12 @@ def _list_children(mark: str, content: Json) -> list[Json]:
     if mark == "$wrapped" and isinstance(content, list) and len(content) == 5:
         type_name, settings, size, stride, pairs = content
         if isinstance(type_name, str) and isinstance(pairs, list):
-            return [settings, size, stride, *_list_items(pairs)]
+            return [
+                settings,
+                size,
+                stride,
+                *_list_items(pairs),
+            ]
     if mark == "$default" and _is_pair(content):
         factory, pairs = content
         if factory in FACTORIES and isinstance(pairs, list):

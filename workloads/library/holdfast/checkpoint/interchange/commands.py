@@ -104,7 +104,11 @@ def export_checkpoint(
             else:
                 names = _name_tensors(selected)
                 size = WRITERS[form](out, reader, opened, names)
-            return Exported(step=candidate, tensors=len(names), bytes=size)
+            return Exported(
+                step=candidate,
+                tensors=len(names),
+                bytes=size,
+            )
         except Damaged as error:
             reasons.append(f"step {candidate}: {error}")
     raise InputError(

@@ -35,7 +35,15 @@ def copy_checkpoint(
     for manifest in opened.manifests:
         # A copy has shards of its own, and can outlive the run that it comes from.
         shards = tuple(replace(shard, sha256="") for shard in manifest.shards)
-        copies.append(replace(manifest, run=run, step=step, attempt=attempt, shards=shards))
+        copies.append(
+            replace(
+                manifest,
+                run=run,
+                step=step,
+                attempt=attempt,
+                shards=shards,
+            )
+        )
     for manifest, copied in zip(opened.manifests, copies, strict=True):
         for index, shard in enumerate(manifest.shards):
             data = read_shard(source, manifest, index)

@@ -179,10 +179,18 @@ class ForeignStorage:
     def stat(self, name: str) -> Stat:
         if name in self._objects:
             size = len(self._objects[name])
-            return Stat(name=name, bytes=size, modified=float(self.commit.created))
+            return Stat(
+                name=name,
+                bytes=size,
+                modified=float(self.commit.created),
+            )
         for index, shard in enumerate(self.manifest.shards):
             if self.manifest.shard_name(index) == name:
-                return Stat(name=name, bytes=shard.bytes, modified=float(self.commit.created))
+                return Stat(
+                    name=name,
+                    bytes=shard.bytes,
+                    modified=float(self.commit.created),
+                )
         raise NotFound(name)
 
     def put(

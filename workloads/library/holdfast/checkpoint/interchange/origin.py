@@ -87,7 +87,12 @@ def begin_from(
     `place` is what `Origin.open` returned.
     """
     storage, run, step = place
-    restored = restore_from(storage, run=run, only_step=step, is_partial=True)
+    restored = restore_from(
+        storage,
+        run=run,
+        only_step=step,
+        is_partial=True,
+    )
     return replace(
         restored,
         skipped=[],

@@ -65,7 +65,10 @@ def write_hugging_face(
             total += _write_file(folder / file_name, reader, opened, keys, names)
             for key in keys:
                 weight_map[names[key]] = file_name
-        index = {"metadata": {"total_size": total}, "weight_map": weight_map}
+        index = {
+            "metadata": {"total_size": total},
+            "weight_map": weight_map,
+        }
         path = folder / "model.safetensors.index.json"
         path.write_text(json.dumps(index, indent=2, sort_keys=True) + "\n")
     return total
@@ -120,7 +123,11 @@ def _write_file(
     keys: list[str],
     names: Mapping[str, str],
 ) -> int:
-    notes = {"format": "pt", "run": opened.commit.run, "step": str(opened.commit.step)}
+    notes = {
+        "format": "pt",
+        "run": opened.commit.run,
+        "step": str(opened.commit.step),
+    }
     header: dict[str, object] = {"__metadata__": notes}
     offset = 0
     for key in keys:

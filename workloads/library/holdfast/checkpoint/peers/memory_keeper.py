@@ -134,7 +134,11 @@ class Keeper:
         )
         self.port: int = self._listener.getsockname()[1]
         self._free_connections = threading.BoundedSemaphore(MOST_CONNECTIONS)
-        threading.Thread(target=self._accept, name="keeper", daemon=True).start()
+        threading.Thread(
+            target=self._accept,
+            name="keeper",
+            daemon=True,
+        ).start()
 
     @property
     def uploader_count(self) -> int:

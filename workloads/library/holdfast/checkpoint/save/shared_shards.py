@@ -46,7 +46,11 @@ class SharedShards:
             self._changing.add(index)
             self._newest.pop(index, None)
             return None
-        shard = Shard(bytes=len(data), crc32c=checksum, sha256=hashlib.sha256(data).hexdigest())
+        shard = Shard(
+            bytes=len(data),
+            crc32c=checksum,
+            sha256=hashlib.sha256(data).hexdigest(),
+        )
         name = object_names.common_object(run, shard.sha256)
         if not self._is_stored(name, shard):
             put_object(self._storage, name, data, checksum)

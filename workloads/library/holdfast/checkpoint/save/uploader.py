@@ -266,7 +266,11 @@ class Uploader:
                 self._receive()
             self.connection.close()
             self._start()
-        save = InFlight(step=job.manifest.step, memory=job.memory, started_at=started_at)
+        save = InFlight(
+            step=job.manifest.step,
+            memory=job.memory,
+            started_at=started_at,
+        )
         if job.upload:
             self._in_flight[job.save] = save
         if job.copy:

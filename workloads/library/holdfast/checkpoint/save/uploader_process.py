@@ -61,7 +61,11 @@ class Mailbox:
         self._abandoned: set[int] = set()
         self._orphaned_at = math.inf
         """Time at which the trainer ended."""
-        threading.Thread(target=self._read, name="mailbox", daemon=True).start()
+        threading.Thread(
+            target=self._read,
+            name="mailbox",
+            daemon=True,
+        ).start()
 
     def _read(self) -> None:
         with suppress(OSError), self._connection.makefile("rb") as lines:

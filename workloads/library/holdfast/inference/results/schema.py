@@ -43,7 +43,13 @@ def migrations() -> list[Migration]:
     files: list[Migration] = []
     for path in sorted(FOLDER.glob("*.sql")):
         version = int(path.name.partition("_")[0])
-        files.append(Migration(version=version, name=path.name, sql=path.read_text()))
+        files.append(
+            Migration(
+                version=version,
+                name=path.name,
+                sql=path.read_text(),
+            )
+        )
     return files
 
 

@@ -358,7 +358,12 @@ class CarriedStream:
         since = self._lost_at
         if since is None:
             if self._loop.time() > self._until_s:
-                raise Refused(503, "no server is ready", retry_after_s=1.0, reason="no_server")
+                raise Refused(
+                    503,
+                    "no server is ready",
+                    retry_after_s=1.0,
+                    reason="no_server",
+                )
         elif self._loop.time() - since > self._settings.hold_s:
             raise StreamEnded("no_server", "no server is ready")
 
@@ -421,6 +426,11 @@ class CarriedStream:
         """Ends a stream with an error event, and another request with an error status."""
         self._metrics.ended.labels(end.cause).inc()
         if not self._client.has_started:
-            raise Refused(503, end.message, retry_after_s=1.0, reason=end.cause)
+            raise Refused(
+                503,
+                end.message,
+                retry_after_s=1.0,
+                reason=end.cause,
+            )
         error: dict[str, Any] = make_error(end.message, SERVER_ERROR)
         await self._client.finish(encode(error) + b"data: [DONE]\n\n")

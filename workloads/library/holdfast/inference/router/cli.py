@@ -26,7 +26,11 @@ SETTINGS = {
 }
 """The settings of `serve router --set`, which RouterSettings describes."""
 
-app = typer.Typer(help="Route text streams.", epilog=EXIT_CODES_HELP, no_args_is_help=True)
+app = typer.Typer(
+    help="Route text streams.",
+    epilog=EXIT_CODES_HELP,
+    no_args_is_help=True,
+)
 
 
 @app.command(

@@ -39,14 +39,32 @@ class Client:
             if name == "content-type" and value.startswith("text/event-stream"):
                 self.is_event_stream = True
             pairs.append((name.encode("latin-1"), value.encode("latin-1", "replace")))
-        await self._put({"type": "http.response.start", "status": status, "headers": pairs})
+        await self._put(
+            {
+                "type": "http.response.start",
+                "status": status,
+                "headers": pairs,
+            }
+        )
 
     async def write(self, data: bytes) -> None:
         """Sends data; it waits while the client reads more slowly than its server writes."""
-        await self._put({"type": "http.response.body", "body": data, "more_body": True})
+        await self._put(
+            {
+                "type": "http.response.body",
+                "body": data,
+                "more_body": True,
+            }
+        )
 
     async def finish(self, data: bytes = b"") -> None:
-        await self._put({"type": "http.response.body", "body": data, "more_body": False})
+        await self._put(
+            {
+                "type": "http.response.body",
+                "body": data,
+                "more_body": False,
+            }
+        )
 
     async def _put(self, message: Message) -> None:
         if self.is_gone:

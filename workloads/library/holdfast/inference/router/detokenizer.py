@@ -23,7 +23,12 @@ Texts = Callable[[Sequence[int]], Awaitable[str]]
 
 async def detokenize(address: Address, model: object, ids: Sequence[int]) -> str:
     """Returns the text of tokens. Raises EngineLost."""
-    body = json.dumps({"model": model, "tokens": list(ids)}).encode()
+    body = json.dumps(
+        {
+            "model": model,
+            "tokens": list(ids),
+        }
+    ).encode()
     headers = {"content-type": "application/json"}
     request = make_request("POST", _PATH, str(address), body, headers)
     status, content = await ask(address.host, address.port, request, timeout_s=_TIMEOUT_S)
@@ -66,7 +71,13 @@ async def split_piece(texts: Texts, piece: Piece, context: Sequence[int]) -> lis
             # A part of a character has no text until its end arrives.
             text = former if whole.endswith(REPLACEMENT) else whole[start:]
             logprobs = piece.logprobs[position - 1 : position]
-            parts.append(Piece(ids=[token], text=text[len(former) :], logprobs=logprobs))
+            parts.append(
+                Piece(
+                    ids=[token],
+                    text=text[len(former) :],
+                    logprobs=logprobs,
+                )
+            )
     except EngineLost:
         return [piece]
     if text != piece.text:

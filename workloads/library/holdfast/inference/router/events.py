@@ -77,7 +77,14 @@ def encode(document: Mapping[str, Any]) -> bytes:
 def make_error(message: str, code: int) -> dict[str, Any]:
     """Makes the error object of the OpenAI protocol."""
     kind = "server_error" if code >= SERVER_ERROR else "invalid_request_error"
-    return {"error": {"message": message, "type": kind, "param": None, "code": code}}
+    return {
+        "error": {
+            "message": message,
+            "type": kind,
+            "param": None,
+            "code": code,
+        }
+    }
 
 
 def read_piece(document: Mapping[str, Any]) -> Piece | None:
@@ -126,7 +133,12 @@ def split_logprobs(logprobs: Mapping[str, Any] | None) -> list[dict[str, Any]]:
         strict=True,
     )
     return [
-        {"token": token, "logprob": logprob, "top": top, "offset": offset}
+        {
+            "token": token,
+            "logprob": logprob,
+            "top": top,
+            "offset": offset,
+        }
         for token, logprob, top, offset in columns
     ]
 

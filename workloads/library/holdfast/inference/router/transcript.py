@@ -228,7 +228,11 @@ class Transcript:
 
     def _document(self, choices: list[Any], *, is_event: bool) -> dict[str, Any]:
         kind = _OBJECTS[self._generation.is_chat, is_event]
-        return {**self._base, "object": kind, "choices": choices}
+        return {
+            **self._base,
+            "object": kind,
+            "choices": choices,
+        }
 
     def _convert(self, piece: Piece) -> Piece:
         """Returns the piece with the log probabilities of the client's protocol and text."""
@@ -313,4 +317,9 @@ def _join(pieces: Sequence[Piece]) -> Piece:
         for name, value in piece.extras.items():
             former = extras.get(name)
             extras[name] = former + value if isinstance(former, str | list) else value
-    return Piece(ids=ids, text="".join(texts), logprobs=logprobs, extras=extras)
+    return Piece(
+        ids=ids,
+        text="".join(texts),
+        logprobs=logprobs,
+        extras=extras,
+    )

@@ -21,7 +21,11 @@ SETTINGS = {
 }
 """The settings of `serve run --set`, which ServerSettings describes."""
 
-app = typer.Typer(help="Answer requests online.", epilog=EXIT_CODES_HELP, no_args_is_help=True)
+app = typer.Typer(
+    help="Answer requests online.",
+    epilog=EXIT_CODES_HELP,
+    no_args_is_help=True,
+)
 app.add_typer(router)
 
 
@@ -104,11 +108,19 @@ def sidecar(
     ] = "",
     port: Annotated[
         int,
-        typer.Option(help="Port of the readiness probe.", max=65_535, min=0),
+        typer.Option(
+            help="Port of the readiness probe.",
+            max=65_535,
+            min=0,
+        ),
     ] = SIDECAR_PORT,
     hook_port: Annotated[
         int,
-        typer.Option(help="Port of the preStop hook.", max=65_535, min=0),
+        typer.Option(
+            help="Port of the preStop hook.",
+            max=65_535,
+            min=0,
+        ),
     ] = HOOK_PORT,
 ) -> None:
     """Add readiness and a preStop hook to a server that stops at once on SIGTERM.
@@ -150,7 +162,9 @@ def endpoints(
     health_port: Annotated[
         int,
         typer.Option(
-            min=0, max=65_535, help="Port of the pods' readiness check; 0: the port for requests."
+            min=0,
+            max=65_535,
+            help="Port of the pods' readiness check; 0: the port for requests.",
         ),
     ] = 0,
 ) -> None:

@@ -32,7 +32,12 @@ def main() -> None:
     )
     defaults = EngineSettings()
     parser.add_argument("--host", default="0.0.0.0", help="address to listen on")
-    parser.add_argument("--port", type=int, default=8000, help="port; 0 takes a free one")
+    parser.add_argument(
+        "--port",
+        type=int,
+        default=8000,
+        help="port; 0 takes a free one",
+    )
     parser.add_argument("--served-model-name", default=defaults.model)
     parser.add_argument(
         "--tokens-per-second",
@@ -41,7 +46,10 @@ def main() -> None:
         help="of each stream; 0: as fast as possible",
     )
     parser.add_argument(
-        "--prefill", type=float, default=defaults.prefill_s, help="seconds to the first token"
+        "--prefill",
+        type=float,
+        default=defaults.prefill_s,
+        help="seconds to the first token",
     )
     parser.add_argument(
         "--pair-every",
@@ -85,7 +93,11 @@ async def _serve(
         with contextlib.suppress(RuntimeError):
             loop.call_soon_threadsafe(notice.set)
 
-    threading.Thread(target=wait_for_notice, name="notice", daemon=True).start()
+    threading.Thread(
+        target=wait_for_notice,
+        name="notice",
+        daemon=True,
+    ).start()
     forward_warnings()
     config = uvicorn.Config(
         app,

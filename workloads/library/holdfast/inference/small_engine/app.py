@@ -87,8 +87,19 @@ class App:
             await client.start(200, [("content-type", "text/plain; version=0.0.4")])
             await client.finish(self._metrics().encode())
         elif path == "/v1/models":
-            card = {"id": self._settings.model, "object": "model", "created": 0}
-            await _send_json(client, 200, {"object": "list", "data": [card]})
+            card = {
+                "id": self._settings.model,
+                "object": "model",
+                "created": 0,
+            }
+            await _send_json(
+                client,
+                200,
+                {
+                    "object": "list",
+                    "data": [card],
+                },
+            )
         elif path in ("/tokenize", "/detokenize") and request.method == "POST":
             body = json.loads(await request.body())
             if path == "/detokenize":
@@ -298,7 +309,12 @@ class Job:
 
     def _head_event(self) -> dict[str, Any]:
         delta = {"role": "assistant", "content": ""}
-        choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": None}
+        choice = {
+            "index": 0,
+            "delta": delta,
+            "logprobs": None,
+            "finish_reason": None,
+        }
         document = self._document([choice])
         if self._wants_ids:
             document["prompt_token_ids"] = self.prompt
@@ -356,7 +372,11 @@ class Job:
         kind = "text_completion"
         if self._is_chat:
             kind = "chat.completion.chunk" if self._is_streamed else "chat.completion"
-        return {**self._base, "object": kind, "choices": choices}
+        return {
+            **self._base,
+            "object": kind,
+            "choices": choices,
+        }
 
     def _usage(self) -> dict[str, int]:
         return {
@@ -373,7 +393,11 @@ def _make_chat_entry(entry: Mapping[str, Any], top: int) -> dict[str, Any]:
 
 
 def _token_entry(token: str, logprob: float) -> dict[str, Any]:
-    return {"token": token, "logprob": logprob, "bytes": list(token.encode("utf-8", "replace"))}
+    return {
+        "token": token,
+        "logprob": logprob,
+        "bytes": list(token.encode("utf-8", "replace")),
+    }
 
 
 async def _send_json(client: Client, status: int, document: Mapping[str, Any]) -> None:

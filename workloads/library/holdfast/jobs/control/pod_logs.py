@@ -80,7 +80,9 @@ def show(
 
 
 def read(api: Api, source: Source, **query: object) -> Iterator[str]:
-    """Yield the lines of a log by parameters of the API; none if the pod is gone or its container has not started."""
+    """Yield the lines of a log by parameters of the API; none if the pod is gone or its container
+    has not started.
+    """
     try:
         yield from api.lines(
             source.path,
@@ -162,8 +164,10 @@ def _no_log(platform: Platform, job: JobSnapshot, selection: Selection) -> Input
         )
     return InputError(
         "no pod of the job has started yet",
-        got=f"{job.name}{', suspended,' if job.suspended else ''} with {len(job.pods)} of {job.size}"
-        " pods, none of which has run",
+        got=(
+            f"{job.name}{', suspended,' if job.suspended else ''} with {len(job.pods)} of"
+            f" {job.size} pods, none of which has run"
+        ),
         allowed="a job with a pod that has run",
         fix=f"holdfast explain {job.name}",
     )

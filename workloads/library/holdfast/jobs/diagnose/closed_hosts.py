@@ -66,6 +66,14 @@ def _read_texts(api: Api, job: JobSnapshot) -> Iterator[tuple[Object, str]]:
         meta = pod["metadata"]
         path = f"/api/v1/namespaces/{meta['namespace']}/pods/{meta['name']}/log"
         try:
-            yield pod, api.text(path, container=MAIN, tailLines=TAIL_LINES, limitBytes=MAX_BYTES)
+            yield (
+                pod,
+                api.text(
+                    path,
+                    container=MAIN,
+                    tailLines=TAIL_LINES,
+                    limitBytes=MAX_BYTES,
+                ),
+            )
         except ApiError:
             continue  # a pod of another program, or a node that is gone

@@ -74,7 +74,12 @@ def _require_spot(job: OwnJob) -> None:
     )
 
 
-def _find_choice(job: OwnJob, gpus: tuple[int, str], platform: Platform, prices: Table) -> _Choice:
+def _find_choice(
+    job: OwnJob,
+    gpus: tuple[int, str],
+    platform: Platform,
+    prices: Table,
+) -> _Choice:
     count, accelerator = gpus
     offers: list[Offer] = []
     for offer in list_fitting(platform, accelerator, count, 1):

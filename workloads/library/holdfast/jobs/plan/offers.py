@@ -118,7 +118,10 @@ def _list_auto_provisioning(platform: Platform) -> Iterator[Offer]:
 
 
 def _list_flex_pools(
-    platform: Platform, accelerator: str, capacity: Capacity, gpus: int
+    platform: Platform,
+    accelerator: str,
+    capacity: Capacity,
+    gpus: int,
 ) -> tuple[Pool, ...]:
     """Return the pools of flex-start groups whose nodes have at least that many GPUs."""
     pools: list[Pool] = []
@@ -130,7 +133,10 @@ def _list_flex_pools(
 
 
 def _smallest_machines(
-    platform: Platform, accelerator: str, capacity: Capacity, lent_gpus: int
+    platform: Platform,
+    accelerator: str,
+    capacity: Capacity,
+    lent_gpus: int,
 ) -> list[MachineType]:
     """Return the smallest machine of each number of GPUs that is sold on this capacity."""
     by_gpus: dict[int, list[MachineType]] = {}

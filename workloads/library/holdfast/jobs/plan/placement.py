@@ -112,7 +112,12 @@ class _Case:
     """The offers that the job may take, the cheapest capacity first."""
 
 
-def place(job: OwnJob, platform: Platform, prices: Table, beliefs: Beliefs | None = None) -> Placed:
+def place(
+    job: OwnJob,
+    platform: Platform,
+    prices: Table,
+    beliefs: Beliefs | None = None,
+) -> Placed:
     """Choose the machine of a job.
 
     Raises InputError if the environment has no such GPUs, or not with this capacity, or if the job

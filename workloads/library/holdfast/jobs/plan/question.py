@@ -25,7 +25,12 @@ from holdfast.support.values import between, finite
 MAX_GPUS = 1024
 
 
-def place(job: OwnJob, platform: Platform, prices: Table, beliefs: Beliefs) -> Placed:
+def place(
+    job: OwnJob,
+    platform: Platform,
+    prices: Table,
+    beliefs: Beliefs,
+) -> Placed:
     """Place the job of a file. Raises InputError if it is a job of another platform."""
     if job.environment != platform.name:
         raise InputError(
@@ -38,7 +43,10 @@ def place(job: OwnJob, platform: Platform, prices: Table, beliefs: Beliefs) -> P
 
 
 def place_wish(
-    wish: Wish, platform: Platform, prices: Table, beliefs: Beliefs
+    wish: Wish,
+    platform: Platform,
+    prices: Table,
+    beliefs: Beliefs,
 ) -> tuple[OwnJob, Placed]:
     """Return the job that answers a question, and its place.
 
@@ -73,7 +81,11 @@ def make_body(job: OwnJob, placed: Placed) -> dict[str, Any]:
     choice = describe_choice(job, placed)
     decision = placed.decision
     if decision is None:
-        return {"schema": output.SCHEMA, "chosen": choice, "reason": placed.reason}
+        return {
+            "schema": output.SCHEMA,
+            "chosen": choice,
+            "reason": placed.reason,
+        }
     body = output.make_body(decision.question, decision.answer)
     body["chosen"] |= choice
     return body
@@ -148,7 +160,12 @@ def _list_sizes(accelerator: str, gpus: int, platform: Platform) -> list[int]:
 
 
 def print_placed(
-    job: OwnJob, placed: Placed, platform: Platform, *, is_question: bool, as_json: bool
+    job: OwnJob,
+    placed: Placed,
+    platform: Platform,
+    *,
+    is_question: bool,
+    as_json: bool,
 ) -> None:
     """Print where a job is placed on a platform.
 
@@ -172,7 +189,12 @@ def _print_place(job: OwnJob, placed: Placed, platform: Platform) -> None:
     if decision is None:
         print(f"{offer.capacity.value}: {placed.reason}\n{sentence}")
         return
-    output.print_answer(decision.question, decision.answer, as_json=False, sentence=sentence)
+    output.print_answer(
+        decision.question,
+        decision.answer,
+        as_json=False,
+        sentence=sentence,
+    )
 
 
 def _format_new_job(job: OwnJob) -> str:

@@ -19,7 +19,13 @@ def immutable(prefix: str, namespace: str, key: str, data: bytes) -> Body:
     digest = hashlib.sha256(data).hexdigest()[:DIGEST_LENGTH]
     metadata = meta(f"{prefix}-{digest}", namespace, labels={LABEL_NAME: prefix})
     encoded = base64.b64encode(data).decode()
-    return manifest("v1", "ConfigMap", metadata, immutable=True, binaryData={key: encoded})
+    return manifest(
+        "v1",
+        "ConfigMap",
+        metadata,
+        immutable=True,
+        binaryData={key: encoded},
+    )
 
 
 def volume(name: str, body: Body) -> client.V1Volume:

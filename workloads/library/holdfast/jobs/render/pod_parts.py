@@ -50,13 +50,30 @@ def add_start(job: OwnJob, work: PodSettings) -> PodSettings:
         return work
     # torchrun's agent would end with 1, and each eviction of a node count as its crash.
     if job.sharded:
-        options = ["--sharded", "--copies", str(job.copies), "--wait", f"{job.wait_s:.0f}"]
+        options = [
+            "--sharded",
+            "--copies",
+            str(job.copies),
+            "--wait",
+            f"{job.wait_s:.0f}",
+        ]
         if job.elastic:
             options += ["--min-nodes", str(job.min_nodes)]
-        command = [*RANKS, str(_processes(job)), *options, "--", *work.command]
+        command = [
+            *RANKS,
+            str(_processes(job)),
+            *options,
+            "--",
+            *work.command,
+        ]
         work = replace(work, command=command)
     elif job.elastic and _processes(job) > 1:
-        command = [*RANKS, str(_processes(job)), "--", *work.command]
+        command = [
+            *RANKS,
+            str(_processes(job)),
+            "--",
+            *work.command,
+        ]
         work = replace(work, command=command)
     ranks = ("NODE_RANK", "PET_NODE_RANK") if job.gang else ()
     from_pod = work.from_pod | {name: annotation(ANNOTATION_INDEX) for name in ranks}
@@ -64,7 +81,16 @@ def add_start(job: OwnJob, work: PodSettings) -> PodSettings:
     if job.on_notice == OnNotice.DRAIN:
         return replace(work, pre_stop=DRAIN_HOOK)
     if job.on_notice == OnNotice.WRAP:
-        return replace(work, command=["/bin/sh", "-c", WRAPPER, "wrap", *work.command])
+        return replace(
+            work,
+            command=[
+                "/bin/sh",
+                "-c",
+                WRAPPER,
+                "wrap",
+                *work.command,
+            ],
+        )
     return work
 
 
@@ -75,10 +101,16 @@ def _torchrun(job: OwnJob) -> dict[str, str]:
     the launcher: a single process that found them would wait for peers.
     """
     nodes = job.pods if job.gang or job.sharded else 1
-    sizes = {"NNODES": str(nodes), "NPROC_PER_NODE": str(_processes(job))}
+    sizes = {
+        "NNODES": str(nodes),
+        "NPROC_PER_NODE": str(_processes(job)),
+    }
     head: dict[str, str] = {}
     if job.gang:
-        head = {"MASTER_ADDR": HEAD, "MASTER_PORT": str(RENDEZVOUS_PORT)}
+        head = {
+            "MASTER_ADDR": HEAD,
+            "MASTER_PORT": str(RENDEZVOUS_PORT),
+        }
     return sizes | _with_prefix(sizes) | head | _with_prefix(head)
 
 
@@ -194,7 +226,9 @@ def _dataset(job: OwnJob) -> client.V1Volume:
     if job.cache:
         attributes = data.add_cache(attributes, job.cache_mib)
     source = client.V1CSIVolumeSource(
-        driver=FUSE_DRIVER, read_only=True, volume_attributes=attributes
+        driver=FUSE_DRIVER,
+        read_only=True,
+        volume_attributes=attributes,
     )
     return client.V1Volume(name=data.CLAIM, csi=source)
 
@@ -202,7 +236,9 @@ def _dataset(job: OwnJob) -> client.V1Volume:
 def _secrets(job: OwnJob) -> client.V1Volume:
     attributes = {"secretProviderClass": job.name}
     source = client.V1CSIVolumeSource(
-        driver=SECRETS_DRIVER, read_only=True, volume_attributes=attributes
+        driver=SECRETS_DRIVER,
+        read_only=True,
+        volume_attributes=attributes,
     )
     return client.V1Volume(name="secrets", csi=source)
 
@@ -222,7 +258,12 @@ def add_batch(job: OwnJob, context: RenderContext, work: PodSettings) -> PodSett
     """
     require_lane(job, context.platform)
     results = database.access(context, context.platform.role_in(job.home, "batch"))
-    command = [*_HOLDFAST, "run", job.name, *queue_options(context, job.lane)]
+    command = [
+        *_HOLDFAST,
+        "run",
+        job.name,
+        *queue_options(context, job.lane),
+    ]
     command += ["--predictor", job.predictor]
     command += ["--window", str(work.grace_s)]
     if job.predict_seconds:

@@ -85,7 +85,13 @@ def _make_unpacker(
     """Return the container that unpacks the archive, with the image of the job itself."""
     settings = replace(
         work,
-        command=["python", "-c", UNPACK, *arguments, SOURCE],
+        command=[
+            "python",
+            "-c",
+            UNPACK,
+            *arguments,
+            SOURCE,
+        ],
         size=Size(cpu="500m", memory="1Gi", disk="1Gi", scratch="16Mi"),
         sidecars=[],
         volumes=[],
@@ -101,7 +107,11 @@ def _make_unpacker(
 def _mount(
     volume: client.V1Volume, path: str, *, read_only: bool | None = None
 ) -> client.V1VolumeMount:
-    return client.V1VolumeMount(name=volume.name, mount_path=path, read_only=read_only)
+    return client.V1VolumeMount(
+        name=volume.name,
+        mount_path=path,
+        read_only=read_only,
+    )
 
 
 def _name(archive: Archive) -> str:
@@ -120,6 +130,8 @@ def _make_bucket_volume(url: str) -> client.V1Volume:
     bucket, folder = parse_bucket("checkpoints", url)
     attributes = {"bucketName": bucket, "mountOptions": f"implicit-dirs,only-dir={folder}"}
     source = client.V1CSIVolumeSource(
-        driver=FUSE_DRIVER, read_only=True, volume_attributes=attributes
+        driver=FUSE_DRIVER,
+        read_only=True,
+        volume_attributes=attributes,
     )
     return client.V1Volume(name="source-archive", csi=source)

@@ -22,7 +22,13 @@ def add_sweep(job: OwnJob, work: PodSettings) -> tuple[PodSettings, list[Body]]:
     volume = config_maps.volume("sweep", table)
     work = replace(
         work,
-        command=["python", "-c", LAUNCH, f"{FOLDER}/{FILE}", *work.command],
+        command=[
+            "python",
+            "-c",
+            LAUNCH,
+            f"{FOLDER}/{FILE}",
+            *work.command,
+        ],
         # The controller's own variable comes last in a pod, so no other can refer to it.
         from_pod=work.from_pod | {ENV_POINT: annotation(ANNOTATION_INDEX)},
         env=work.env | {ENV_RUN: f"{job.name}-$({ENV_POINT})"},

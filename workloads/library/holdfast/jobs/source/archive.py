@@ -54,7 +54,11 @@ def pack(root: Path, include: Sequence[str] = ()) -> Archive:
     files = folder.list_files(root, include)
     named = tuple(Path(name).as_posix() for name in include)
     stream = io.BytesIO()
-    with tarfile.open(fileobj=stream, mode="w", format=tarfile.PAX_FORMAT) as tar:
+    with tarfile.open(
+        fileobj=stream,
+        mode="w",
+        format=tarfile.PAX_FORMAT,
+    ) as tar:
         for file in files:
             _add(tar, file, named)
     unpacked = stream.getvalue()

@@ -158,7 +158,12 @@ def _list_folder(listing: _Listing, folder: Path, patterns: list[Pattern]) -> No
             _add(listing, entry, path, name)
 
 
-def _add(listing: _Listing, entry: "os.DirEntry[str]", path: Path, name: str) -> None:
+def _add(
+    listing: _Listing,
+    entry: "os.DirEntry[str]",
+    path: Path,
+    name: str,
+) -> None:
     _require_spelling(name)
     if entry.is_symlink():
         file = SourceFile(name, path, target=_find_target(listing.root, path, name))

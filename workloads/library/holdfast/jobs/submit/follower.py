@@ -274,7 +274,12 @@ def _report(
             report(line)
 
 
-def _evict(api: Api, job: JobSnapshot, observations: _Observations, report: Report) -> None:
+def _evict(
+    api: Api,
+    job: JobSnapshot,
+    observations: _Observations,
+    report: Report,
+) -> None:
     """Evict a running pod. If a budget refuses, the next look tries again."""
     running = job.phase("Running")
     if not running:

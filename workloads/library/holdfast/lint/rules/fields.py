@@ -46,7 +46,12 @@ def unknown_field(obj: Object, context: Context) -> Iterator[Hit]:
             ):
                 unknown_fields[field.path] = field
     for field in unknown_fields.values():
-        yield Hit(field.path, f"no such field: {field.name}", fix=_fix(field), on_key=True)
+        yield Hit(
+            field.path,
+            f"no such field: {field.name}",
+            fix=_fix(field),
+            on_key=True,
+        )
 
 
 def _fix(field: UnknownField) -> str:

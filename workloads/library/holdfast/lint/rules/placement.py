@@ -38,7 +38,11 @@ SYSTEM_NAMESPACES = (
     "monitoring",
 )
 LONGEST_SILENCE_S = 60
-_SILENT = contract.Taint(key=UNREACHABLE, value="", effect=contract.Effect.NO_EXECUTE)
+_SILENT = contract.Taint(
+    key=UNREACHABLE,
+    value="",
+    effect=contract.Effect.NO_EXECUTE,
+)
 _GPU = "{key: nvidia.com/gpu, operator: Equal, value: present, effect: NoSchedule}"
 _OTHERS = (
     "- {key: provisioning-tier, operator: Equal, value: preemptible, effect: NoSchedule}\n-"

@@ -69,7 +69,11 @@ def scaler_without_metric(obj: Object, context: Context) -> Iterator[Hit]:
     for number, metric in enumerate(as_list(obj.spec.get("metrics"))):
         kind = as_text(as_map(metric).get("type"))
         name = as_text(dig(metric, kind.lower(), "metric", "name"))
-        adapters = {"Pods": _ADAPTED, "Object": _ADAPTED, "External": _ADAPTED_EXTERNAL}
+        adapters = {
+            "Pods": _ADAPTED,
+            "Object": _ADAPTED,
+            "External": _ADAPTED_EXTERNAL,
+        }
         if not name or kind not in adapters:
             continue
         path = ("spec", "metrics", number)

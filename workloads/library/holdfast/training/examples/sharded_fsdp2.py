@@ -50,7 +50,11 @@ def main(url: str, steps: int, every: int, copy_every: int) -> None:
     )
     # The same shards for any number of nodes, with bit-identical sums.
     parts = LogicalShards(model, shards=SHARDS, batch=BATCH, exact=True)
-    state = {"model": model, "optimizer": optimizer, "parts": parts}
+    state = {
+        "model": model,
+        "optimizer": optimizer,
+        "parts": parts,
+    }
     run = os.environ.get("HOLDFAST_RUN", "sharded-fsdp2")
     # Copies to the next node's memory come by themselves, with 0 as often as they cost little.
     with Checkpointer(

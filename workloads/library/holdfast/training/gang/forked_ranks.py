@@ -85,7 +85,11 @@ class ForkedRanks:
         """True once the fork server has reported since the last request."""
         self._is_ready = threading.Event()
         self._exit_codes: SimpleQueue[int | None] = SimpleQueue()
-        threading.Thread(target=self._listen, name="forked-ranks", daemon=True).start()
+        threading.Thread(
+            target=self._listen,
+            name="forked-ranks",
+            daemon=True,
+        ).start()
 
     def start(
         self, environments: Sequence[Mapping[str, str]], exit_codes: SimpleQueue[int | None]

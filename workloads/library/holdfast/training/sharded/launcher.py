@@ -91,7 +91,10 @@ class _Launcher:
         client = client_of(node.checkpoints)
         # A gang that resizes starts its ranks again at once, and would wait for the import.
         self._ranks = ForkedRanks(
-            node.command, descriptors, client=client, preloads_compiler=node.resizes
+            node.command,
+            descriptors,
+            client=client,
+            preloads_compiler=node.resizes,
         )
         me = Member(index=node.place, incarnation=secrets.token_hex(8))
         key = join_key(node.run)

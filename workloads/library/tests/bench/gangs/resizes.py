@@ -39,7 +39,11 @@ def measure_resizes(bench: Bench, rounds: int) -> dict[str, list[Figures]]:
         env=bench.env,
         **settings,
     )
-    figures: dict[str, list[Figures]] = {DEATH: [], NOTICE: [], GROW: []}
+    figures: dict[str, list[Figures]] = {
+        DEATH: [],
+        NOTICE: [],
+        GROW: [],
+    }
     try:
         gang.start(*range(bench.nodes))
         for number in range(2 * rounds):
@@ -105,7 +109,12 @@ def _replace(gang: ShardedGang, place: int) -> Figures:
 
 
 def _await_size(gang: ShardedGang, size: int) -> list[Figures]:
-    until(lambda: _steps(gang)[-1]["size"] == size, gang.logs, within_s=LIMIT_S, pause_s=0.05)
+    until(
+        lambda: _steps(gang)[-1]["size"] == size,
+        gang.logs,
+        within_s=LIMIT_S,
+        pause_s=0.05,
+    )
     return _steps(gang)
 
 

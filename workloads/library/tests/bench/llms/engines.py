@@ -22,7 +22,14 @@ HOLD_S = 4.0
 class Engines:
     """Engines, and a thread that disrupts one at a time."""
 
-    def __init__(self, folder: Path, *, count: int, tokens_per_s: float, factor: float) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        count: int,
+        tokens_per_s: float,
+        factor: float,
+    ) -> None:
         self._folder = folder
         self._tokens_per_s = tokens_per_s
         self._factor = factor

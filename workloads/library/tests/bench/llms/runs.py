@@ -83,7 +83,11 @@ class Load:
         )
 
     def run_with_disruptions(
-        self, ports: list[int], engines: Engines, streams: int, disruptions: int
+        self,
+        ports: list[int],
+        engines: Engines,
+        streams: int,
+        disruptions: int,
     ) -> Tally:
         """Runs streams; disruptions are spread evenly over their ends."""
         every = max(1, streams // (disruptions + 1))
@@ -142,7 +146,10 @@ def run_throughput(folder: Path, load: Load, *, streams: int) -> dict[str, Any]:
     cpu_s = 0.0
     calm = replace(load, streams_open=CALM_STREAMS)
     with load.engines(folder) as engines, load.router(folder, engines) as served:
-        ports = {"alone": [server.port for server in engines.servers], "router": [served.port]}
+        ports = {
+            "alone": [server.port for server in engines.servers],
+            "router": [served.port],
+        }
         for turn in range(2 * _TURNS):
             name = ("alone", "router")[turn % 2]
             with _cpu(served) as used:

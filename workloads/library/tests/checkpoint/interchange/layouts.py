@@ -27,12 +27,22 @@ def make_model(seed: int) -> nn.Sequential:
 
 
 def split_tensors(model: nn.Module, mesh: Any) -> None:
-    parallelize_module(model, mesh, {"0": ColwiseParallel(), "1": RowwiseParallel()})
+    parallelize_module(
+        model,
+        mesh,
+        {
+            "0": ColwiseParallel(),
+            "1": RowwiseParallel(),
+        },
+    )
 
 
 def make_state(model: nn.Module) -> dict[str, Any]:
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    return {"model": model, "optimizer": torch.optim.AdamW(trained, lr=1e-2)}
+    return {
+        "model": model,
+        "optimizer": torch.optim.AdamW(trained, lr=1e-2),
+    }
 
 
 def single(seed: int) -> dict[str, Any]:
@@ -93,9 +103,17 @@ def average(seed: int) -> dict[str, Any]:
 
 
 LAYOUTS: dict[int, dict[str, Callable[[int], dict[str, Any]]]] = {
-    1: {"single": single, "LoRA": lora, "EMA": average},
+    1: {
+        "single": single,
+        "LoRA": lora,
+        "EMA": average,
+    },
     2: {"FSDP2 on 2": fsdp2, "tensor parallel": tensor_parallel},
-    4: {"FSDP2 on 4": fsdp2, "HSDP": hsdp, "two axes": two_axes},
+    4: {
+        "FSDP2 on 4": fsdp2,
+        "HSDP": hsdp,
+        "two axes": two_axes,
+    },
 }
 
 
@@ -108,7 +126,13 @@ def check_layouts(world: int, folder: str) -> None:
 def _check_layout(folder: Path, build: Callable[[int], dict[str, Any]]) -> None:
     state = build(3)
     url = str(folder / "url")
-    with Checkpointer(url, state, run="saved", every=10**9, tuning=TUNING) as ckpt:
+    with Checkpointer(
+        url,
+        state,
+        run="saved",
+        every=10**9,
+        tuning=TUNING,
+    ) as ckpt:
         step(state, 0)
         if "ema" in state:
             state["ema"].update_parameters(state["model"])
@@ -120,7 +144,13 @@ def _check_layout(folder: Path, build: Callable[[int], dict[str, Any]]) -> None:
             for entry in entries:
                 out = folder / f"{form}-{entry}"
                 export_checkpoint(storage, "saved", None, f"{entry}/", out, form)
-                import_checkpoint(out, storage, out.name, entry=entry, step=0)
+                import_checkpoint(
+                    out,
+                    storage,
+                    out.name,
+                    entry=entry,
+                    step=0,
+                )
     dist.barrier()
     expected = whole({entry: state[entry] for entry in entries})
     for form in ("hf", "dcp"):

@@ -59,7 +59,13 @@ def write_dcp(folder: Path, weights: dict[str, torch.Tensor]) -> Path:
 
 
 def write_nested_dcp(folder: Path, weights: dict[str, torch.Tensor]) -> Path:
-    dcp.save({"model": {**weights}, "step": 3}, checkpoint_id=str(folder / "dcp"))
+    dcp.save(
+        {
+            "model": {**weights},
+            "step": 3,
+        },
+        checkpoint_id=str(folder / "dcp"),
+    )
     return folder / "dcp"
 
 
@@ -69,7 +75,13 @@ def write_torch(folder: Path, weights: dict[str, torch.Tensor]) -> Path:
 
 
 def write_nested_torch(folder: Path, weights: dict[str, torch.Tensor]) -> Path:
-    torch.save({"model": {**weights}, "epoch": 3}, folder / "state.pt")
+    torch.save(
+        {
+            "model": {**weights},
+            "epoch": 3,
+        },
+        folder / "state.pt",
+    )
     return folder / "state.pt"
 
 
@@ -80,7 +92,11 @@ def write_torch_checkpointing(folder: Path, weights: dict[str, torch.Tensor]) ->
     out = folder / "torch-checkpointing"
     out.mkdir()
     torch.save({**weights}, out / "model_0.pt")
-    metadata = {"metadata": {}, "world_size": 1, "version": "2.0"}
+    metadata = {
+        "metadata": {},
+        "world_size": 1,
+        "version": "2.0",
+    }
     (out / "metadata.pkl").write_bytes(pickle.dumps(metadata))
     return out
 
@@ -124,7 +140,13 @@ def test_other_formats_are_imported_bit_by_bit(tmp_path: Path, kind: str) -> Non
 
 def test_strided_view_keeps_its_values(tmp_path: Path) -> None:
     base = torch.arange(12.0).view(3, 4)
-    torch.save({"turned": base.t(), "part": base[1:, 2:]}, tmp_path / "views.pt")
+    torch.save(
+        {
+            "turned": base.t(),
+            "part": base[1:, 2:],
+        },
+        tmp_path / "views.pt",
+    )
     invoke("import", tmp_path / "views.pt", tmp_path / "url", "--run", "new")
     _, tensors = load_tensors(tmp_path / "url", "new")
     assert torch.equal(tensors["model/turned"], base.t())
@@ -175,7 +197,12 @@ def duplicate_tensor(folder: Path) -> Path:
     return source
 
 
-def write_safetensors(path: Path, header: bytes, data: bytes, length: int | None = None) -> Path:
+def write_safetensors(
+    path: Path,
+    header: bytes,
+    data: bytes,
+    length: int | None = None,
+) -> Path:
     size = len(header) if length is None else length
     path.write_bytes(struct.pack("<Q", size) + header + data)
     return path
@@ -186,23 +213,43 @@ def claim_long_header(folder: Path) -> Path:
 
 
 def claim_long_tensor(folder: Path) -> Path:
-    tensor = {"dtype": "F32", "shape": [1 << 40], "data_offsets": [0, 4 << 40]}
+    tensor = {
+        "dtype": "F32",
+        "shape": [1 << 40],
+        "data_offsets": [0, 4 << 40],
+    }
     return write_safetensors(folder / "x.safetensors", json.dumps({"w": tensor}).encode(), b"1234")
 
 
 def claim_short_tensor(folder: Path) -> Path:
-    tensor = {"dtype": "F32", "shape": [2], "data_offsets": [0, 4]}
+    tensor = {
+        "dtype": "F32",
+        "shape": [2],
+        "data_offsets": [0, 4],
+    }
     return write_safetensors(folder / "x.safetensors", json.dumps({"w": tensor}).encode(), b"1234")
 
 
 def repeat_name(folder: Path) -> Path:
-    tensor = json.dumps({"dtype": "F32", "shape": [1], "data_offsets": [0, 4]})
+    tensor = json.dumps(
+        {
+            "dtype": "F32",
+            "shape": [1],
+            "data_offsets": [0, 4],
+        }
+    )
     header = f'{{"w": {tensor}, "w": {tensor}}}'.encode()
     return write_safetensors(folder / "x.safetensors", header, b"1234")
 
 
 def hide_code(folder: Path) -> Path:
-    torch.save({"w": torch.ones(1), "code": Touch(folder / "touched")}, folder / "code.pt")
+    torch.save(
+        {
+            "w": torch.ones(1),
+            "code": Touch(folder / "touched"),
+        },
+        folder / "code.pt",
+    )
     return folder / "code.pt"
 
 
@@ -270,7 +317,12 @@ def test_another_model_is_refused(tmp_path: Path) -> None:
     model = nn.Linear(7, 7)
     with (
         pytest.raises(InputError, match="another model"),
-        Checkpointer(tmp_path / "url", {"model": model}, run="r", start_from=source),
+        Checkpointer(
+            tmp_path / "url",
+            {"model": model},
+            run="r",
+            start_from=source,
+        ),
     ):
         pytest.fail("training began")
     # The run is still unused: its name can begin from the right place.
@@ -346,7 +398,15 @@ def train(url: Path, run: str, until: int, **options: Any) -> tuple[int, torch.T
     model = nn.Linear(4, 4)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
     state = {"model": model, "optimizer": optimizer}
-    with Checkpointer(url, state, run=run, every=1, keep=9, tuning=TUNING, **options) as ckpt:
+    with Checkpointer(
+        url,
+        state,
+        run=run,
+        every=1,
+        keep=9,
+        tuning=TUNING,
+        **options,
+    ) as ckpt:
         first = ckpt.step
         for step in range(first, until):
             optimizer.zero_grad()
@@ -432,7 +492,11 @@ BIG_BYTES = 600 << 20
 @pytest.mark.timeout(300)
 def test_memory_does_not_grow_with_the_checkpoint(tmp_path: Path) -> None:
     """One tensor larger than the bound, in and out in both formats."""
-    tensor = {"dtype": "F32", "shape": [BIG_BYTES // 4096, 1024], "data_offsets": [0, BIG_BYTES]}
+    tensor = {
+        "dtype": "F32",
+        "shape": [BIG_BYTES // 4096, 1024],
+        "data_offsets": [0, BIG_BYTES],
+    }
     header = json.dumps({"w": tensor}).encode()
     path = write_safetensors(tmp_path / "big.safetensors", header, b"")
     with path.open("r+b") as file:
@@ -440,7 +504,12 @@ def test_memory_does_not_grow_with_the_checkpoint(tmp_path: Path) -> None:
         file.write(b"middle")
         file.truncate(8 + len(header) + BIG_BYTES)
     result = subprocess.run(
-        [sys.executable, "-c", PROGRAM, str(tmp_path)],
+        [
+            sys.executable,
+            "-c",
+            PROGRAM,
+            str(tmp_path),
+        ],
         check=True,
         capture_output=True,
         text=True,

@@ -247,7 +247,11 @@ class Model:
                 1,
                 0.0,
             )
-            job = Job(version=version, memory=memory, keep=copies.complete_version)
+            job = Job(
+                version=version,
+                memory=memory,
+                keep=copies.complete_version,
+            )
             yield state.with_node(
                 place,
                 phase="idle",

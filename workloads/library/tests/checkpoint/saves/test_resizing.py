@@ -35,7 +35,10 @@ PLACES = PeerPlaces(
     ],
 )
 def test_fewest_nodes_hold_the_state_or_the_arithmetic_is_shown(
-    monkeypatch: pytest.MonkeyPatch, places: PeerPlaces, state_gib: int, fix: str
+    monkeypatch: pytest.MonkeyPatch,
+    places: PeerPlaces,
+    state_gib: int,
+    fix: str,
 ) -> None:
     monkeypatch.setattr(resizing, "memory_limit", lambda: 64 * GIB)
     if not fix:
@@ -48,6 +51,11 @@ def test_fewest_nodes_hold_the_state_or_the_arithmetic_is_shown(
 
 
 def test_per_rank_entries_are_refused() -> None:
-    resizing.check_entries({"steps": 3, "whole": torch.zeros(3)})
+    resizing.check_entries(
+        {
+            "steps": 3,
+            "whole": torch.zeros(3),
+        }
+    )
     with pytest.raises(InputError, match="entry own cannot be divided"):
         resizing.check_entries({"own": PerRank(torch.zeros(3))})

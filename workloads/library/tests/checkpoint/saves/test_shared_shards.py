@@ -53,7 +53,14 @@ def train(
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     optimizer = torch.optim.AdamW(trained, lr=0.01)
     state: dict[str, Any] = {"model": model}
-    with Checkpointer(url, state, run="r", every=1, keep=keep, tuning=TUNING) as ckpt:
+    with Checkpointer(
+        url,
+        state,
+        run="r",
+        every=1,
+        keep=keep,
+        tuning=TUNING,
+    ) as ckpt:
         first = ckpt.step
         for step in range(first, until):
             torch.manual_seed(step)
@@ -217,7 +224,14 @@ def test_450_damages_are_found(tmp_path: Path) -> None:
 
 def test_branch_does_not_need_the_shared_objects(tmp_path: Path) -> None:
     _, weights = train(tmp_path, 2)
-    command = ["branch", str(tmp_path), "--run", "r", "--to", "other"]
+    command = [
+        "branch",
+        str(tmp_path),
+        "--run",
+        "r",
+        "--to",
+        "other",
+    ]
     result = CliRunner().invoke(app, command)
     assert result.exit_code == 0, result.output
     for path in list_shared(tmp_path):

@@ -156,7 +156,13 @@ def lose_rank_0(rank: int, world: int, port: int, folder: str) -> None:
     set_up(rank, world, "", {"meet": f"tcp://127.0.0.1:{port}", "log": f"{folder}/log"})
     state = build()
     torch.manual_seed(5)
-    with Checkpointer(f"{folder}/url", state, run=RUN, every=10**9, tuning=TUNING) as ckpt:
+    with Checkpointer(
+        f"{folder}/url",
+        state,
+        run=RUN,
+        every=10**9,
+        tuning=TUNING,
+    ) as ckpt:
         for step in range(ckpt.step, STEPS):
             with ckpt.computing():
                 loss = state["model"](torch.randn(4, WIDTH)).square().mean()

@@ -48,7 +48,13 @@ def start_predictor(*, timeout_s: float = 60.0) -> Generator[ProcessPredictor]:
 def make_items(job: str, *bodies: str) -> list[Item]:
     documents: list[Item] = []
     for n, body in enumerate(bodies):
-        documents.append(Item(job=job, id=f"{n:02d} {body}", body=body.encode()))
+        documents.append(
+            Item(
+                job=job,
+                id=f"{n:02d} {body}",
+                body=body.encode(),
+            )
+        )
     return documents
 
 

@@ -73,7 +73,13 @@ NOT_ALLOWED: tuple[tuple[str, LiteralString], ...] = (
 
 
 def run_batch(*arguments: str) -> list[str]:
-    return [sys.executable, "-m", "holdfast", "batch", *arguments]
+    return [
+        sys.executable,
+        "-m",
+        "holdfast",
+        "batch",
+        *arguments,
+    ]
 
 
 def test_a_missing_schema_is_an_error(server: EmbeddedPostgres) -> None:
@@ -106,7 +112,12 @@ def test_the_rendered_job_migrates_once_and_workers_get_the_least_rights(
     assert early.returncode == 0, early_stderr
 
     run = run_batch("run", "night", "--predictor", "entropy", *database)
-    worker = subprocess.run(run, check=False, timeout=120, capture_output=True)
+    worker = subprocess.run(
+        run,
+        check=False,
+        timeout=120,
+        capture_output=True,
+    )
     assert worker.returncode == 0, worker.stderr
     with psycopg.connect(uri(server, EXPORTER)) as connection:
         assert connection.execute("SELECT count(*) FROM holdfast.job_scaling").fetchone() == (1,)

@@ -60,7 +60,13 @@ def engine(
     port: int = 0,
     tokens_per_s: float = 50.0,
 ) -> Generator[Served]:
-    command = ["holdfast.inference.small_engine", "--host", HOST, "--port", str(port)]
+    command = [
+        "holdfast.inference.small_engine",
+        "--host",
+        HOST,
+        "--port",
+        str(port),
+    ]
     command += ["--tokens-per-second", str(tokens_per_s), *options]
     with process(folder, *command) as served:
         until(lambda: served.request("GET", "/health").status == 200, "a healthy engine")
@@ -75,7 +81,15 @@ def router(
     ready: int | None = None,
 ) -> Generator[Served]:
     """Runs a router; waits until `ready` servers are ready, by default all of `servers`."""
-    command = ["holdfast", "serve", "router", "--port", "0", "--set", f"host={HOST}"]
+    command = [
+        "holdfast",
+        "serve",
+        "router",
+        "--port",
+        "0",
+        "--set",
+        f"host={HOST}",
+    ]
     if servers is not None:
         names = ",".join(f"{HOST}:{served.port}" for served in servers)
         command += ["--servers", names]

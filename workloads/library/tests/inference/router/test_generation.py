@@ -9,7 +9,10 @@ from holdfast.inference.errors import Refused
 from holdfast.inference.router.generation import parse
 
 CHAT = {"messages": [{"role": "user", "content": "hello"}]}
-IMAGE = {"type": "image_url", "image_url": {"url": "https://example.org/a.png"}}
+IMAGE = {
+    "type": "image_url",
+    "image_url": {"url": "https://example.org/a.png"},
+}
 
 
 def read(body: dict[str, Any], *, is_chat: bool = False) -> Any:
@@ -20,9 +23,26 @@ def read(body: dict[str, Any], *, is_chat: bool = False) -> Any:
     "fields",
     [
         {},
-        {"n": 1, "best_of": 1, "echo": False, "presence_penalty": 0, "suffix": None},
-        {"stop": ["a", "b"], "min_tokens": 3, "max_tokens": None, "seed": 7},
-        {"temperature": 0.5, "top_p": 0.9, "top_k": 3, "logprobs": 0, "user": "u"},
+        {
+            "n": 1,
+            "best_of": 1,
+            "echo": False,
+            "presence_penalty": 0,
+            "suffix": None,
+        },
+        {
+            "stop": ["a", "b"],
+            "min_tokens": 3,
+            "max_tokens": None,
+            "seed": 7,
+        },
+        {
+            "temperature": 0.5,
+            "top_p": 0.9,
+            "top_k": 3,
+            "logprobs": 0,
+            "user": "u",
+        },
         {"prompt": [1, 2, 3]},
     ],
 )
@@ -58,9 +78,29 @@ def test_other_completions_pass_unmoved(fields: dict[str, Any], field: str) -> N
     [
         ({}, ""),
         ({"tools": [], "tool_choice": "auto"}, ""),
-        ({"messages": [{"role": "user", "content": [{"type": "text", "text": "a"}]}]}, ""),
+        (
+            {
+                "messages": [
+                    {
+                        "role": "user",
+                        "content": [{"type": "text", "text": "a"}],
+                    }
+                ]
+            },
+            "",
+        ),
         ({"tools": [{"type": "function"}]}, "tools"),
-        ({"messages": [{"role": "user", "content": [IMAGE]}]}, "messages"),
+        (
+            {
+                "messages": [
+                    {
+                        "role": "user",
+                        "content": [IMAGE],
+                    }
+                ]
+            },
+            "messages",
+        ),
         ({"messages": "hello"}, "messages"),
     ],
 )
@@ -76,7 +116,14 @@ def test_a_body_that_is_no_object_is_refused(content: bytes) -> None:
 
 
 def test_a_continuation_asks_for_the_remaining_tokens() -> None:
-    body = {"prompt": "a", "max_tokens": 10, "min_tokens": 4, "top_k": 3, "stop": "x", "model": "m"}
+    body = {
+        "prompt": "a",
+        "max_tokens": 10,
+        "min_tokens": 4,
+        "top_k": 3,
+        "stop": "x",
+        "model": "m",
+    }
     request = json.loads(read(body).continuation_body([1, 2], [3, 4, 5], keep_seed=False))
     assert request == {
         "model": "m",
@@ -97,7 +144,13 @@ def test_a_chat_without_a_limit_goes_on_without_one() -> None:
 
 
 def test_a_seed_is_kept_only_for_engines_that_draw_by_position() -> None:
-    generation = read({"prompt": "a", "seed": 7, "temperature": 1})
+    generation = read(
+        {
+            "prompt": "a",
+            "seed": 7,
+            "temperature": 1,
+        }
+    )
 
     def find_seed(sent: int, *, keep: bool) -> int:
         return json.loads(generation.continuation_body([1], [2] * sent, keep_seed=keep))["seed"]

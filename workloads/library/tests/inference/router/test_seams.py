@@ -18,7 +18,12 @@ from holdfast.inference.small_engine.app import EngineSettings, Job
 
 Document = dict[str, Any]
 CHAT = [{"role": "system", "content": "be short"}, {"role": "user", "content": "hello €"}]
-BASE: Document = {"model": "small", "stream": True, "return_token_ids": True, "max_tokens": 40}
+BASE: Document = {
+    "model": "small",
+    "stream": True,
+    "return_token_ids": True,
+    "max_tokens": 40,
+}
 USAGE = {"include_usage": True}
 
 
@@ -40,7 +45,11 @@ class Recorder:
 
 def run_engine(body: Document, pair_every: int, *, is_chat: bool) -> list[Document]:
     """Returns the events of an engine."""
-    options = EngineSettings(tokens_per_s=0, prefill_s=0, pair_every=pair_every)
+    options = EngineSettings(
+        tokens_per_s=0,
+        prefill_s=0,
+        pair_every=pair_every,
+    )
     recorder = Recorder()
     job = Job(body, options, is_chat=is_chat)
     asyncio.run(job.run(recorder, lambda count: None))  # type: ignore[arg-type]
@@ -70,7 +79,12 @@ def summarize(events: Sequence[Document]) -> Document:
                 logprobs += columns["content"]
             if choice["finish_reason"]:
                 summary["finish"] = (choice["finish_reason"], choice["stop_reason"])
-    return summary | {"text": text, "ids": ids, "prompt_ids": prompt_ids, "logprobs": logprobs}
+    return summary | {
+        "text": text,
+        "ids": ids,
+        "prompt_ids": prompt_ids,
+        "logprobs": logprobs,
+    }
 
 
 async def texts(ids: Sequence[int]) -> str:
@@ -131,7 +145,11 @@ def carry(
 
 
 def expect_equal(
-    body: Document, cuts: Sequence[int], pair_every: int, *, is_chat: bool = False
+    body: Document,
+    cuts: Sequence[int],
+    pair_every: int,
+    *,
+    is_chat: bool = False,
 ) -> None:
     expected = summarize(run_engine(body, pair_every=0, is_chat=is_chat))
     actual = summarize(carry(body, cuts, pair_every, is_chat=is_chat))
@@ -140,21 +158,71 @@ def expect_equal(
 
 REQUESTS: dict[str, tuple[Document, bool]] = {
     "greedy": ({"prompt": "hello the model €"}, False),
-    "ids": ({"prompt": [104, 105, 33], "ignore_eos": True}, False),
-    "stops": ({"prompt": "stop here", "stop": [" the model", "日本", "€ "]}, False),
-    "stop shown": (
-        {"prompt": "a train", "stop": ["and", "🙂"], "include_stop_str_in_output": True},
+    "ids": (
+        {
+            "prompt": [104, 105, 33],
+            "ignore_eos": True,
+        },
         False,
     ),
-    "late stop": ({"prompt": "wait", "stop": [" "], "min_tokens": 17}, False),
-    "seed": ({"prompt": "dice", "temperature": 1.0, "seed": 7, "ignore_eos": True}, False),
-    "logprobs": ({"prompt": "numbers", "logprobs": 3, "ignore_eos": True}, False),
+    "stops": (
+        {
+            "prompt": "stop here",
+            "stop": [" the model", "日本", "€ "],
+        },
+        False,
+    ),
+    "stop shown": (
+        {
+            "prompt": "a train",
+            "stop": ["and", "🙂"],
+            "include_stop_str_in_output": True,
+        },
+        False,
+    ),
+    "late stop": (
+        {
+            "prompt": "wait",
+            "stop": [" "],
+            "min_tokens": 17,
+        },
+        False,
+    ),
+    "seed": (
+        {
+            "prompt": "dice",
+            "temperature": 1.0,
+            "seed": 7,
+            "ignore_eos": True,
+        },
+        False,
+    ),
+    "logprobs": (
+        {
+            "prompt": "numbers",
+            "logprobs": 3,
+            "ignore_eos": True,
+        },
+        False,
+    ),
     "chat": ({"messages": CHAT, "ignore_eos": True}, True),
     "chat logprobs": (
-        {"messages": CHAT, "logprobs": True, "top_logprobs": 2, "ignore_eos": True},
+        {
+            "messages": CHAT,
+            "logprobs": True,
+            "top_logprobs": 2,
+            "ignore_eos": True,
+        },
         True,
     ),
-    "chat stop": ({"messages": CHAT, "stop": " of", "ignore_eos": True}, True),
+    "chat stop": (
+        {
+            "messages": CHAT,
+            "stop": " of",
+            "ignore_eos": True,
+        },
+        True,
+    ),
 }
 
 
@@ -192,7 +260,10 @@ def test_every_cut_gives_the_undisturbed_stream(name: str, pair_every: int) -> N
     ),
 )
 def test_any_cuts_give_the_undisturbed_stream(
-    prompt: list[int], cuts: list[int], pair_every: int, fields: Document
+    prompt: list[int],
+    cuts: list[int],
+    pair_every: int,
+    fields: Document,
 ) -> None:
     body = BASE | fields | {"prompt": prompt, "stream_options": USAGE}
     if "seed" not in body:

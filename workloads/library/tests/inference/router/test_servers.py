@@ -118,7 +118,12 @@ def test_servers_need_a_host_and_a_port(text: str) -> None:
 def test_servers_are_read_from_names_and_from_an_endpoints_file() -> None:
     assert parse_servers("a:1, [::1]:2") == [("a", 1), ("::1", 2)]
     socket = {"socket_address": {"address": "10.0.0.1", "port_value": 8000}}
-    entry = {"endpoint": {"address": socket, "health_check_config": {"port_value": 8081}}}
+    entry = {
+        "endpoint": {
+            "address": socket,
+            "health_check_config": {"port_value": 8081},
+        }
+    }
     document = {"resources": [{"endpoints": [{"lb_endpoints": [entry]}]}]}
     assert read_endpoints(document, 0) == {Address("10.0.0.1", 8000, 8081)}
     assert read_endpoints(document, 9) == {Address("10.0.0.1", 8000, 9)}

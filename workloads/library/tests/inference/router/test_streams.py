@@ -50,7 +50,11 @@ def engines(tmp_path: Path) -> Generator[Callable[[int], list[Served]]]:
 def open_streams(served: Served, count: int) -> list[Stream]:
     streams: list[Stream] = []
     for number in range(count):
-        body = {"prompt": f"stream {number}", "max_tokens": COUNT, "ignore_eos": True}
+        body = {
+            "prompt": f"stream {number}",
+            "max_tokens": COUNT,
+            "ignore_eos": True,
+        }
         body["stream_options"] = {"include_usage": True}
         streams.append(Stream(served.port, body))
     until(lambda: all(len(stream.payloads) > 5 for stream in streams), "the first events")
@@ -104,7 +108,11 @@ def test_a_text_that_is_not_streamed_goes_on(
         pool = stack.enter_context(ThreadPoolExecutor(1))
         killing = pool.submit(kill_server)
         answer = complete(
-            served, prompt="whole", max_tokens=COUNT, ignore_eos=True, return_token_ids=True
+            served,
+            prompt="whole",
+            max_tokens=COUNT,
+            ignore_eos=True,
+            return_token_ids=True,
         )
         killing.result()
         assert metric(served, MOVED, 'cause="died"') == 1
@@ -118,7 +126,12 @@ def test_a_text_that_is_not_streamed_goes_on(
 
 def test_a_seam_within_a_character_waits_for_a_server_that_knows_it(tmp_path: Path) -> None:
     """The only other server dies while it is asked where the last character ends."""
-    body = {"prompt": "", "max_tokens": COUNT, "ignore_eos": True, "return_token_ids": True}
+    body = {
+        "prompt": "",
+        "max_tokens": COUNT,
+        "ignore_eos": True,
+        "return_token_ids": True,
+    }
     options = ("--pair-every", "1", "--prefill", "1")
     with ExitStack() as stack:
         first, second = (
@@ -160,7 +173,11 @@ def test_a_chat_goes_on_as_a_chat(tmp_path: Path, engines: Callable[[int], list[
     servers = engines(2)
     with router(tmp_path, servers=servers) as served:
         messages = [{"role": "user", "content": "hello"}]
-        body = {"messages": messages, "max_tokens": COUNT, "ignore_eos": True}
+        body = {
+            "messages": messages,
+            "max_tokens": COUNT,
+            "ignore_eos": True,
+        }
         stream = Stream(served.port, body, path=CHAT)
         until(lambda: len(stream.payloads) > 20)
         kill(busiest(servers))
@@ -199,7 +216,12 @@ def test_a_stream_that_cannot_move_says_so_and_ends_with_an_error_event(
 ) -> None:
     servers = engines(2)
     with router(tmp_path, servers=servers) as served:
-        body = {"prompt": "two", "n": 2, "max_tokens": COUNT, "ignore_eos": True}
+        body = {
+            "prompt": "two",
+            "n": 2,
+            "max_tokens": COUNT,
+            "ignore_eos": True,
+        }
         stream = Stream(served.port, body)
         until(lambda: len(stream.payloads) > 5)
         kill(busiest(servers))
@@ -214,7 +236,12 @@ def test_the_server_is_told_when_the_client_is_gone(
 ) -> None:
     servers = engines(1)
     with router(tmp_path, servers=servers) as served:
-        body = {"prompt": "gone", "max_tokens": 10_000, "ignore_eos": True, "stream": True}
+        body = {
+            "prompt": "gone",
+            "max_tokens": 10_000,
+            "ignore_eos": True,
+            "stream": True,
+        }
         content = json.dumps(body).encode()
         head = (
             f"POST {COMPLETIONS} HTTP/1.1\r\nHost: here\r\nContent-Length: {len(content)}\r\n\r\n"
@@ -236,13 +263,22 @@ def test_a_client_that_does_not_read_holds_little_memory(tmp_path: Path) -> None
         process = psutil.Process(served.process.pid)
         complete(served, prompt="warm", max_tokens=500)
         before = process.memory_info().rss
-        request = make_request(prompt="slow", max_tokens=count, ignore_eos=True)
+        request = make_request(
+            prompt="slow",
+            max_tokens=count,
+            ignore_eos=True,
+        )
         connections = [served.send(request) for _ in range(4)]
         sent_tokens = -1.0
         quick_tokens = 0
         while metric(server, "vllm:generation_tokens_total") - quick_tokens != sent_tokens:
             sent_tokens = metric(server, "vllm:generation_tokens_total") - quick_tokens
-            answer = complete(served, prompt="quick", max_tokens=50, ignore_eos=True)
+            answer = complete(
+                served,
+                prompt="quick",
+                max_tokens=50,
+                ignore_eos=True,
+            )
             assert answer.json["choices"][0]["text"] == make_text("quick", 50)
             quick_tokens += 50
         growth = process.memory_info().rss - before
@@ -292,7 +328,14 @@ def test_draining_router_finishes_streams_and_ends_late_ones_with_an_error(
         router(tmp_path, "--window", "10", servers=[server]) as served,
     ):
         streams = open_streams(served, 1)
-        late = Stream(served.port, {"prompt": "l", "max_tokens": 9000, "ignore_eos": True})
+        late = Stream(
+            served.port,
+            {
+                "prompt": "l",
+                "max_tokens": 9000,
+                "ignore_eos": True,
+            },
+        )
         until(lambda: late.payloads)
         served.signal(signal.SIGTERM)
         until(lambda: served.ready() == 503)
@@ -344,7 +387,10 @@ def test_a_prefix_stays_with_its_server(
     ],
 )
 def test_bad_requests_are_refused(
-    whole_router: Served, content: bytes, status: int, message: str
+    whole_router: Served,
+    content: bytes,
+    status: int,
+    message: str,
 ) -> None:
     answer = whole_router.request("POST", COMPLETIONS, content)
     assert answer.status == status

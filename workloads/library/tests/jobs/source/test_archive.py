@@ -59,14 +59,27 @@ def test_a_pod_unpacks_it_and_refuses_another_archive(tmp_path: Path) -> None:
     stored.write_bytes(packed.data)
     target = tmp_path / "source"
     script = make_program(unpack)
-    command = [sys.executable, "-I", "-c", script, str(stored), packed.digest, str(target)]
+    command = [
+        sys.executable,
+        "-I",
+        "-c",
+        script,
+        str(stored),
+        packed.digest,
+        str(target),
+    ]
     for _ in range(2):  # a container may start a second time
         subprocess.run(command, check=True, capture_output=True)
     assert (target / "pkg/model.py").read_text() == "SIZE = 3\n"
     assert os.access(target / "run.sh", os.X_OK)
     assert (target / "latest.py").readlink() == Path("pkg/model.py")
     command[-2] = "0" * 64
-    refused = subprocess.run(command, check=False, capture_output=True, text=True)
+    refused = subprocess.run(
+        command,
+        check=False,
+        capture_output=True,
+        text=True,
+    )
     assert refused.returncode == 1 and "expected sha256:000" in refused.stderr
 
 

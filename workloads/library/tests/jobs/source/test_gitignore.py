@@ -77,7 +77,14 @@ def list_by_git(root: Path) -> list[str]:
     ]
     # Nothing of the machine's configuration decides.
     env = os.environ | {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1"}
-    listed = subprocess.run(command, cwd=root, env=env, check=True, capture_output=True, text=True)
+    listed = subprocess.run(
+        command,
+        cwd=root,
+        env=env,
+        check=True,
+        capture_output=True,
+        text=True,
+    )
     return sorted(filter(None, listed.stdout.split("\0")))
 
 

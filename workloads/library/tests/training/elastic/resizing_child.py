@@ -82,14 +82,24 @@ def train(settings: dict[str, Any]) -> None:
     size = dist.get_world_size()
     model, optimizer, parts = build(settings)
     events = EventLog.open(Path(settings["events"]), job="sharded", kind=KIND_TRAINING)
-    state: dict[str, Any] = {"model": model, "optimizer": optimizer, "parts": parts}
+    state: dict[str, Any] = {
+        "model": model,
+        "optimizer": optimizer,
+        "parts": parts,
+    }
     if settings.get("per_rank"):
         state["own"] = PerRank(torch.zeros(3))
 
     def note(step: int, **fields: Any) -> None:
         digest = hash_state(model, optimizer)
         if rank == 0:
-            line = {"step": step, "digest": digest, "size": size, "at": time.time(), **fields}
+            line = {
+                "step": step,
+                "digest": digest,
+                "size": size,
+                "at": time.time(),
+                **fields,
+            }
             with Path(settings["bits"]).open("a") as file:
                 file.write(json.dumps(line) + "\n")
 
@@ -125,7 +135,12 @@ def train(settings: dict[str, Any]) -> None:
                 time.sleep(0.005)
     whole = hash_state(model, optimizer)
     if rank == 0:
-        events.emit("exit", code=0, step=settings["steps"], digest=whole)
+        events.emit(
+            "exit",
+            code=0,
+            step=settings["steps"],
+            digest=whole,
+        )
     dist.destroy_process_group()
 
 

@@ -180,7 +180,17 @@ def test_a_member_whose_state_is_another_is_refused(local: dict[str, Any], diffe
 def test_a_state_that_no_member_would_give_takes_no_memory(described: Any) -> None:
     with pytest.raises((ValueError, TypeError, AttributeError)):
         read_descriptions(described, most_bytes=1 << 30)
-    (description,) = read_descriptions([["w", "bfloat16", [2, 3], []]], most_bytes=12)
+    (description,) = read_descriptions(
+        [
+            [
+                "w",
+                "bfloat16",
+                [2, 3],
+                [],
+            ]
+        ],
+        most_bytes=12,
+    )
     assert description.key == "w"
     assert description.shape == [2, 3]
     assert description.dtype is torch.bfloat16

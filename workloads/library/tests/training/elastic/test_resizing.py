@@ -40,7 +40,11 @@ SETTINGS: dict[str, Any] = {
 @pytest.fixture(scope="module")
 def reference(server: ForkServer, tmp_path_factory: pytest.TempPathFactory) -> dict[int, str]:
     """The digest of each step of a run on two nodes that nothing happens to."""
-    options = SETTINGS | {"gate_step": -1, "steps": LONG, "peer_steps": 1000}
+    options = SETTINGS | {
+        "gate_step": -1,
+        "steps": LONG,
+        "peer_steps": 1000,
+    }
     gang = ShardedGang(tmp_path_factory.mktemp("undisturbed"), server, nodes=2, **options)
     with closing(gang):
         gang.start(0, 1)
@@ -193,7 +197,10 @@ def test_all_at_once_continue_from_the_bucket(make: Make) -> None:
     ("nodes", "min_nodes", "lost_places"), [(4, 3, (1, 3)), (3, 0, (1,))], ids=["least", "fixed"]
 )
 def test_a_gang_that_waited_too_long_stores_what_it_holds_and_ends(
-    make: Make, nodes: int, min_nodes: int, lost_places: tuple[int, ...]
+    make: Make,
+    nodes: int,
+    min_nodes: int,
+    lost_places: tuple[int, ...],
 ) -> None:
     gang = at_the_gate(make(nodes=nodes, min_nodes=min_nodes, wait_s=2.0))
     gang.until(lambda: gang.copied(GATE))
