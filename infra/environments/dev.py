@@ -43,7 +43,7 @@ ENVIRONMENT = Environment(
             role=Role.SYSTEM,
             machine_types=("e2-standard-2",),
             min_nodes=1,
-            max_nodes=3,
+            max_nodes=4,
         ),
         NodeGroup(
             name="serving",

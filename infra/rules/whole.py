@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from holdfast.manifests.envoy import CARRIES, count_proxies
+from holdfast.manifests.serving_router import STREAMS, count_routers
 from holdfast.vocabulary.capacity import Capacity
 from holdfast.vocabulary.machines import MACHINE_TYPES
 from holdfast.vocabulary.pools import Pool, Role
@@ -12,8 +13,6 @@ from infra.rules.model import Facts, Finding, environment_finding, rule
 
 GANG_PODS = 2
 SHARED_CORE = ("db-f1-micro", "db-g1-small")
-_PROXY_CPUS = 0.7
-"""CPUs of a proxy's pod with its two sidecars."""
 _SYSTEM_CPUS = 2
 """CPUs of a node of the system pool that the other pods of the platform and of GKE take."""
 PLATFORM = "design of this platform"
@@ -127,7 +126,7 @@ def thresholds_are_in_order(facts: Facts) -> Iterator[Finding]:
 )
 def serving_keeps_its_promise(facts: Facts) -> Iterator[Finding]:
     """Base replicas handle the promised load without Spot, all replicas handle the peak, proxies
-    carry what the replicas have, and each has a machine.
+    and routers carry what the replicas have, and each has a machine.
     """
     environment = facts.environment
     serving = environment.serving
@@ -150,16 +149,18 @@ def serving_keeps_its_promise(facts: Facts) -> Iterator[Finding]:
         field = "serving.base_most + overflow_most"
         allowed = f"{serving.peak_needed} or more: {serving}"
         yield environment_finding(environment, field, replicas, allowed, "raise one of them")
+    # A service with a language model has routers behind its proxies.
     proxies = count_proxies(serving.peak_inflight)
-    proxy_room = sum(_count_proxy_room(pool) for pool in environment.pools())
-    if proxy_room < proxies:
-        field = "serving.nodes for proxies"
+    routers = count_routers(serving.peak_inflight)
+    room = sum(_count_room(pool) for pool in environment.pools())
+    if room < proxies + routers:
+        field = "serving.nodes for proxies and routers"
         allowed = (
-            f"{proxies} or more: {serving.peak_inflight} requests at once, {CARRIES} of them in one"
-            " proxy, and one proxy in reserve"
+            f"{proxies + routers} or more: {serving.peak_inflight} requests at once, {CARRIES} of"
+            f" them in one proxy, {STREAMS} in one router, and one of each in reserve"
         )
         fix = "raise max_nodes of the system group"
-        yield environment_finding(environment, field, proxy_room, allowed, fix)
+        yield environment_finding(environment, field, room, allowed, fix)
     if base_nodes < serving.base_most:
         field = "serving.nodes for base_most"
         allowed = f"{serving.base_most} or more: a serving group of as many"
@@ -171,9 +172,10 @@ def serving_keeps_its_promise(facts: Facts) -> Iterator[Finding]:
         yield environment_finding(environment, field, spot_nodes, allowed, fix)
 
 
-def _count_proxy_room(pool: Pool) -> int:
-    """Return the proxies that a system pool has processors for, with the platform's own pods."""
+def _count_room(pool: Pool) -> int:
+    """Return the proxies and routers that a system pool has processors for, with the platform's own
+    pods: a router takes 1 CPU, a proxy with its sidecars 0.7.
+    """
     if pool.role is not Role.SYSTEM:
         return 0
-    free_cpus = MACHINE_TYPES[pool.machine_type].vcpus - _SYSTEM_CPUS
-    return pool.max_nodes * max(1, int(free_cpus / _PROXY_CPUS))
+    return pool.max_nodes * max(1, MACHINE_TYPES[pool.machine_type].vcpus - _SYSTEM_CPUS)

@@ -96,13 +96,15 @@ startTime: {{{{ $now | Quote }}}}
 {_CONTAINERS % {"ready": "false", "state": _STUCK_CONTAINER}}"""
 _POD_NAME = '(or .metadata.uid "") .metadata.name .metadata.namespace'
 _POD_IP = f"{{{{ PodIPWith .spec.nodeName false {_POD_NAME} | Quote }}}}"
-_READY = "".join(_condition(kind, "True") for kind in ("Initialized", "Ready", "ContainersReady"))
+_POD_CONDITIONS = "".join(
+    _condition(kind, "True") for kind in ("Initialized", "Ready", "ContainersReady")
+)
 _START = f"""{_NOW}
 phase: Running
 startTime: {{{{ $now | Quote }}}}
 podIP: {_POD_IP}
 conditions:
-{_READY}
+{_POD_CONDITIONS}
 {_CONTAINERS % {"ready": "true", "state": _RUNNING}}"""
 
 

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import typer
@@ -49,6 +50,16 @@ def print_explanation(explanation: Lines) -> None:
 
 def print_jobs(jobs: list[Row]) -> None:
     _print_table(LIST_HEAD, [_job_cells(job) for job in jobs])
+
+
+class Cells(Protocol):
+    """Can be printed as a row of a table."""
+
+    def cells(self) -> tuple[str, ...]: ...
+
+
+def print_services(head: tuple[str, ...], services: Sequence[Cells]) -> None:
+    _print_table(head, [service.cells() for service in services])
 
 
 def _job_cells(job: Row) -> tuple[str, ...]:

@@ -27,6 +27,7 @@ from holdfast.manifests.pods import PodSettings
 from holdfast.manifests.policies import budget, ingress, policy, scrape
 from holdfast.manifests.render_context import Body, RenderContext, manifest, meta
 from holdfast.manifests.serving_proxy import ANNOTATION_CAPACITY, SERVER, FirstHop, first_hop
+from holdfast.manifests.serving_router import routers
 from holdfast.manifests.training import gpu_size
 from holdfast.vocabulary import serving
 from holdfast.vocabulary.capacity import ANNOTATION_RULE, PlacementRule
@@ -142,6 +143,8 @@ def objects(context: RenderContext, fleet: Fleet) -> Iterator[Body]:
         yield from _tier(context, fleet, tier)
     yield from scaling.metrics(fleet.hop.namespace, fleet.targets)
     yield from discovery(fleet.hop)
+    if fleet.hop.routers:
+        yield from routers(context, fleet.hop)
     yield from first_hop(context, fleet.hop, {ANNOTATION_CAPACITY: fleet.promise})
     yield from policies(fleet)
 
@@ -206,10 +209,11 @@ def discovery(hop: FirstHop) -> Iterator[Body]:
 
 
 def policies(fleet: Fleet) -> Iterator[Body]:
-    """Opens the proxy to the callers, and servers to the proxy and Prometheus only."""
+    """Opens the proxy to the callers, and servers to the pods before them and Prometheus only."""
     hop = fleet.hop
     namespace = hop.namespace
     proxy = {LABEL_NAME: hop.name}
+    askers = {LABEL_NAME: hop.routers or hop.name}
     servers = {LABEL_SERVES: hop.servers}
     ports = [{"port": serving.PORT, "protocol": "TCP"}]
     callers = [
@@ -223,7 +227,7 @@ def policies(fleet: Fleet) -> Iterator[Body]:
         f"{fleet.prefix}answer",
         servers,
         port=serving.PORT,
-        peers=proxy,
+        peers=askers,
     )
     if hop.health_port:
         yield from ingress(
@@ -231,7 +235,7 @@ def policies(fleet: Fleet) -> Iterator[Body]:
             f"{fleet.prefix}health",
             servers,
             port=hop.health_port,
-            peers=proxy,
+            peers=askers,
         )
     scraped = (serving.PORT, serving.PROXY_METRICS_PORT)
     yield scrape(namespace, *scraped, name=f"{fleet.prefix}scrape")

@@ -33,6 +33,8 @@ ANNOTATION_CAPACITY = "holdfast.dev/serving-capacity"
 HOST_NAME = "kubernetes.io/hostname"
 _SCALE_UP_SHARE = 0.6
 """Share of what a proxy carries, above which another one is added."""
+_SPARE_S = 15
+"""The part of a proxy's grace period after its drain, of which the hook gets all."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,13 +59,17 @@ class FirstHop:
     """Requests that all servers together have at once at the peak."""
     balanced: bool = False
     """A load balancer of Google is before it, and learns later that a proxy leaves."""
+    routers: str = ""
+    """Name of the routers of text streams before the servers; empty: there are none."""
 
     @property
     def drain_s(self) -> int:
         """Time for which a proxy drains."""
-        return (
-            int(serving.find_balanced_window_s(self.window_s)) if self.balanced else self.window_s
-        )
+        if self.routers:
+            return serving.STREAM_WINDOW_S - _SPARE_S
+        if self.balanced:
+            return int(serving.find_balanced_window_s(self.window_s))
+        return self.window_s
 
     @property
     def most(self) -> int:
@@ -129,11 +135,7 @@ def _configuration(hop: FirstHop) -> Body:
 
 
 def first_hop_pods(context: RenderContext, hop: FirstHop) -> PodSettings:
-    """Makes the pods that clients reach.
-
-    All that is between a client and the servers is in them: a router of token streams is
-    another container here, to which Envoy's route of `/v1/` points.
-    """
+    """Makes the pods that clients reach."""
     admin = f"http://127.0.0.1:{serving.PROXY_ADMIN_PORT}"
     active_requests = f"{admin}/stats?filter=^http.requests.downstream_rq_active$"
     config_map = client.V1ConfigMapVolumeSource(name=hop.name)
@@ -167,7 +169,7 @@ def first_hop_pods(context: RenderContext, hop: FirstHop) -> PodSettings:
         pool=context.system,
         priority=PRIORITY_SERVING,
         # Its machines are never preempted: the hook gets the window, and requests the rest.
-        grace_s=hop.drain_s + 15,
+        grace_s=hop.drain_s + _SPARE_S,
         calls_kubernetes=True,
         ports=[serving.PORT, serving.PROXY_METRICS_PORT],
         labels={serving.LABEL_METRICS: serving.PROXY_REQUESTS_ACTIVE.group},
@@ -191,8 +193,8 @@ DRAIN_HOOK = client.V1LifecycleHandler(
 
 def _watch_sidecar(context: RenderContext, hop: FirstHop) -> client.V1Container:
     command = ["python", "-m", "holdfast", "serve", "endpoints"]
-    command += ["--service", hop.servers, "--namespace", hop.namespace]
-    if hop.health_port:
+    command += ["--service", hop.routers or hop.servers, "--namespace", hop.namespace]
+    if hop.health_port and not hop.routers:
         command += ["--health-port", str(hop.health_port)]
     command += ["--out", f"{ENDPOINTS_DIR}/servers.json"]
     mount = client.V1VolumeMount(name="endpoints", mount_path=ENDPOINTS_DIR)

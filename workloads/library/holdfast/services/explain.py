@@ -7,9 +7,9 @@ from typing import Any
 from holdfast.clients.api import Api, ApiError, Object
 from holdfast.manifests.gateway import EXTERNAL_CLASS, GATEWAY_API
 from holdfast.services import live_service
-from holdfast.services.render.manifests import ANNOTATION_SOURCE, LABEL_SERVICE
+from holdfast.services.render.manifests import ANNOTATION_SOURCE
 from holdfast.vocabulary.roles import NAMESPACE_SERVING
-from holdfast.vocabulary.serving import PORT
+from holdfast.vocabulary.serving import LABEL_SERVICE, PORT
 
 SCHEMA = "holdfast.service-explanation/1"
 _TEXTS_ITEM = '{"inputs": [{"name": "text", "shape": [1], "datatype": "BYTES", "data": ["hello"]}]}'
@@ -70,7 +70,7 @@ def explain(api: Api, name: str, namespace: str = "") -> Explanation | None:
     scalers = api.items(
         f"/apis/autoscaling/v2/namespaces/{home}/horizontalpodautoscalers", labelSelector=selector
     )
-    address, clients = _find_address(api, name, home)
+    address, clients = find_address(api, name, home)
     return Explanation(
         name=name,
         namespace=home,
@@ -82,7 +82,7 @@ def explain(api: Api, name: str, namespace: str = "") -> Explanation | None:
     )
 
 
-def _find_address(api: Api, name: str, namespace: str) -> tuple[str, str]:
+def find_address(api: Api, name: str, namespace: str) -> tuple[str, str]:
     """Return the URL that the widest circle of clients can use, and who they are."""
     inside = f"http://{name}.{namespace}.svc.cluster.local:{PORT}"
     pods = "from pods of the namespaces that may call"

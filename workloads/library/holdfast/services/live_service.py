@@ -8,9 +8,10 @@ from holdfast.jobs.submit import submission
 from holdfast.manifests.gateway import GATEWAY_API, POLICY_API
 from holdfast.manifests.render_context import Body
 from holdfast.services.prepared_service import Prepared
-from holdfast.services.render.manifests import ANNOTATION_SOURCE, LABEL_SERVICE, SHARED
+from holdfast.services.render.manifests import ANNOTATION_SOURCE, SHARED
 from holdfast.support.errors import InputError, Stopped
 from holdfast.vocabulary.roles import NAMESPACE_SERVING
+from holdfast.vocabulary.serving import LABEL_SERVICE
 
 # Kind -> version, of everything that a service may have; what runs of them is found by its label.
 KINDS = {

@@ -43,6 +43,9 @@ BALANCER_FAILURES = 2
 BALANCER_SPREAD_S = 5.0
 # A stream has no total time; a load balancer needs one.
 BALANCER_STREAM_S = 86_400
+# The grace period of the proxies and routers of streams, whose end cuts them: the longest that
+# GKE's autoscaler gives pods of a node that it removes.
+STREAM_WINDOW_S = 600
 
 PORT = 8080
 """The port of the server for requests, probes and metrics, and of the proxy for requests."""
@@ -57,6 +60,8 @@ LIVE_PATH = "/v2/health/live"
 READY_PATH = "/v2/health/ready"
 DRAIN_PATH = "/drain"
 
+LABEL_SERVICE = "holdfast.dev/service"
+"""Label of each object of a service, except what services of a namespace share."""
 # On pods: the half of the capacity that they are.
 LABEL_TIER = "holdfast.dev/serving-tier"
 TIER_LABEL = "tier"  # the same, on series
@@ -159,6 +164,7 @@ PROXY_REQUESTS_ACTIVE = Gauge(
 )
 # Metrics of the router.
 ROUTER_STREAMS = "holdfast_router_streams"
+ROUTER_STREAMS_OPEN = Gauge(group="routers", name="streams", series=ROUTER_STREAMS)
 ROUTER_WAITING = "holdfast_router_waiting"
 ROUTER_SERVERS = "holdfast_router_servers"
 ROUTER_READY = "holdfast_router_ready"

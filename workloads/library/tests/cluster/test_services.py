@@ -105,6 +105,17 @@ def test_page_commands_start_a_service(
     lines = holdfast(*explained).stdout
     assert "scores in serving serves entropy" in lines
     assert "curl -sS http://scores.serving.svc" in lines
+    block = re.search(r"```sh\n(holdfast list\n.*?)```", PAGE.read_text(), re.DOTALL)
+    assert block
+    listed, _, stopped = [shlex.split(line)[1:] for line in block[1].strip().splitlines()]
+    (line,) = [line for line in holdfast(*listed).stdout.splitlines() if "scores" in line]
+    assert line.split()[:4] == ["scores", "entropy", "2/2", "2/2"]
+    assert isinstance(holdfast(*stopped).exception, InputError), "it asks, and nobody answers"
+    result = holdfast(*stopped, "--yes")
+    assert result.exit_code == 0, f"{result.output} {result.exception}"
+    assert "removed services/scores" in result.stderr
+    until("its servers are gone", lambda: not list_pods(api, "scores-base"))
+    assert "scores" not in holdfast(*listed).stdout
 
 
 def test_two_services_start_roll_out_and_stop(holdfast: Callable[..., Result], api: Api) -> None:
@@ -151,7 +162,7 @@ def test_two_services_start_roll_out_and_stop(holdfast: Callable[..., Result], a
     after = {pod["metadata"]["uid"] for pod in list_pods(api, "other-base")}
     assert after == before, "an autoscaler that is new takes no replica away"
 
-    live_service.stop(api, "scores")
+    assert holdfast("stop", "scores", "--yes").exit_code == 0
     until("it is gone", lambda: api.find(f"{DEPLOYMENTS}/scores-base") is None)
     assert live_service.find(api, "scores") is None
     assert [item["metadata"]["name"] for item in live_service.list_services(api)] == ["other"]

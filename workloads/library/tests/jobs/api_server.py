@@ -52,7 +52,7 @@ def serving(
         return (200, {"metadata": {}, "items": items})
 
     with answering(answer) as address:
-        yield _kubeconfig(folder / "kubeconfig", address)
+        yield write_kubeconfig(folder / "kubeconfig", address)
 
 
 def _is_allowed(path: str, namespaces: Collection[str]) -> bool:
@@ -63,7 +63,8 @@ def _is_allowed(path: str, namespaces: Collection[str]) -> bool:
     return path.rpartition("/")[2] in ("nodes", "clusterqueues")
 
 
-def _kubeconfig(path: Path, address: str) -> Path:
+def write_kubeconfig(path: Path, address: str) -> Path:
+    """Writes the kubeconfig of a server without credentials, and returns its path."""
     parts = {
         "cluster": {"server": address},
         "user": {},

@@ -9,7 +9,9 @@ from holdfast.lint.engine import Options, lint_texts
 from holdfast.manifests import serving
 from holdfast.manifests.envoy import CARRIES, count_proxies
 from holdfast.manifests.render_context import RenderContext
+from holdfast.manifests.serving_router import STREAMS, count_routers
 from holdfast.services.plan import placement
+from holdfast.support.values import quantity
 from holdfast.vocabulary.kubernetes import LABEL_NAMESPACE
 from holdfast.vocabulary.serving import (
     BALANCER_SPREAD_S,
@@ -48,19 +50,75 @@ def test_vllm_drains_within_its_grace_period(tier: str) -> None:
     assert sidecar["restartPolicy"] == "Always", "it must outlive the container that it drains"
 
 
-def test_the_proxy_reaches_vllm_health_port() -> None:
+def list_open_ports(bodies: list[dict[str, Any]], labels: dict[str, str]) -> dict[str, set[int]]:
+    """Returns the ports of pods with `labels` that pods of one name may reach, by that name."""
+    ports: dict[str, set[int]] = {}
+    for body in bodies:
+        if body["kind"] != "NetworkPolicy":
+            continue
+        if body["spec"]["podSelector"].get("matchLabels") != labels:
+            continue
+        for rule in body["spec"].get("ingress", ()):
+            for peer in rule["from"]:
+                (name,) = peer["podSelector"]["matchLabels"].values()
+                ports.setdefault(name, set()).update(port["port"] for port in rule["ports"])
+    return ports
+
+
+def test_streams_go_through_routers_to_vllm() -> None:
     bodies = render(read("chat"))
     watch = next(c for c in pod(bodies, "chat-proxy")["initContainers"] if c["name"] == "watch")
-    assert option(watch["command"], "--health-port") == str(SIDECAR_PORT)
-    assert option(watch["command"], "--service") == "chat-servers"
-    servers = find(bodies, "Service", "chat-servers")["spec"]["selector"]
-    ports: set[int] = set()
-    for body in bodies:
-        selects = body["kind"] == "NetworkPolicy" and body["spec"]["podSelector"]
-        if selects and selects.get("matchLabels") == servers:
-            for rule in body["spec"].get("ingress", ()):
-                ports.update(port["port"] for port in rule["ports"])
-    assert ports == {PORT, SIDECAR_PORT}
+    assert option(watch["command"], "--service") == "chat-router"
+    assert "--health-port" not in watch["command"], "a router answers probes where it is asked"
+    assert '"timeout": "0s"' in find(bodies, "ConfigMap", "chat-proxy")["data"]["envoy.json"]
+    routers = find(bodies, "Service", "chat-router")["spec"]
+    servers = find(bodies, "Service", "chat-servers")["spec"]
+    assert routers["clusterIP"] == servers["clusterIP"] == "None"
+    (router,) = pod(bodies, "chat-router")["containers"]
+    assert option(router["command"], "--servers") == f"chat-servers:{PORT}"
+    assert option(router["command"], "--health-path") == READY_PATH
+    assert option(router["command"], "--health-port") == str(SIDECAR_PORT)
+    assert list_open_ports(bodies, routers["selector"]) == {"chat-proxy": {PORT}}
+    assert list_open_ports(bodies, servers["selector"]) == {"chat-router": {PORT, SIDECAR_PORT}}
+
+
+def test_routers_stay_while_streams_last() -> None:
+    bodies = render(read("chat"))
+    spec = pod(bodies, "chat-router")
+    (router,) = spec["containers"]
+    window_s = float(option(router["command"], "--window"))
+    assert window_s == spec["terminationGracePeriodSeconds"]
+    proxy = pod(bodies, "chat-proxy")
+    assert proxy["terminationGracePeriodSeconds"] == window_s
+    drain = next(c for c in proxy["initContainers"] if c["name"] == "drain")
+    assert float(option(drain["command"], "--window")) < window_s
+    assert spec["priorityClassName"] == proxy["priorityClassName"]
+    assert spec["nodeSelector"] == proxy["nodeSelector"], "on machines that are not preempted"
+    assert router["readinessProbe"]["httpGet"] == {"path": READY_PATH, "port": PORT}
+    budget = find(bodies, "PodDisruptionBudget", "chat-router")["spec"]
+    assert budget["maxUnavailable"] == 1
+    (endpoint,) = find(bodies, "PodMonitoring", "chat-router")["spec"]["endpoints"]
+    assert (endpoint["port"], endpoint["path"]) == (PORT, "/metrics")
+
+
+def test_routers_carry_the_peak_with_one_lost() -> None:
+    service = replace(read("chat"), inflight=400)
+    bodies = render(service)
+    scaler = find(bodies, SCALER, "chat-router")["spec"]
+    streams = 400 * (service.base_largest + service.overflow_replicas)
+    assert scaler["maxReplicas"] == count_routers(streams) > scaler["minReplicas"] == 2
+    assert (scaler["maxReplicas"] - 1) * STREAMS * 0.8 >= streams
+    (metric,) = scaler["metrics"]
+    assert 0 < int(metric["pods"]["target"]["averageValue"]) < STREAMS
+    (router,) = pod(bodies, "chat-router")["containers"]
+    assert option(router["command"], "--streams") == str(STREAMS)
+    # The memory that the page of routers states: 50 MiB, bodies, and 0.5 MiB of each stream.
+    assert quantity(router["resources"]["limits"]["memory"]) >= (50 + 64 + STREAMS // 2) * 2**20
+
+
+def test_predictors_need_no_router() -> None:
+    names_of_bodies = {body["metadata"]["name"] for body in render(read("scores"))}
+    assert not [name for name in names_of_bodies if "router" in name]
 
 
 def test_a_predictor_gets_its_deadline_and_the_proxy_the_same() -> None:
@@ -109,7 +167,7 @@ def test_fixed_services_need_no_scaler() -> None:
     bodies = render(fixed)
     assert find(bodies, "Deployment", "chat-base")["spec"]["replicas"] == 2
     scaled = {body["metadata"]["name"] for body in bodies if body["kind"] == SCALER}
-    assert scaled == {"chat-proxy"}
+    assert scaled == {"chat-proxy", "chat-router"}
 
 
 def test_an_environment_can_leave_the_sample_out() -> None:
@@ -238,7 +296,7 @@ def test_the_load_balancer_is_let_in_and_no_one_else() -> None:
 def test_an_environment_without_load_balancers_has_no_way_in() -> None:
     platform = with_images("example")
     network = replace(platform.network, load_balancers_cidr="")
-    bodies = render(read("chat"), replace(platform, network=network))
+    bodies = render(read("scores"), replace(platform, network=network))
     kinds = {body["kind"] for body in bodies}
     assert not kinds & {"Gateway", "HTTPRoute", "GCPBackendPolicy", "HealthCheckPolicy"}
-    assert pod(bodies, "chat-proxy")["terminationGracePeriodSeconds"] == 30
+    assert pod(bodies, "scores-proxy")["terminationGracePeriodSeconds"] == 30

@@ -78,6 +78,7 @@ CASES: dict[str, tuple[dict[str, str], str, str]] = {
         "promised_per_s",
         "raise the peak",
     ),
+    "choice of GPUs": (PREDICTOR | {"--gpu": "any of 1xl4, 1xa100"}, "gpu", "write it as"),
     "GPU that no pool has": (PREDICTOR | {"--gpu": "8xh100"}, "on demand with role", "another gpu"),
     "more than the pool holds": (PREDICTOR | {"--base": "40"}, "most replicas", "raise max_nodes"),
     "one replica on Spot": (PREDICTOR | {"--set": "overflow_most=1"}, "overflow_most", "2"),

@@ -36,6 +36,7 @@ _LAST_WORDS_S = 1.0
 
 def serve(settings: RouterSettings) -> int:
     """Routes until a notice; returns the exit code."""
+    logs.use_json()
     shutdown = of_process()
     # An alert matches this line.
     shutdown.last_words = lambda: logs.warning("drain", OVER_BUDGET)

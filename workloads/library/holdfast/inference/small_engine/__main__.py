@@ -69,6 +69,7 @@ def main() -> None:
         running=arguments.max_num_seqs,
         longest=arguments.max_model_len,
     )
+    logs.use_json()
     shutdown = of_process()
     raise_file_limit(_FILES)
     with listen(arguments.host, arguments.port) as listener:

@@ -2,6 +2,7 @@
 quick.
 """
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -40,22 +41,28 @@ def list_(
     as_json: Json = False,
     output: Output = Form.TEXT,
 ) -> None:
-    """List all jobs: why each waits, its evictions, crashes, last save, and dollars so far."""
+    """List all jobs, with why each waits and what it lost, and all services with their replicas."""
     from holdfast.clients.api import Api
     from holdfast.cost import prices
     from holdfast.jobs import output as tables
     from holdfast.jobs.diagnose import explain
     from holdfast.platform.cluster import choose
+    from holdfast.services import control
     from holdfast.support.progress import working
 
     with working("ask the cluster"):
         api = Api(kubeconfig, context)
         rows = explain.rows(api, choose(api, platform), prices.load(), events, namespace)
+        services = control.rows(api, namespace)
     if as_json or output is Form.JSON:
-        tables.print_body(explain.rows_json(rows))
-    elif rows:
+        body = explain.rows_json(rows)
+        tables.print_body(body | {"services": [service.as_json() for service in services]})
+        return
+    if rows:
         tables.print_jobs(rows)
-    else:
+    if services:
+        tables.print_services(control.HEAD, services)
+    if not rows and not services:
         tables.note("no jobs")
 
 
@@ -76,7 +83,10 @@ def logs(
     kubeconfig: Kubeconfig = None,
     context: Context = "",
 ) -> None:
-    """Print what the pods of a job wrote. With several pods, each line begins with [INDEX]."""
+    """Print what the pods of a job or the servers of a service wrote.
+
+    With several pods, each line begins with [INDEX], or with the pod's name.
+    """
     from holdfast.jobs.control import pod_logs
     from holdfast.support.errors import InputError
 
@@ -87,12 +97,20 @@ def logs(
             allowed="one of them",
             fix=f"holdfast logs {job} --previous",
         )
-    api, document, snapshot = _find(job, namespace, platform, kubeconfig, context)
+    api, document, snapshot = _find(
+        job,
+        namespace,
+        platform,
+        kubeconfig,
+        context,
+        with_services=True,
+        with_servers=True,
+    )
     selection = pod_logs.Selection(index=index, previous=previous, tail=tail)
     if not follow:
         pod_logs.show(api, document, snapshot, selection)
         return
-    ending = pod_logs.follow(api, document, snapshot, selection)
+    ending = pod_logs.follow(api, document, snapshot, selection, look_again=_look_again)
     raise typer.Exit(EXIT_DONE if ending == "Complete" else EXIT_FINDINGS)
 
 
@@ -109,13 +127,18 @@ def stop(
 ) -> None:
     """Let a job save and exit, as on an eviction, and keep it for `holdfast resume`.
 
-    Exit 1: it stopped, and no checkpoint was committed after the call.
+    A service is removed; its file starts it again. Exit 1: it stopped, and no checkpoint was committed after the call.
     """
     from holdfast.jobs import output
     from holdfast.jobs.control import stopping
     from holdfast.support.progress import working
 
-    api, document, snapshot = _find(job, namespace, platform, kubeconfig, context)
+    api, document, snapshot = _find(
+        job, namespace, platform, kubeconfig, context, with_services=True
+    )
+    if snapshot.kind == "Service":
+        _remove(api, snapshot, now=now, yes=yes)
+        return
     if snapshot.finished:
         output.note(f"{snapshot.name} has ended: {snapshot.finished}")
         return
@@ -169,21 +192,54 @@ def shell(
     raise typer.Exit(shells.run(api, pod, command or ()))
 
 
+def _remove(api: "Api", service: "JobSnapshot", *, now: bool, yes: bool) -> None:
+    """Remove a service, which has nothing to save."""
+    from holdfast.jobs import output
+    from holdfast.services import control
+
+    name = service.name
+    output.ask(f"Remove the service {name} and its {len(service.pods)} servers?", yes)
+    for removed in control.stop(api, name, service.namespace, now=now):
+        output.note(f"removed {removed}")
+    output.note(f"Next: holdfast submit {name}.yaml, which starts it again")
+
+
+def _look_again(api: "Api", job: "JobSnapshot") -> "JobSnapshot":
+    """Return a newer snapshot of a job or of a service."""
+    from holdfast.jobs.diagnose import job_snapshot
+    from holdfast.services import control
+
+    if job.kind != "Service":
+        return job_snapshot.find(api, job.name, job.namespace, with_servers=True)
+    return control.find(api, job.name, job.namespace) or replace(job, pods=[])
+
+
 def _find(
     job: str,
     namespace: str,
     platform: Path | None,
     kubeconfig: Path | None,
     context: str,
+    *,
+    with_services: bool = False,
+    with_servers: bool = False,
 ) -> "tuple[Api, Platform, JobSnapshot]":
-    """Return the cluster, its platform and the job. Raises InputError if there is no such job."""
+    """Return the cluster, its platform and the job, or the service if one has this name.
+
+    with_servers: a Deployment of a service counts as a job. Raises InputError if there is no such
+    job.
+    """
     from holdfast.clients.api import Api
     from holdfast.jobs.diagnose import job_snapshot
     from holdfast.platform.cluster import choose
+    from holdfast.services import control
     from holdfast.support.progress import working
 
     with working("ask the cluster"):
         api = Api(kubeconfig, context)
         document = choose(api, platform)
+        service = control.find(api, job, namespace) if with_services else None
+        if service is not None:
+            return api, document, service
         namespaces = job_snapshot.find_namespaces(api, document, namespace)
-        return api, document, job_snapshot.find(api, job, *namespaces)
+        return api, document, job_snapshot.find(api, job, *namespaces, with_servers=with_servers)

@@ -233,12 +233,17 @@ class Streams:
             self.lines.put((source.pod, f"(the log ended: {error})"))
 
 
+def _look_again(api: Api, job: JobSnapshot) -> JobSnapshot:
+    return job_snapshot.find(api, job.name, job.namespace)
+
+
 def follow(
     api: Api,
     platform: Platform,
     job: JobSnapshot,
     selection: Selection,
     show_line: Print = print,
+    look_again: Callable[[Api, JobSnapshot], JobSnapshot] = _look_again,
 ) -> str:
     """Print the lines of the job's pods and of their replacements until the job has ended.
 
@@ -259,7 +264,7 @@ def follow(
         while time.monotonic() < next_look:
             time.sleep(0.1)
             _show_lines(streams, job, show_line)
-        job = job_snapshot.find(api, job.name, job.namespace)
+        job = look_again(api, job)
 
 
 def _show_lines(streams: Streams, job: JobSnapshot, show_line: Print) -> None:

@@ -77,7 +77,7 @@ def explain(
     namespaces = [namespace]
     if platform:
         namespaces = job_snapshot.find_namespaces(api, platform, namespace)
-    job = job_snapshot.find(api, name, *namespaces)
+    job = job_snapshot.find(api, name, *namespaces, with_servers=True)
     cluster = cluster_snapshot.take_snapshot(api, job.namespace)
     summary = read_job_summaries(events).get(job.name) if events else None
     cause = find_cause(job, cluster)

@@ -15,6 +15,7 @@ from holdfast.support.values import moment
 from holdfast.vocabulary import kubernetes
 from holdfast.vocabulary.kubernetes import LABEL_JOBSET, LABEL_NAME, api_path
 from holdfast.vocabulary.roles import NAMESPACE_BATCH
+from holdfast.vocabulary.serving import LABEL_SERVICE
 
 JOBSETS = api_path(kubernetes.JOBSET_API)
 JOBS = api_path(kubernetes.JOB_API)
@@ -150,15 +151,19 @@ class JobSnapshot:
         return [pod for pod in self.pods if pod["status"].get("phase") == name]
 
 
-def all_jobs(api: Api, namespace: str = "") -> Iterator[JobSnapshot]:
-    """Yield JobSets, then Jobs without a JobSet, then Deployments of workers."""
+def all_jobs(api: Api, namespace: str = "", *, with_servers: bool = False) -> Iterator[JobSnapshot]:
+    """Yield JobSets, then Jobs without a JobSet, then Deployments of workers.
+
+    `with_servers`: then Deployments of services too.
+    """
     pods = list(api.items(path_in("/api/v1", "pods", namespace)))
     workloads = list(api.items(path_in(KUEUE, "workloads", namespace)))
     for kind, group, plural, label in LISTED:
         for body in api.items(path_in(group, plural, namespace)):
-            if not _is_job(body, kind):
-                continue
             meta = body["metadata"]
+            is_server = kind == "Deployment" and LABEL_SERVICE in meta.get("labels", {})
+            if not _is_job(body, kind) and not (is_server and with_servers):
+                continue
             yield JobSnapshot(
                 body=body | {"kind": kind},
                 pods=[pod for pod in pods if _belongs(pod, meta, label)],
@@ -207,15 +212,15 @@ def _find_refusal(api: Api, namespace: str) -> ApiError | None:
     return None
 
 
-def find(api: Api, name: str, *namespaces: str) -> JobSnapshot:
+def find(api: Api, name: str, *namespaces: str, with_servers: bool = False) -> JobSnapshot:
     """Return the job called `name`, or the newest job of the run called so.
 
-    Without namespaces it looks in all. Raises InputError if there is none, or one in several
-    namespaces.
+    Without namespaces it looks in all; `with_servers`: also among Deployments of services. Raises
+    InputError if there is none, or one in several namespaces.
     """
     jobs: list[JobSnapshot] = []
     for namespace in namespaces or ("",):
-        jobs.extend(all_jobs(api, namespace))
+        jobs.extend(all_jobs(api, namespace, with_servers=with_servers))
     matches = [job for job in jobs if job.name == name] or _find_newest(jobs, name)
     if len(matches) == 1:
         return matches[0]

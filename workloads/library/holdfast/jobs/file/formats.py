@@ -52,6 +52,7 @@ _NAME = (
 NAME = Form(*_NAME, longest=MAX_NAME)
 CLAIM = Form(*_NAME, longest=63)
 _GPU = "[1-9][0-9]*x[A-Za-z0-9 ._-]+"
+ONE_GPU = Form(_GPU, "COUNTxGPU, as 1xl4 or 8xa100-80gb", "write it as 8xa100")
 GPUS = Form(
     f"{_GPU}|any of {_GPU}(, ?{_GPU}){{1,2}}",
     "COUNTxGPU, as 1xl4 or 8xa100-80gb; any of 1xl4, 1xa100; none",
@@ -122,6 +123,11 @@ def parse_gpus(text: object) -> list[tuple[int, str]]:
             fix="as any of 1xl4, 1xa100",
         )
     return choices
+
+
+def parse_gpu(text: object) -> tuple[int, str]:
+    """Split `8xa100` into 8 and the accelerator's label. Raises InputError, for a choice too."""
+    return _parse_choice(ONE_GPU.match("gpu", text))
 
 
 def _split_choices(text: str) -> list[str]:

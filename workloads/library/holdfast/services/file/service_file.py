@@ -11,7 +11,7 @@ from math import ceil
 from typing import Any
 
 from holdfast.jobs.file import formats
-from holdfast.jobs.file.formats import TEXT, Form, parse_gpus
+from holdfast.jobs.file.formats import TEXT, Form, parse_gpu
 from holdfast.support.errors import InputError
 from holdfast.support.values import between
 from holdfast.vocabulary.roles import NAMESPACE_SERVING
@@ -122,7 +122,7 @@ class OwnService:
         " model, and server for a predictor.",
         "",
     )
-    gpu: str = about("GPUs of a replica, as 1xl4.", form=formats.GPUS)
+    gpu: str = about("GPUs of a replica, as 1xl4.", form=formats.ONE_GPU)
     base: int = about(
         "Replicas on demand that are always there. -1: as many as promised_per_s needs.",
         AS_PROMISED,
@@ -219,7 +219,7 @@ class OwnService:
     def __post_init__(self) -> None:
         for each_field in fields(self):
             _check(each_field, getattr(self, each_field.name))
-        parse_gpus(self.gpu)
+        parse_gpu(self.gpu)
         for problem, got, allowed, fix in chain(
             self._check_work(), self._check_replicas(), self._check_reach()
         ):
@@ -342,11 +342,11 @@ class OwnService:
 
     @property
     def gpu_count(self) -> int:
-        return parse_gpus(self.gpu)[0][0]
+        return parse_gpu(self.gpu)[0]
 
     @property
     def accelerator(self) -> str:
-        return parse_gpus(self.gpu)[0][1]
+        return parse_gpu(self.gpu)[1]
 
     @property
     def home(self) -> str:

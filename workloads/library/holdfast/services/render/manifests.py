@@ -14,9 +14,8 @@ from holdfast.services.file.service_file import Engine, OwnService, Reach
 from holdfast.services.plan.placement import Placed
 from holdfast.vocabulary import serving
 from holdfast.vocabulary.machines import MACHINE_TYPES
+from holdfast.vocabulary.serving import LABEL_SERVICE
 
-LABEL_SERVICE = "holdfast.dev/service"
-"""Label of each object of a service, except what services of a namespace share."""
 ANNOTATION_SOURCE = "holdfast.dev/service-source"
 """Annotation of the Service for clients: the model or the predictor that answers."""
 SHARED = "AutoscalingMetric"
@@ -66,6 +65,7 @@ def _make_hop(service: OwnService, placed: Placed) -> FirstHop:
         longest_request_s=placed.longest_request_s,
         requests=replicas * service.inflight,
         balanced=placed.reach is not Reach.CLUSTER,
+        routers=f"{service.name}-router" if service.engine is Engine.VLLM else "",
     )
 
 

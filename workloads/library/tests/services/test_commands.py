@@ -1,0 +1,147 @@
+"""The commands of jobs with services: `list`, `logs`, `explain` and `stop`."""
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from holdfast.commands import app
+from holdfast.platform.cluster import PATH
+from holdfast.support.errors import InputError
+from tests import platforms
+from workloads.library.tests.http_server import answering
+from workloads.library.tests.jobs.api_server import write_kubeconfig
+from workloads.library.tests.services import example_services
+
+Object = dict[str, Any]
+FOLDERS = {
+    "Service": "/api/v1/namespaces/serving/services",
+    "Deployment": "/apis/apps/v1/namespaces/serving/deployments",
+    "Pod": "/api/v1/namespaces/serving/pods",
+}
+EVERYWHERE = {
+    "/apis/apps/v1/deployments": "Deployment",
+    "/api/v1/pods": "Pod",
+}
+
+
+def make_pod(deployment: Object) -> Object:
+    """Returns a pod of a Deployment, which runs."""
+    template = deployment["spec"]["template"]
+    name = f"{deployment['metadata']['name']}-x"
+    metadata = {
+        "name": name,
+        "namespace": "serving",
+        "uid": name,
+        "creationTimestamp": "2026-11-28T00:00:00Z",
+        "labels": template["metadata"]["labels"],
+    }
+    state = {"name": "main", "state": {"running": {}}}
+    status = {
+        "phase": "Running",
+        "startTime": metadata["creationTimestamp"],
+        "containerStatuses": [state],
+    }
+    return {"metadata": metadata, "spec": template["spec"], "status": status}
+
+
+class Cluster:
+    """An API server that holds two services, with one pod for each Deployment."""
+
+    def __init__(self) -> None:
+        self.objects: dict[str, list[Object]] = {kind: [] for kind in FOLDERS}
+        for name in example_services.NAMES:
+            for body in example_services.render(example_services.read(name)):
+                if body["kind"] == "Deployment":
+                    body["metadata"] |= {"uid": body["metadata"]["name"], "generation": 1}
+                    body["spec"]["replicas"] = 3
+                    body["status"] = {"readyReplicas": 2, "updatedReplicas": 3}
+                    self.objects["Pod"].append(make_pod(body))
+                if body["kind"] in self.objects:
+                    self.objects[body["kind"]].append(body)
+
+    def answer(self, url: str, headers: object, body: bytes) -> tuple[int, object]:
+        path, _, query = url.partition("?")
+        if path == PATH:
+            return 200, platforms.make_config_map(platforms.load("example"))
+        if path.endswith("/log"):
+            return 200, f"hello from {path.split('/')[-2]}\n".encode()
+        for kind, folder in FOLDERS.items():
+            if path == folder or EVERYWHERE.get(path) == kind:
+                (selector,) = parse_qs(query).get("labelSelector", [""])
+                items = [item for item in self.objects[kind] if has_labels(item, selector)]
+                return 200, {"metadata": {}, "items": items}
+            for item in self.objects[kind]:
+                if path == f"{folder}/{item['metadata']['name']}":
+                    return 200, item
+        if path.endswith(("/jobs", "/jobsets", "/workloads", "/horizontalpodautoscalers")):
+            return 200, {"metadata": {}, "items": []}
+        return 404, {"message": "not found"}
+
+
+def has_labels(item: Object, selector: str) -> bool:
+    key, _, value = selector.partition("=")
+    label = item["metadata"].get("labels", {}).get(key)
+    return not key or (label == value if value else label is not None)
+
+
+@pytest.fixture
+def holdfast(tmp_path: Path) -> Iterator[Callable[..., Result]]:
+    """Runs a command with the two services."""
+    with answering(Cluster().answer) as address:
+        kubeconfig = write_kubeconfig(tmp_path / "kubeconfig", address)
+
+        def run(*words: str) -> Result:
+            return CliRunner().invoke(app, [*words, "--kubeconfig", str(kubeconfig)])
+
+        yield run
+
+
+def test_list_shows_each_service_once(holdfast: Callable[..., Result]) -> None:
+    result = holdfast("list")
+    assert result.exit_code == 0, f"{result.output} {result.exception}"
+    head, *lines = [line.split() for line in result.stdout.splitlines()]
+    assert head == ["SERVICE", "SERVES", "BASE", "OVERFLOW", "ADDRESS"]
+    address = "http://{}.serving.svc.cluster.local:8080"
+    assert lines == [
+        ["chat", "gs://acme-models/llama-3-8b", "2/3", "2/3", address.format("chat")],
+        ["scores", "entropy", "2/3", "2/3", address.format("scores")],
+    ]
+    body = json.loads(holdfast("list", "--json").stdout)
+    assert body["jobs"] == []
+    assert [service["name"] for service in body["services"]] == ["chat", "scores"]
+
+
+def test_logs_show_every_server(holdfast: Callable[..., Result]) -> None:
+    result = holdfast("logs", "chat")
+    assert result.exit_code == 0, f"{result.output} {result.exception}"
+    names = ("chat-base-x", "chat-overflow-x")
+    assert result.stdout.splitlines() == [f"[{name}] hello from {name}" for name in names]
+
+
+@pytest.mark.parametrize("part", ["chat-router", "chat-proxy", "scores-base"])
+def test_logs_and_explain_know_each_deployment(
+    part: str, holdfast: Callable[..., Result]
+) -> None:
+    assert holdfast("logs", part).stdout == f"hello from {part}-x\n"
+    explained = holdfast("explain", part)
+    assert explained.exit_code == 0, f"{explained.output} {explained.exception}"
+    assert "state:" in explained.stdout
+
+
+def test_explain_names_the_routers(holdfast: Callable[..., Result]) -> None:
+    lines = holdfast("explain", "chat").stdout
+    assert "chat-router: 2 of 3 ready" in lines
+    assert "why: holdfast explain chat-router" in lines
+
+
+def test_stop_asks_first_and_services_have_no_now(holdfast: Callable[..., Result]) -> None:
+    error = holdfast("stop", "chat", "--now", "--yes").exception
+    assert isinstance(error, InputError) and error.fix == "holdfast stop chat"
+    error = holdfast("stop", "nothing", "--yes").exception
+    assert isinstance(error, InputError) and error.what == "no such job"
+    assert holdfast("stop", "chat").exit_code != 0
