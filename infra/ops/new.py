@@ -46,7 +46,7 @@ def create(name: str, folder: Path, pattern: str = "example") -> Path:
         )
     source = folder / f"{pattern}.py"
     if pattern not in PATTERNS or not source.is_file():
-        patterns = [known for known in PATTERNS if (folder / f"{known}.py").is_file()]
+        patterns = [stem for stem in PATTERNS if (folder / f"{stem}.py").is_file()]
         raise InputError(
             "pattern of an environment",
             got=pattern,
