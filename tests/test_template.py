@@ -49,7 +49,9 @@ def count_nodes(paths: list[Path]) -> int:
 
 def test_template_is_small(template: Path) -> None:
     files = [
-        path for path in template.rglob("*") if path.is_file() and "__pycache__" not in path.parts
+        path
+        for path in template.rglob("*")
+        if path.is_file() and not {".git", "__pycache__"} & set(path.parts)
     ]
     python = [path for path in files if path.suffix == ".py"]
     tests = [path for path in python if path.is_relative_to(template / "tests")]
