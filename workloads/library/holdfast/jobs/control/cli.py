@@ -127,7 +127,8 @@ def stop(
 ) -> None:
     """Let a job save and exit, as on an eviction, and keep it for `holdfast resume`.
 
-    A service is removed; its file starts it again. Exit 1: it stopped, and no checkpoint was committed after the call.
+    A service is removed; its file starts it again. Exit 1: it stopped, and no checkpoint was
+    committed after the call.
     """
     from holdfast.jobs import output
     from holdfast.jobs.control import stopping
