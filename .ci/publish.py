@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from bootstrap import find_uv, refuse
-from release import read_library_version
+from wheel import read_library_version
 
 
 def main(tag: str, folder: Path) -> None:

@@ -1,5 +1,5 @@
 """`python .ci/release.py vX.Y.Z` writes the files of a release to out/release. Exits with 2 if tag,
-version and changelog differ.
+version and changelog differ, or if the template's history lacks the releases before.
 """
 
 import argparse
@@ -11,11 +11,13 @@ import subprocess
 import sys
 import tarfile
 import tempfile
-import tomllib
 from pathlib import Path
 
+import history
+import template
 from bootstrap import ROOT, refuse
 from sbom import make_bill
+from wheel import read_library_version
 
 # Of the platform, and of each kind of image.
 LOCKS = ("infra", "monitor", "serve", "train")
@@ -23,7 +25,7 @@ OUT = ROOT / "out" / "release"
 CHANGELOG = ROOT / ".github" / "CHANGELOG.md"
 
 
-def main(tag: str) -> None:
+def main(tag: str, previous: Path | None = None) -> None:
     version = read_library_version()
     if tag != f"v{version}":
         refuse(
@@ -41,17 +43,12 @@ def main(tag: str) -> None:
     )
     (OUT / "NOTES.md").write_text(notes)
     (OUT / f"rendered-{version}.tar.gz").write_bytes(archive(ROOT / "workloads" / "rendered"))
-    (OUT / f"template-{version}.tar.gz").write_bytes(archive_template())
+    write_template(OUT / f"template-{version}.bundle", version, previous)
     (OUT / f"locks-{version}.tar.gz").write_bytes(archive(ROOT / "requirements"))
     for group in LOCKS:
         bill = make_bill((ROOT / "requirements" / f"{group}.txt").read_text(), version)
         (OUT / f"sbom-{group}-{version}.cdx.json").write_text(f"{json.dumps(bill, indent=2)}\n")
     print(*sorted(path.name for path in OUT.iterdir()), sep="\n")
-
-
-def read_library_version() -> str:
-    project = tomllib.loads((ROOT / "workloads/library/pyproject.toml").read_text())["project"]
-    return project["version"]
 
 
 def find_notes(version: str, changelog: str) -> str:
@@ -88,16 +85,49 @@ def archive(folder: Path) -> bytes:
     return buffer.getvalue()
 
 
-def archive_template() -> bytes:
-    """Pack the repository that a team keeps, as `make template` writes it."""
+def write_template(file: Path, version: str, previous: Path | None) -> None:
+    """Write the template's history up to this release. `previous` is the file of the release
+    before; by default the history is the branch origin/template.
+    """
+    if history.is_changed():
+        refuse("source", "uncommitted changes", "the commit of the tag", "git status, then commit")
     with tempfile.TemporaryDirectory() as scratch:
-        out = Path(scratch) / "platform"
-        command = [sys.executable, ROOT / ".ci/template.py", out]
-        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-        return archive(out)
+        folder = Path(scratch) / "platform"
+        history.start(folder, previous)
+        check_order(version, history.list_versions(folder), find_earlier(version))
+        template.commit_template(folder, version, released=True)
+        history.write_bundle(folder, file)
+
+
+def check_order(version: str, released: list[str], earlier: list[str]) -> None:
+    """Refuse a history without the last release: forks of it would have no common ancestor with
+    this one.
+    """
+    newest = released[0] if released else "none"
+    expected = earlier[0] if earlier else "none"
+    if newest not in (expected, version):
+        refuse(
+            f"last release in the history of the template before {version}",
+            newest,
+            f"{expected}, as in the changelog",
+            "git fetch origin template, or name its bundle with --history",
+        )
+
+
+def find_earlier(version: str) -> list[str]:
+    """Return the dated versions below this one in the changelog, newest first."""
+    older = CHANGELOG.read_text().partition(f"\n## {version},")[2]
+    return re.findall(r"^## (\d\S*), \d", older, re.MULTILINE)
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("tag", metavar="vX.Y.Z")
-    main(parser.parse_args().tag)
+    parser.add_argument(
+        "--history",
+        type=Path,
+        metavar="FILE",
+        help="the template's bundle of the release before; default: the branch origin/template",
+    )
+    arguments = parser.parse_args()
+    main(arguments.tag, arguments.history)

@@ -1,5 +1,5 @@
-"""`make template OUT=DIR [ENV=NAME]` writes the repository that a team keeps, with the library as a
-pinned wheel.
+"""`make template OUT=DIR [ENV=NAME] [HISTORY=FILE]` makes the repository that a team keeps, with
+the library as a pinned wheel. Its history starts with the releases of the template.
 """
 
 import argparse
@@ -11,12 +11,15 @@ import subprocess
 import sys
 from pathlib import Path
 
+import history
 from bootstrap import ROOT, refuse
+from wheel import read_library_version
 
 # A team does not keep the library and its tests, figures and pages, and what releases this
 # repository.
 LEFT_OUT = (
     "workloads/library/*",
+    ".ci/history.py",
     ".ci/lock.py",
     ".ci/publish.py",
     ".ci/release.py",
@@ -36,11 +39,8 @@ LEFT_OUT = (
     "AGENTS.md",
     "README.md",
     "infra/environments/dev.py",
-    "infra/environments/prod.py",
     "workloads/rendered/dev/*",
-    "workloads/rendered/prod/*",
     "tests/snapshots/plan/dev/*",
-    "tests/snapshots/plan/prod/*",
     "infra/decisions/*",  # except those that a kept file cites
     "requirements/checkpoint-rivals.txt",
     "requirements/docs.*",
@@ -54,6 +54,7 @@ LEFT_OUT = (
     "tests/test_figures.py",
     "tests/test_options.py",
     "tests/test_pages.py",
+    "tests/test_reach.py",
     "tests/test_readme.py",
     "tests/test_release.py",
     "tests/test_stderr.py",
@@ -66,17 +67,11 @@ LEFT_OUT = (
     "tests/test_words.py",
     "tests/test_commands.py",
     "tests/plan/test_fork.py",
+    "tests/plan/test_template_history.py",
     "tests/plan/test_upgrade.py",
     "tests/plan/test_first_week.py",
     # Tests of the environments dev and prod, which a team does not keep.
-    "tests/infra/ops/test_check.py",
     "tests/infra/ops/test_prove*",
-    "tests/infra/test_runs_apart.py",
-    "tests/infra/test_teams_apart.py",
-    "tests/infra/bucket_access.py",
-    "tests/monitoring/test_stack.py",
-    "tests/plan/test_apply.py",
-    "tests/plan/test_checkov.py",
     "tests/plan/test_replay.py",
     "tests/tools/gcsemulator/*",
     "tests/tools/k6/*",
@@ -91,27 +86,58 @@ def main() -> None:
     parser.add_argument(
         "--env", default="", help="an environment of your own, in addition to the example"
     )
+    parser.add_argument(
+        "--history",
+        type=Path,
+        metavar="FILE",
+        help="the bundle of a release; default: the branch origin/template, if it exists",
+    )
     arguments = parser.parse_args()
     out: Path = arguments.out.resolve()
     if out.exists():
         refuse("OUT", out, "a folder that does not exist", "name another, or remove it")
+    version = read_library_version()
     scratch = out.with_name(f".{out.name}.new")
     shutil.rmtree(scratch, ignore_errors=True)
     try:
-        for name in list_files():
-            target = scratch / name
-            target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(ROOT / name, target)
-        pin(scratch)
-        (scratch / "README.md").write_text((ROOT / ".ci/template/README.md").read_text())
-        rewrite(scratch)
+        history.start(scratch, arguments.history)
+        released = bool(history.find_release(scratch)) or history.is_tagged(version)
+        history.check_out(scratch, commit_template(scratch, version, released=released))
         if arguments.env and arguments.env != "example":
             add_environment(scratch, arguments.env)
+            history.commit_environment(scratch, arguments.env)
         scratch.rename(out)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
     print(out)
-    print(f"Next: cd {out} && git init && make demo", file=sys.stderr)
+    if not released:
+        print(
+            f"Note: made from a commit that is not the release v{version}. To merge later releases"
+            " without conflicts, start from a release: git checkout its tag first",
+            file=sys.stderr,
+        )
+    print(f"Next: cd {out} && make demo", file=sys.stderr)
+
+
+def commit_template(folder: Path, version: str, *, released: bool) -> str:
+    """Return the commit of the template that belongs to this source; makes it unless the history
+    has it.
+    """
+    commit = history.find_release(folder)
+    if commit:
+        return commit
+    write_files(folder)
+    return history.commit_release(folder, version, released=released)
+
+
+def write_files(folder: Path) -> None:
+    for name in list_files():
+        target = folder / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(ROOT / name, target)
+    pin(folder)
+    (folder / "README.md").write_text((ROOT / ".ci/template/README.md").read_text())
+    rewrite(folder)
 
 
 def list_files() -> list[str]:

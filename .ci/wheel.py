@@ -5,6 +5,7 @@ images install it.
 import argparse
 import os
 import subprocess
+import tomllib
 from pathlib import Path
 
 from bootstrap import ROOT, find_uv
@@ -29,6 +30,11 @@ def main() -> None:
     # uv writes this file, which would hide the folder from tools that read the tree.
     (out / ".gitignore").unlink(missing_ok=True)
     print(*sorted(str(path) for path in out.glob("holdfast_gke-*")), sep="\n")
+
+
+def read_library_version() -> str:
+    project = tomllib.loads((ROOT / "workloads/library/pyproject.toml").read_text())["project"]
+    return project["version"]
 
 
 def read_commit_time() -> str:

@@ -162,15 +162,23 @@ def doctor(env: Env, as_json: Json = False) -> None:
     raise typer.Exit(checks.show(results, as_json=as_json))
 
 
-@app.command(epilog=examples("python -m infra new eu"))
-def new(name: Annotated[str, typer.Argument(metavar="NAME")]) -> None:
-    """Create a new environment: a copy of example with CHANGE-ME in every field that you must
-    set.
+@app.command(epilog=examples("python -m infra new eu", "python -m infra new euprod --from prod"))
+def new(
+    name: Annotated[str, typer.Argument(metavar="NAME")],
+    pattern: Annotated[
+        str,
+        typer.Option(
+            "--from", metavar="PATTERN", help="example; or prod, which has every protection."
+        ),
+    ] = "example",
+) -> None:
+    """Create a new environment: a copy of example or prod with CHANGE-ME in every field that you
+    must set.
     """
     from infra.ops import new as literal
     from infra.ops.synth import ROOT
 
-    print(literal.create(name, ROOT / "infra" / "environments").relative_to(ROOT))
+    print(literal.create(name, ROOT / "infra" / "environments", pattern).relative_to(ROOT))
     for step in literal.next_steps(name):
         typer.echo(f"Next: {step}", err=True)
 

@@ -22,13 +22,20 @@ def test_the_page_is_what_was_recorded() -> None:
     )
 
 
-def test_readme_has_a_line_for_each_bench() -> None:
+def test_the_page_has_a_row_for_each_bench() -> None:
+    rows = re.findall(r"^\| `make (bench-[a-z-]+)` \|", figures.PAGE.read_text(), re.MULTILINE)
+    assert rows == [*figures.TEXTS]
+    assert {file.stem for file in RECORDED} == {*figures.TEXTS}
+
+
+def test_readme_has_five_recorded_figures_with_their_commands() -> None:
     readme = figures.README.read_text()
     assert readme.count(figures.BEGIN) == 1
-    assert readme == figures.with_summary(readme, figures.summary(figures.RECORDED)), (
+    rows = figures.summary(figures.RECORDED)
+    assert readme == figures.with_summary(readme, rows), (
         "python -m workloads.library.tests.bench.figures"
     )
-    assert {file.stem for file in RECORDED} == {*figures.TEXTS}
+    assert len(re.findall(r"\| `make bench-[a-z-]+` \|$", rows, re.MULTILINE)) == 5
 
 
 @pytest.mark.parametrize("file", RECORDED, ids=lambda file: file.stem)

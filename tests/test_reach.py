@@ -1,5 +1,5 @@
-"""Reachable or gone: README's capabilities, the environment that makes each, and the file of the
-examples or samples that asks for it.
+"""Reachable or gone: the capabilities of what-you-get.md, the environment that makes each, and the
+file of the examples or samples that asks for it.
 """
 
 from collections.abc import Callable
@@ -19,15 +19,15 @@ from tests import platforms
 from tests.workloads.manifests.rendered import load_objects
 
 ROOT = Path(__file__).parents[1]
-README = (ROOT / "README.md").read_text()
 LIBRARY = ROOT / "workloads/library/holdfast"
+PAGE = (LIBRARY.parent / "docs/explanation/what-you-get.md").read_text()
 SHIPPED = ("dev", "example", "prod")
 
 
 @dataclass(frozen=True)
 class Capability:
     words: str
-    """The words of README."""
+    """The words of the page."""
     is_made: Callable[[Platform], bool]
     """The check of an environment for what it takes."""
     environments: tuple[str, ...]
@@ -119,8 +119,8 @@ CAPABILITIES = (
 
 
 @pytest.mark.parametrize("capability", CAPABILITIES, ids=lambda row: row.words)
-def test_what_readme_names_is_made_and_asked_for(capability: Capability) -> None:
-    assert capability.words in README, "README no longer says it: drop the row"
+def test_what_the_page_names_is_made_and_asked_for(capability: Capability) -> None:
+    assert capability.words in PAGE, "the page no longer says it: drop the row"
     environments = {name for name in SHIPPED if capability.is_made(platforms.load(name))}
     assert environments == set(capability.environments)
     kind, _, name = capability.file.partition(":")

@@ -1,9 +1,10 @@
-"""README: the main paths that it names exist and can be read in one go; every file that it links is
-there.
+"""README is short, and what it and the architecture page say of the tree is true: the main paths
+exist and can be read in one go.
 """
 
 import ast
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,8 @@ from infra.environments.example import ENVIRONMENT
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
 ROOMS = ("infra", "workloads/library", "monitoring", "tests")
-PATHS = re.findall(r"^\| ([^|]+) \| `([^`]+\.py)` \| `(\w+)` \|$", README, re.M)
+ARCHITECTURE = (ROOT / "infra/docs/explanation/architecture.md").read_text()
+PATHS = re.findall(r"^\| ([^|]+) \| `([^`]+\.py)` \| `(\w+)` \|$", ARCHITECTURE, re.M)
 MAX_LINES = 80
 
 
@@ -29,7 +31,7 @@ def test_main_path_is_one_readable_function(
 ) -> None:
     tree = ast.parse((ROOT / file).read_text())
     functions = [n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef) and n.name == function]
-    assert len(functions) == 1, f"README names {function} of {file}"
+    assert len(functions) == 1, f"architecture.md names {function} of {file}"
     assert (functions[0].end_lineno or 0) - functions[0].lineno < MAX_LINES
 
 
@@ -48,7 +50,7 @@ def test_a_room_begins_with_a_file_that_exists(readme: Path) -> None:
 
 
 def test_the_map_names_only_folders_that_exist() -> None:
-    block = README.split("## Map")[1].split("```")[1]
+    block = ARCHITECTURE.split("## Map")[1].split("```")[1]
     room = ""
     for line in block.strip().splitlines():
         name = line.split()[0]
@@ -68,7 +70,7 @@ def test_each_gap_that_is_named_has_its_paragraph() -> None:
     named, explained = (
         re.findall(r"^- \*\*(.+?)\*\*", text, re.M)
         for text in (
-            README.partition("\nNot proven")[2],
+            README.partition("\n## Not proven")[2],
             (ROOT / "tests/NOT_PROVEN.md").read_text(),
         )
     )
@@ -95,4 +97,15 @@ def test_picture_shows_the_example_pools() -> None:
 
 
 def test_readme_is_short() -> None:
-    assert len(README.split()) <= 1600
+    assert len(README.split()) <= 900
+
+
+def test_readme_says_what_set_up_downloads() -> None:
+    shown = re.search(r"downloads ([\d.]+ GB)", README)
+    assert shown and f"{shown[1]} to download" in (ROOT / ".ci/bootstrap.py").read_text()
+
+
+def test_readme_states_the_library_version() -> None:
+    text = (ROOT / "workloads/library/pyproject.toml").read_text()
+    version = tomllib.loads(text)["project"]["version"]
+    assert re.findall(r"version (\d+\.\d+\.\d+)", README) == [version]

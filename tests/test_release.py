@@ -13,7 +13,9 @@ from tests.support import program
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / ".ci"))
-release, publish, sbom = map(importlib.import_module, ("release", "publish", "sbom"))
+release, publish, sbom, wheel = map(
+    importlib.import_module, ("release", "publish", "sbom", "wheel")
+)
 DATED = "# Changelog\n\n## 0.2.0, 2026-12-01\n\n- New.\n\n## 0.1.0, 2026-11-01\n\n- First.\n"
 
 
@@ -36,6 +38,18 @@ def test_another_tag_than_the_version_is_refused(capsys: pytest.CaptureFixture[s
     assert "got:     v99.0.0" in capsys.readouterr().err
 
 
+def test_a_history_without_the_release_before_is_refused(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    release.check_order("0.1.0", [], [])
+    release.check_order("0.2.0", ["0.1.0"], ["0.1.0"])
+    release.check_order("0.2.0", ["0.2.0", "0.1.0"], ["0.1.0"])
+    for released in ([], ["0.0.9"], ["0.3.0", "0.2.0", "0.1.0"]):
+        with pytest.raises(SystemExit):
+            release.check_order("0.2.0", released, ["0.1.0"])
+    assert "0.1.0, as in the changelog" in capsys.readouterr().err
+
+
 def test_an_archive_holds_the_tree_and_the_same_bytes_each_time(tmp_path: Path) -> None:
     (tmp_path / "r.tar.gz").write_bytes(first := release.archive(ROOT / "workloads/rendered"))
     assert release.archive(ROOT / "workloads/rendered") == first
@@ -52,16 +66,17 @@ def test_an_archive_holds_the_tree_and_the_same_bytes_each_time(tmp_path: Path) 
 def test_a_release_has_every_file_that_its_workflow_promises(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    version = release.read_library_version()
+    version = wheel.read_library_version()
     (tmp_path / "CHANGELOG.md").write_text(f"# Changelog\n\n## {version}, 2026-11-01\n\n- First.\n")
     monkeypatch.setattr(release, "CHANGELOG", tmp_path / "CHANGELOG.md")
     monkeypatch.setattr(release, "OUT", tmp_path / "out")
-    monkeypatch.setattr(release, "archive_template", lambda: b"made by another test")
+    # Made by tests/plan/test_template_history.py, from a clone without uncommitted changes.
+    bundle = tmp_path / "out" / f"template-{version}.bundle"
+    monkeypatch.setattr(release, "write_template", lambda *_: bundle.touch())  # pyright: ignore
     release.main(f"v{version}")
     files = {path.name for path in (tmp_path / "out").iterdir()}
-    archives = {
-        f"{name}-{version}.tar.gz" for name in ("holdfast_gke", "template", "rendered", "locks")
-    }
+    archives = {f"{name}-{version}.tar.gz" for name in ("holdfast_gke", "rendered", "locks")}
+    archives.add(f"template-{version}.bundle")
     bills = {f"sbom-{group}-{version}.cdx.json" for group in release.LOCKS}
     assert files == {"NOTES.md", f"holdfast_gke-{version}-py3-none-any.whl"} | archives | bills
     with tarfile.open(tmp_path / "out" / f"locks-{version}.tar.gz") as archive:
@@ -99,7 +114,7 @@ def test_a_package_with_a_marker_says_where_it_is_installed() -> None:
 def test_the_wheel_and_sdist_alone_are_uploaded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    version = release.read_library_version()
+    version = wheel.read_library_version()
     names = [f"holdfast_gke-{version}-py3-none-any.whl", f"holdfast_gke-{version}.tar.gz"]
     folder = tmp_path / "files"
     folder.mkdir()
@@ -121,5 +136,5 @@ def test_files_of_another_release_or_name_are_not_uploaded(
     for name in files:
         (tmp_path / name).touch()
     with pytest.raises(SystemExit) as refused:
-        publish.main(f"v{release.read_library_version()}", tmp_path)
+        publish.main(f"v{wheel.read_library_version()}", tmp_path)
     assert refused.value.code == 2 and "error:   files of the release" in capsys.readouterr().err

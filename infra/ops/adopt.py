@@ -120,16 +120,26 @@ def adopt(
             "the next apply would replace adopted resources; nothing was written",
             got="; ".join(replacements),
             allowed="changes in place",
-            fix=(
-                f"state in {source_path(environment.name)} what the cluster has, or give the group"
-                " another name"
-            ),
+            fix=_suggest_fix(environment, replacements),
         )
     return Adoption(
         blocks=blocks,
         changes=changes,
         created=sorted(created),
         unmanaged=sorted(recorded_pools - pools),
+    )
+
+
+def _suggest_fix(environment: Environment, replacements: list[str]) -> str:
+    # No field: without Dataplane V2 nothing enforces the network policies of the platform.
+    if any("datapath_provider" in replacement for replacement in replacements):
+        return (
+            "a cluster without Dataplane V2 can never get it: deploy a new one in its network"
+            " (network.existing), move the jobs, and delete the old one"
+        )
+    return (
+        f"state in {source_path(environment.name)} what the cluster has, or give the group"
+        " another name"
     )
 
 

@@ -1,4 +1,6 @@
-"""Create an environment of a fork: a copy of `example` with CHANGE-ME in each personal field."""
+"""Create an environment of a fork: a copy of `example` or `prod` with CHANGE-ME in each personal
+field.
+"""
 
 import re
 from keyword import iskeyword
@@ -8,6 +10,8 @@ from holdfast.support.errors import InputError
 from infra.environments import source_path
 from infra.environments.checks import PLACEHOLDER, dns_name
 
+# The environments of a release: a copy of a team's own would share its network and its gate.
+PATTERNS = ("example", "dev", "prod")
 # Closed: a team opens what its jobs need. These are the usual three.
 USUAL_EGRESS = """\
     egress=(
@@ -25,8 +29,10 @@ TRIAL_SETTINGS = {
 }
 
 
-def create(name: str, folder: Path) -> Path:
-    """Create the module and return its path. Raises InputError if the name is in use or invalid."""
+def create(name: str, folder: Path, pattern: str = "example") -> Path:
+    """Create the module and return its path. Raises InputError if the name is in use or invalid, or
+    if there is no such pattern.
+    """
     dns_name("environment name", name, 12)
     # The name becomes a Python module, and a part of most names in the cloud.
     path = folder / f"{name}.py"
@@ -38,26 +44,33 @@ def create(name: str, folder: Path) -> Path:
             allowed=f"a Python name that is not {taken}",
             fix="choose another",
         )
+    source = folder / f"{pattern}.py"
+    if pattern not in PATTERNS or not source.is_file():
+        patterns = [stem for stem in PATTERNS if (folder / f"{stem}.py").is_file()]
+        raise InputError(
+            "pattern of an environment",
+            got=pattern,
+            allowed=", ".join(patterns),
+            fix="--from prod for every protection",
+        )
     # The module is edited as text: a syntax tree would lose the comments, which explain the fields.
-    path.write_text(_literal((folder / "example.py").read_text(), name))
+    path.write_text(_literal(source.read_text(), name, pattern))
     return path
 
 
-def _literal(example: str, name: str) -> str:
+def _literal(source: str, name: str, pattern: str) -> str:
     text = re.sub(
         r'^""".*?"""',
         f'"""{name}. Replace each {PLACEHOLDER} before the first deployment."""',
-        example,
+        source,
+        count=1,
         flags=re.S,
     )
-    text = text.replace('name="example"', f'name="{name}"', 1)
+    text = text.replace(f'name="{pattern}"', f'name="{name}"', 1)
     text = re.sub(r'project_(id|number)="[^"]*"', rf'project_\1="{PLACEHOLDER}"', text)
-    text = re.sub(
-        r"(\n    zones=\(.*?\),\n)",
-        rf'\1    state_bucket="{PLACEHOLDER}",\n{USUAL_EGRESS}',
-        text,
-        count=1,
-    )
+    bucket = "" if "state_bucket=" in text else f'    state_bucket="{PLACEHOLDER}",\n'
+    egress = "" if "\n    egress=" in text else USUAL_EGRESS
+    text = re.sub(r"(\n    zones=\(.*?\),\n)", rf"\1{bucket}{egress}", text, count=1)
     text = re.sub(r'emails=\("[^"]*",\)', f'emails=("{PLACEHOLDER}@example.org",)', text)
     text = re.sub(
         r'readers=\("group:[^"]*",\)',

@@ -1,9 +1,13 @@
 """Synthesises environments in separate processes."""
 
+import hashlib
 import json
 import os
+import re
 import subprocess
 import sys
+import tempfile
+import zipfile
 from pathlib import Path
 
 from holdfast.support.errors import Unjudged
@@ -11,17 +15,53 @@ from infra.contract import names
 
 ROOT = Path(__file__).parents[2]
 LIBRARY = Path("workloads/library")
+# In a repository that `make template` made, the lock names the library's wheel.
+LOCK = Path("requirements/dev.txt")
+PIN = re.compile(r"^\./(vendor/holdfast_gke-\S+\.whl) --hash=sha256:([0-9a-f]{64})$", re.M)
 
 
 def library_variables(root: Path) -> dict[str, str]:
     """Return the variables with which a process imports the library of `root`, not the installed
     one of this checkout.
     """
-    folders = [str(root / LIBRARY)]
+    library = root / LIBRARY
+    folders = [str(library if library.is_dir() else _unpack_pinned(root))]
     inherited = os.environ.get("PYTHONPATH")
     if inherited:
         folders.append(inherited)
     return {"PYTHONPATH": os.pathsep.join(folders)}
+
+
+def _unpack_pinned(root: Path) -> Path:
+    """Return the folder with the unpacked wheel that `root` pins. Raises Unjudged if the wheel is
+    missing or another one.
+
+    Decision: infra/decisions/0141.
+    """
+    pin = PIN.search((root / LOCK).read_text())
+    if pin is None:
+        raise Unjudged(
+            f"the library of {root}\n  got:     no wheel in {LOCK}\n"
+            "  allowed: ./vendor/holdfast_gke-X.Y.Z-py3-none-any.whl --hash=sha256:...\n"
+            "  fix:     add the wheel of a release to vendor/ and its line to the lock"
+        )
+    wheel = root / pin[1]
+    digest = pin[2]
+    if not wheel.is_file() or hashlib.sha256(wheel.read_bytes()).hexdigest() != digest:
+        raise Unjudged(
+            f"the library of {root}\n"
+            f"  got:     {pin[1]} {'with another hash' if wheel.is_file() else 'is missing'}\n"
+            f"  allowed: the wheel whose hash is in {LOCK}\n"
+            "  fix:     take the wheel and its line from the same release"
+        )
+    library = root / "out" / "library" / digest
+    if not library.is_dir():
+        library.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=library.parent) as folder:
+            unpacked = Path(folder) / digest
+            zipfile.ZipFile(wheel).extractall(unpacked)
+            unpacked.rename(library)
+    return library
 
 
 def synthesise(

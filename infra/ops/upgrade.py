@@ -1,8 +1,9 @@
 """Finds what a merge of upstream would do to a deployed environment.
 
-Both sides are synthesised with the caller's environment file, REF in a temporary worktree. The real
-provider then plans both against one state, which is made from the plan of this checkout: no project
-is read. `git diff HEAD...REF` shows the changes of files.
+REF is merged into HEAD in a temporary worktree. Both sides are synthesised with the caller's
+environment file, each with the library that it pins. The real provider then plans both against one
+state, which is made from the plan of this checkout: no project is read. `git diff HEAD...REF` shows
+the changes of files.
 """
 
 import json
@@ -24,6 +25,8 @@ from infra.ops.synth import ROOT, library_variables
 
 VERSIONS = Path("infra/contract/versions.py")
 ENVIRONMENTS = Path("infra/environments")
+# A merge asks for the name of a person even where it makes no commit.
+IDENTITY = ("-c", "user.name=preview", "-c", "user.email=preview@holdfast.invalid")
 
 
 @dataclass(kw_only=True, slots=True)
@@ -37,12 +40,16 @@ class Upgrade:
     """Changes in place, `stack address: attributes`."""
     created: list[str] = field(default_factory=list[str])
     rules: list[str] = field(default_factory=list[str])
+    conflicts: list[str] = field(default_factory=list[str])
+    """Files that the merge leaves to a person. Then REF alone is compared, without the changes of
+    this checkout.
+    """
     unloadable: str = ""
     """The reason why REF cannot read the environment; then nothing else could be compared."""
 
     @property
     def harmful(self) -> bool:
-        return bool(self.destroyed or self.replaced or self.unloadable)
+        return bool(self.destroyed or self.replaced or self.conflicts or self.unloadable)
 
 
 def compare(ref: str, environment: str, root: Path = ROOT) -> Upgrade:
@@ -51,9 +58,12 @@ def compare(ref: str, environment: str, root: Path = ROOT) -> Upgrade:
     """
     with _worktree(ref, root) as other:
         _require_layout(ref, other)
-        # Upstream has no file of a fork's environment, and never edits one.
-        shutil.copy(root / ENVIRONMENTS / f"{environment}.py", other / ENVIRONMENTS)
         upgrade = Upgrade()
+        # A merge of an older REF would change nothing: the user wants to go back to it.
+        if not _is_older(ref, root):
+            upgrade.conflicts = _merge(ref, root, other)
+        # The file may have changes that are not committed, and REF alone does not have it.
+        shutil.copy(root / ENVIRONMENTS / f"{environment}.py", other / ENVIRONMENTS)
         upgrade.unloadable = _check_environment(ref, environment, root, other, upgrade.rules)
         if not upgrade.unloadable:
             with tempfile.TemporaryDirectory() as folder:
@@ -67,6 +77,29 @@ def _require_layout(ref: str, other: Path) -> None:
         if not (other / path).is_file():
             got = f"no {path} in {ref}"
             raise _incomparable(ref, got, "a revision of this layout", "name a newer revision")
+
+
+def _merge(ref: str, root: Path, other: Path) -> list[str]:
+    """Merge REF into HEAD in the worktree. Returns the files with conflicts; then the worktree has
+    REF again.
+    """
+    head = _git(root, "rev-parse", "HEAD").strip()
+    release = _git(root, "rev-parse", f"{ref}^{{commit}}").strip()
+    _git(other, "checkout", "--quiet", "--detach", head)
+    command = ["git", *IDENTITY, "merge", "--no-commit", "--no-ff", "--quiet", release]
+    process = subprocess.run(command, cwd=other, capture_output=True, text=True, check=False)
+    if process.returncode == 0:
+        return []
+    conflicts = _git(other, "diff", "--name-only", "--diff-filter=U").splitlines()
+    if not conflicts:
+        raise _incomparable(
+            ref,
+            f"git cannot merge it: {process.stderr.strip()}",
+            "a revision with a common ancestor",
+            "start from a release of the template, and merge later ones",
+        )
+    _git(other, "reset", "--quiet", "--hard", release)
+    return conflicts
 
 
 def _incomparable(
@@ -196,6 +229,7 @@ def show(
 def report(upgrade: Upgrade) -> Sequence[str]:
     """Return the lines to print, harmful changes first."""
     blocks = [
+        ("conflicts, to resolve by hand; the rest is REF alone", upgrade.conflicts),
         ("cannot be read by the other side", [upgrade.unloadable] if upgrade.unloadable else []),
         ("DESTROYED by an apply after the merge", upgrade.destroyed),
         ("REPLACED (destroyed and created again) because of", upgrade.replaced),

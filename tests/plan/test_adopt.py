@@ -14,6 +14,7 @@ from holdfast.support.errors import InputError, Stopped
 from infra import cdk, environments, main
 from infra.contract.names import stack
 from infra.environments import Environment
+from infra.environments.schema import ExistingNetwork
 from infra.ops import adopt
 from tests.infra.samples import EXAMPLE
 
@@ -100,6 +101,71 @@ def test_resources_to_replace_are_not_adopted(
     with pytest.raises(Stopped, match="would replace adopted resources") as caught:
         adopt.adopt(ENVIRONMENT, record, synthesised, tmp_path / "plan")
     assert word in caught.value.lines()
+
+
+DEFAULT_NETWORK = "projects/acme-ai-platform/global/networks/default"
+DEFAULT_SUBNET = "projects/acme-ai-platform/regions/us-central1/subnetworks/default"
+PODS_RANGE = "gke-ml-platform-pods-1a2b3c4d"
+SERVICES_RANGE = "gke-ml-platform-services-1a2b3c4d"
+# What `gcloud container clusters create` chooses and no apply can change in place.
+OF_GCLOUD = replace(
+    ENVIRONMENT,
+    network=replace(
+        ENVIRONMENT.network,
+        existing=ExistingNetwork(
+            network=DEFAULT_NETWORK,
+            subnet=DEFAULT_SUBNET,
+            pods_range=PODS_RANGE,
+            services_range=SERVICES_RANGE,
+        ),
+        pods_cidr="10.20.0.0/14",
+        max_pods_per_node=110,
+        load_balancers_cidr="",
+    ),
+)
+
+
+def read_gcloud_cluster(*, dataplane_v2: bool) -> dict[str, Any]:
+    """The recorded cluster with the defaults of `gcloud container clusters create`."""
+    record = adopt.read(RECORD)
+    network = {"network": DEFAULT_NETWORK, "subnetwork": DEFAULT_SUBNET}
+    if dataplane_v2:
+        network["datapathProvider"] = "ADVANCED_DATAPATH"
+    record |= {"network": "default", "subnetwork": "default", "networkConfig": network}
+    record["ipAllocationPolicy"] |= {
+        "clusterSecondaryRangeName": PODS_RANGE,
+        "servicesSecondaryRangeName": SERVICES_RANGE,
+    }
+    record["defaultMaxPodsConstraint"] = {"maxPodsPerNode": "110"}
+    record["autoscaling"] = {}
+    del record["workloadIdentityConfig"]
+    node = {
+        "machineType": "e2-medium",
+        "diskSizeGb": 100,
+        "imageType": "COS_CONTAINERD",
+        "serviceAccount": "default",
+        "oauthScopes": ["https://www.googleapis.com/auth/devstorage.read_only"],
+    }
+    record["nodePools"] = [{"name": "default-pool", "initialNodeCount": 3, "config": node}]
+    return record
+
+
+def test_gcloud_cluster_keeps_its_pool_and_gets_new_ones(tmp_path: Path) -> None:
+    folder = tmp_path / "synth"
+    stack_folder = synthesise_stack(OF_GCLOUD, folder)
+    record = read_gcloud_cluster(dataplane_v2=True)
+    adoption = adopt.adopt(OF_GCLOUD, record, stack_folder, tmp_path / "plan")
+    assert [block["to"] for block in adoption.blocks] == ["google_container_cluster.cluster"]
+    assert adoption.unmanaged == ["default-pool"]
+    assert "google_container_node_pool.pool-system" in adoption.created
+    changed = adoption.changes["google_container_cluster.cluster"]
+    assert "workload_identity_config" in changed and "private_cluster_config" in changed
+    record = read_gcloud_cluster(dataplane_v2=False)
+    with pytest.raises(Stopped) as stopped:
+        adopt.adopt(OF_GCLOUD, record, stack_folder, tmp_path / "plan")
+    lines = stopped.value.lines()
+    assert "got:     google_container_cluster.cluster: datapath_provider\n" in lines
+    assert "network.existing" in lines
 
 
 def test_another_cluster_or_file_is_bad_input(tmp_path: Path) -> None:

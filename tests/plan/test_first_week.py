@@ -21,7 +21,7 @@ from workloads.library.tests import sample
 __all__ = ["fork"]
 pytestmark = [pytest.mark.plan, pytest.mark.timeout(900)]
 PAGE = "infra/docs/start/first-week.md"
-FILE = "infra/environments/acmedev.py"
+FOLDER = "infra/environments"
 RECEIPT = {
     "schema": "holdfast.receipt/1",
     "job": "detector-1",
@@ -48,6 +48,24 @@ def state_fields(file: Path, fragment: str) -> None:
     )
 
 
+def fill_in_environment(file: Path, fragment: str) -> None:
+    """State the fields of a fragment, after what only a person can fill in."""
+    if f'project_id="{PLACEHOLDER}"' in file.read_text():
+        fill_in(file, f"acme-ml-{file.stem.removeprefix('acme')}")
+        text = file.read_text().replace(f'"{PLACEHOLDER}"', '"0A1B2C-3D4E5F-6A7B8C"')
+        text = text.replace(f"{PLACEHOLDER}.example", "acme.example")
+        file.write_text(text.replace(f"projects/{PLACEHOLDER}/", "projects/acme-ml-keys/"))
+    state_fields(file, fragment)
+
+
+def find_entries(text: str) -> list[dict[str, str]]:
+    """The value of HOLDFAST_ENVIRONMENTS: the entries that `outputs` printed, in their order."""
+    entries: list[dict[str, str]] = []
+    for line in re.findall(r"HOLDFAST_ENVIRONMENTS\s+(\[.*\])", text):
+        entries += json.loads(line)
+    return entries
+
+
 def test_the_week_as_the_page_tells_it(fork: Path, tmp_path: Path) -> None:
     (fork / PAGE).write_text((ROOT / PAGE).read_text())
     bin_ = tmp_path / "bin"
@@ -59,23 +77,35 @@ def test_the_week_as_the_page_tells_it(fork: Path, tmp_path: Path) -> None:
     printed: list[str] = []
     for kind, block in re.findall(r"```(sh|python)\n(.*?)```", (fork / PAGE).read_text(), re.S):
         if kind == "python":
-            # once, before the first block
-            if f'project_id="{PLACEHOLDER}"' in (fork / FILE).read_text():
-                fill_in(fork / FILE, "acme-ml-dev")
-            state_fields(fork / FILE, block)
+            # A block is of acmedev, or names another environment first.
+            name = block.splitlines()[0].removeprefix("# ")
+            module = f"{name if name.isidentifier() else 'acmedev'}.py"
+            fill_in_environment(fork / FOLDER / module, block)
             continue
         # What deploys is played in test_apply.py.
-        script = block.replace("make bootstrap deploy ENV=acmedev\n", "")
+        script = re.sub(r"make bootstrap deploy ENV=\w+\n", "", block)
         done = run_in_fork(fork, "bash", "-e", "-c", script, PATH=f"{bin_}:{os.environ['PATH']}")
         printed += [done.stdout, done.stderr]
     text = "".join(printed)
-    assert text.count("0 findings, 0 placeholders: right") == 2
+    assert text.count("0 findings, 0 placeholders: right") == 3
     assert "0 destroy or replace, 0 rules broken" in text and "0 error, 0 warning" in text
-    planned = str(resources(run_path(str(fork / FILE))["ENVIRONMENT"]))
+    planned = str(resources(run_path(str(fork / FOLDER / "acmedev.py"))["ENVIRONMENT"]))
     assert all(
         word in planned for word in ("[vision/batch]", "[speech/trainer]", "attribute.repository")
     )
     assert "global/networks/holdfast" not in planned
-    assert '"gate": "dev"' in text
+    # A merge deploys in this order, each as an identity of its own project, from its gate alone.
+    entries = find_entries(text)
+    assert [(entry["env"], entry["gate"]) for entry in entries] == [
+        ("acmedev", "dev"),
+        ("acmeprod", "production"),
+    ]
+    for entry in entries:
+        assert f"@acme-ml-{entry['env'].removeprefix('acme')}." in entry["deployer"]
+        environment = run_path(str(fork / FOLDER / f"{entry['env']}.py"))["ENVIRONMENT"]
+        (other_gate,) = {"dev", "production"} - {entry["gate"]}
+        grants = str(resources(environment))
+        assert f":environment:{entry['gate']}" in grants
+        assert f":environment:{other_gate}" not in grants
     assert "namespace: vision" in (fork / "gitops/detector.yaml").read_text()
     assert "vision" in (fork / "out/report.html").read_text()

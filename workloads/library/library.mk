@@ -3,8 +3,8 @@
 ##@ Library
 
 .PHONY: template test-node test-gpu test-mutants fuzz kill-matrix bench-synth bench-checkpoint bench-gpu bench-training bench-batch bench-placement bench-cluster bench-monitoring bench-lint bench-server bench-llm bench-month bench-elastic bench-peers bench-peer-kills docs wheel
-template: setup ## A repository that a team keeps, with the library pinned: OUT=../acme-platform [ENV=acme]
-	@$(PY) .ci/template.py $(if $(filter file,$(origin OUT)),$(error make template: got no OUT; allowed: a folder that does not exist; fix: make template OUT=../acme-platform),$(OUT)) $(if $(filter file,$(origin ENV)),,--env $(ENV))
+template: setup ## A repository that a team keeps, with the library pinned: OUT=../acme-platform [ENV=acme] [HISTORY=FILE]
+	@$(PY) .ci/template.py $(if $(filter file,$(origin OUT)),$(error make template: got no OUT; allowed: a folder that does not exist; fix: make template OUT=../acme-platform),$(OUT)) $(if $(filter file,$(origin ENV)),,--env $(ENV)) $(if $(HISTORY),--history $(HISTORY))
 
 wheel: setup ## The library `holdfast` as wheel and sdist in out/wheel
 	@$(PY) .ci/wheel.py

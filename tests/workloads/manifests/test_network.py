@@ -17,6 +17,7 @@ from infra.specs import network
 from infra.specs.cluster import resource as cluster_resource
 from tests.infra.samples import EXAMPLE, two_teams
 from tests.platforms import load
+from tests.support import needs
 from tests.workloads.manifests.rendered import (
     Body,
     find_object,
@@ -277,6 +278,7 @@ def test_ranges_alone_need_no_feature() -> None:
     assert "enable_fqdn_network_policy" not in cluster_resource(EXAMPLE).arguments
 
 
+@needs("dev")
 def test_dev_opens_the_usual_three() -> None:
     policy = find_object("dev", "FQDNNetworkPolicy", "egress-outside", "training")
     (rule,) = policy["spec"]["egress"]

@@ -2,7 +2,7 @@
 
 `python -m workloads.library.tests.bench.figures record bench-lint [NAME=VALUE...]` runs a make
 target, keeps its last JSON line under `recorded/` with day and machine, and writes the page;
-without arguments only the page is written. The README's table of figures is written with it.
+without arguments only the page is written. The README's few rows are written with it.
 `record bench-training ONLY="PART ..."` replaces only these parts of the recorded result.
 """
 
@@ -25,10 +25,14 @@ BEGIN = "<!-- figures:begin -->"
 END = "<!-- figures:end -->"
 HEAD = """# Figures
 
-The headline and the goals of each bench, as it ran last. Every figure is in `recorded/BENCH.json`.
-`python -m workloads.library.tests.bench.figures record TARGET` runs a bench again, records it \
-and writes this page. Machines differ and are
-noisy: read the ratios, which compare within one run.
+What each bench measured when it ran last, and which of its goals it met. Where nothing else is
+said, a lost machine is simulated: all processes ran on one machine, and those of a node were
+killed. Every figure is in `recorded/BENCH.json`. Machines differ and are noisy: read the ratios,
+which compare within one run. To run a bench again, record it and write this page:
+
+```sh
+python -m workloads.library.tests.bench.figures record TARGET
+```
 """
 VERDICTS: dict[bool | str, str] = {
     True: "Met",
@@ -124,26 +128,40 @@ def machine() -> str:
 
 def page(folder: Path) -> str:
     recorded = [json.loads(file.read_text()) for file in sorted(folder.glob("*.json"))]
-    return HEAD + "".join(f"\n{section(bench)}" for bench in recorded)
+    return f"{HEAD}\n{table(folder)}\n" + "".join(f"\n{section(bench)}" for bench in recorded)
 
 
-def summary(folder: Path) -> str:
-    """Makes the table between the figures' markers of the README: a line for each bench."""
-    rows = ["| command | headline | goals met | day |", "|---|---|---|---|"]
+def table(folder: Path) -> str:
+    """Makes the table on top of the page: a row for each recorded bench."""
+    rows = ["| command | what it measured | goals met | day |", "|---|---|---|---|"]
     for target, text in TEXTS.items():
-        recorded = json.loads((folder / f"{target}.json").read_text())
+        file = folder / f"{target}.json"
+        if not file.exists():
+            continue
+        recorded = json.loads(file.read_text())
         goals = [*recorded["result"]["goals"].values()]
         sentence = text["headline"].format(**recorded["result"])
         rows.append(
-            f"| `make {target}` | {sentence} | {goals.count(True)} of {len(goals)} |"
+            f"| `make {target}` | {sentence}. | {goals.count(True)} of {len(goals)} |"
             f" {recorded['day']} |"
         )
     return "\n".join(rows)
 
 
-def with_summary(readme: str, table: str) -> str:
+def summary(folder: Path) -> str:
+    """Makes the table between the figures' markers of the README: the benches with a `readme`."""
+    rows = ["| Measured | Without | Holdfast | Command |", "|---|---|---|---|"]
+    for target, text in TEXTS.items():
+        if "readme" in text:
+            result = json.loads((folder / f"{target}.json").read_text())["result"]
+            cells = [cell.format(**result) for cell in text["readme"]]
+            rows.append(f"| {' | '.join(cells)} | `make {target}` |")
+    return "\n".join(rows)
+
+
+def with_summary(readme: str, rows: str) -> str:
     before, _, rest = readme.partition(BEGIN)
-    return f"{before}{BEGIN}\n{table}\n{END}{rest.partition(END)[2]}"
+    return f"{before}{BEGIN}\n{rows}\n{END}{rest.partition(END)[2]}"
 
 
 def section(recorded: dict[str, Any]) -> str:
@@ -151,12 +169,8 @@ def section(recorded: dict[str, Any]) -> str:
     goals: dict[str, bool | str] = result["goals"]
     target = recorded["command"].split()[1]
     lines = [f"## `{recorded['command']}`", ""]
-    text = TEXTS.get(target)
-    if text:
-        headline = text["headline"].format(**result)
-        lines += [f"{headline[0].upper()}{headline[1:]}.", ""]
-        for template in text.get("more", ()):
-            lines += _fill_in(template, result)
+    for template in TEXTS.get(target, {}).get("more", ()):
+        lines += _fill_in(template, result)
     days = "".join(f", {part} {day}" for part, day in recorded.get("parts", {}).items())
     met = [*goals.values()].count(True)
     lines.append(

@@ -91,7 +91,7 @@ def test_the_page_shows_the_matrix() -> None:
 def test_pages_show_the_discounts_that_the_price_table_has() -> None:
     """No slogan: the least and the largest discount of any GPU and region of the table."""
     table = prices.load()
-    readme = (METHOD.parents[4] / "README.md").read_text()
+    page = METHOD.with_name("what-you-get.md").read_text()
     for capacity in (Capacity.SPOT, Capacity.FLEX_START):
         shares: list[float] = []
         for accelerator in prices.ACCELERATORS:
@@ -105,7 +105,7 @@ def test_pages_show_the_discounts_that_the_price_table_has() -> None:
                     shares.append(100 * (1 - usd / on_demand_usd))
         low, high = describe_discount(capacity).rstrip("%").split(" to ")
         assert 0 <= min(shares) - int(low) < 1 and 0 <= max(shares) - int(high) < 1
-        assert f"| {capacity.value.replace('spot', 'Spot')} ({low} to {high}% off) |" in readme
+        assert f"| {capacity.value.replace('spot', 'Spot')} ({low} to {high}% off) |" in page
 
 
 # Every shipped workload cites the rule of the decision matrix that it follows, and runs where that

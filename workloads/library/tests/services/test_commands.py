@@ -124,9 +124,7 @@ def test_logs_show_every_server(holdfast: Callable[..., Result]) -> None:
 
 
 @pytest.mark.parametrize("part", ["chat-router", "chat-proxy", "scores-base"])
-def test_logs_and_explain_know_each_deployment(
-    part: str, holdfast: Callable[..., Result]
-) -> None:
+def test_logs_and_explain_know_each_deployment(part: str, holdfast: Callable[..., Result]) -> None:
     assert holdfast("logs", part).stdout == f"hello from {part}-x\n"
     explained = holdfast("explain", part)
     assert explained.exit_code == 0, f"{explained.output} {explained.exception}"
