@@ -220,6 +220,7 @@ def try_change(folder: Path, trial: int) -> tuple[str, str]:
     return change, "exact"
 
 
+@pytest.mark.process
 @pytest.mark.filterwarnings("ignore")
 def test_changed_program_is_exact_or_refused(tmp_path: Path) -> None:
     outcomes: Counter[tuple[str, str]] = Counter()

@@ -17,12 +17,11 @@ from holdfast.jobs.diagnose.job_snapshot import JobSnapshot
 from holdfast.support.values import rfc3339
 from workloads.library.tests.test_messages import OF_A_CLONE
 
-NOW_S = time.time()
 DAY_S = 86_400
 
 
 def ago(seconds: float) -> str:
-    return rfc3339(NOW_S - seconds)
+    return rfc3339(time.time() - seconds)
 
 
 def make_pod(

@@ -160,6 +160,7 @@ def run(*words: str) -> str:
     return result.stdout
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("env", platforms.names())
 def test_commands_agree_on_a_file(env: str, tmp_path: Path) -> None:
     platform = platforms.with_images(env)

@@ -100,6 +100,7 @@ def test_beta_kinds_are_not_judged() -> None:
     assert api_fields.find_type("batch/v1", "CronJob") == "V1CronJob"
 
 
+@pytest.mark.process
 def test_table_matches_the_installed_packages() -> None:
     assert api_fields.FILE.read_text() == write_api_fields.format_table(), (
         "run: python -m workloads.library.tests.lint.write_api_fields"
