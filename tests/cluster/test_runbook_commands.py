@@ -72,6 +72,9 @@ def platform_objects(api: Api, world: World, spot: Pool) -> Iterator[None]:
     api.create(world.path("jobs", "/apis/batch/v1"), body)
     for server in SERVERS:
         create_server(api, server)
+    lease = "/apis/coordination.k8s.io/v1/namespaces/monitoring/leases"
+    if api.find(f"{lease}/holdfast-exporter") is None:
+        api.create(lease, {"metadata": {"name": "holdfast-exporter"}, "spec": {}})
     yield
     for server in SERVERS:
         api.delete(f"/apis/apps/v1/namespaces/serving/deployments/{server}")
@@ -166,17 +169,18 @@ def test_notifications_have_commands_that_run(
         "namespace": world.name,
         "namespace_name": world.name,
         "job": JOB,
-        "pod_name": world.pods()[0]["metadata"]["name"],
         "Hostname": node,
         "node_pool_name": spot.name,
         "accelerator": spot.accelerator,
     }
     failures = []
     for slug, commands in list_commands("example").items():
+        undo(api, world, node)
+        labels["pod_name"] = world.pods("Running")[0]["metadata"]["name"]
         for command in commands:
             if UNKNOWN_KINDS.search(command):
                 continue
-            line = fill_in(command, labels | {"pod_name": pod_name(world)}, lost_node)
+            line = fill_in(command, labels, lost_node)
             done = subprocess.run(
                 ["bash", "-uc", line],
                 env=shell,
@@ -188,15 +192,23 @@ def test_notifications_have_commands_that_run(
             )
             if done.returncode:
                 failures.append(f"{slug}: {line}: {done.stderr[-300:]}")
+        if any(command.startswith("kubectl cordon") for command in commands):
+            assert is_cordoned(api, node) or is_cordoned(api, lost_node)
+        if any(command.startswith("holdfast stop") for command in commands):
+            assert world.job(JOB)["spec"]["suspend"] is True
     assert not failures, "\n".join(failures)
-    assert api.get(f"/api/v1/nodes/{node}")["spec"]["unschedulable"] is True
-    assert world.job(JOB)["spec"]["suspend"] is True
 
 
-def pod_name(world: World) -> str:
-    """Returns the name of a pod of the job; that of the last one if all are deleted."""
-    pods = world.pods()
-    return pods[-1]["metadata"]["name"] if pods else "none"
+def is_cordoned(api: Api, node: str) -> bool:
+    return bool(api.get(f"/api/v1/nodes/{node}")["spec"].get("unschedulable"))
+
+
+def undo(api: Api, world: World, node: str) -> None:
+    """Makes the job run again, as before the commands of the alert before."""
+    api.merge(f"/api/v1/nodes/{node}", {"spec": {"unschedulable": None}})
+    jobs = world.path("jobs", "/apis/batch/v1")
+    api.merge(f"{jobs}/{JOB}", {"spec": {"suspend": False}})
+    until("the job's pod runs", lambda: world.pods("Running"))
 
 
 def fill_in(command: str, labels: dict[str, str], node: str) -> str:

@@ -28,7 +28,6 @@ ZONE = "europe-west4-a"
 WAVE = 25
 WAVES = 2
 NODES = WAVE * WAVES + 2
-LEAST = NODES - WAVE - 1
 BUDGETS = "/apis/policy/v1"
 
 pytestmark = pytest.mark.usefixtures("cluster")
@@ -52,7 +51,7 @@ def rendered(world: World, pool: Pool) -> list[Object]:
     given = Task(
         work=work,
         pods=NODES,
-        least=LEAST,
+        least=NODES,
         sharded=True,
         queue="",
         deadline_s=3600,
