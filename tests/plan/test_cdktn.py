@@ -27,6 +27,11 @@ SWAP = {
 def copy_checkout(folder: Path) -> Path:
     for room in ("infra", "monitoring"):
         shutil.copytree(ROOT / room, folder / room, ignore=shutil.ignore_patterns("__pycache__"))
+    # The library: its sources here, its pinned wheel in a team's repository.
+    for name in ("workloads/library", "requirements", "vendor"):
+        if (ROOT / name).exists():
+            (folder / name).parent.mkdir(exist_ok=True)
+            (folder / name).symlink_to(ROOT / name)
     return folder
 
 
