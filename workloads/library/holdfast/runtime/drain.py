@@ -32,6 +32,7 @@ def drain(
 
     Exit: 0 stopped, 1 still running, 3 none found.
     """
+    logs.use_json()
     budget_end = time.monotonic() + window - WINDOW_MARGIN_S
     pids = pidfiles.list_processes()
     # An error, so that the kubelet records FailedPreStopHook: without a process the hook protects

@@ -25,7 +25,11 @@ class Clock:
 
 
 def child(body: str) -> subprocess.Popen[str]:
-    code = "import os, signal, sys, time, threading\nfrom holdfast.runtime import shutdown\n" + body
+    code = (
+        "import os, signal, sys, time, threading\n"
+        "from holdfast.runtime import logs, shutdown\n"
+        "logs.use_json()\n" + body
+    )
     process = subprocess.Popen(
         [sys.executable, "-c", code],
         stdin=subprocess.PIPE,
