@@ -143,11 +143,13 @@ def cut_off(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("holdfast.runtime.shutdown.of_process", lambda: stopped)
     monkeypatch.setattr("holdfast.runtime.shutdown.leave_now", sys.exit)
     monkeypatch.setattr("holdfast.runtime.logs.set_job", answering(None))
+    monkeypatch.setattr("holdfast.runtime.logs.use_json", answering(None))
     # Beyond these lines the options have been read, and the work begins.
     for work in (
         "training.trainer.launch.launch",
         "training.elastic.trainer.train_elastic",
         "inference.server.process.serve",
+        "inference.router.process.serve",
     ):
         monkeypatch.setattr(f"holdfast.{work}", answering(0))
     monkeypatch.setattr("holdfast.inference.proxy.endpoints.Follower.start", answering(None))
