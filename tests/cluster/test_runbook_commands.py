@@ -67,7 +67,7 @@ def platform_objects(api: Api, world: World, spot: Pool) -> Iterator[None]:
             "name": JOB,
             "labels": {"app.kubernetes.io/name": JOB},
         },
-        "spec": {"template": template, "backoffLimit": 3},
+        "spec": {"template": template, "backoffLimit": 100},
     }
     api.create(world.path("jobs", "/apis/batch/v1"), body)
     for server in SERVERS:
