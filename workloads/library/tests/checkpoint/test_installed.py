@@ -163,7 +163,7 @@ def test_killed_script_with_torch_alone_ends_in_the_same_bits(python: Path, tmp_
     uninterrupted = train("whole")
     for process in (resumed, uninterrupted):
         assert process.returncode == 0, process.stderr
-    assert "restored step 2" in resumed.stdout
+    assert "restored step 2" in resumed.stderr
     assert resumed.stdout.splitlines()[-1] == uninterrupted.stdout.splitlines()[-1]
 
 

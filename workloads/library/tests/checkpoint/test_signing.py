@@ -103,22 +103,29 @@ def test_changed_or_replayed_commit_with_a_new_digest_is_skipped(
     assert load_step(url) == 2
 
 
+def read_log(caplog: pytest.LogCaptureFixture) -> str:
+    """Returns the lines since the last call."""
+    text = caplog.text
+    caplog.clear()
+    return text
+
+
 @pytest.mark.process
 def test_deleted_commits_are_reported_once_at_the_next_start(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     url = tmp_path / "url"
     for step in range(1, 6):
         save(url, step, keep=1 if step < 3 else 3)
     assert committed(url, RUN) == [5, 4, 3]
-    assert "were deleted" not in capsys.readouterr().out, "retention is no loss"
+    assert "were deleted" not in read_log(caplog), "retention is no loss"
     shutil.rmtree(url / RUN / "step-0000000005")
     save(url, 6)
-    output = capsys.readouterr().out
+    output = read_log(caplog)
     assert "restored step 4" in output
     assert "kept together with step 4 were deleted: 1, maybe newer ones too" in output
     save(url, 7)
-    assert "were deleted" not in capsys.readouterr().out, "it is reported once"
+    assert "were deleted" not in read_log(caplog), "it is reported once"
 
 
 @pytest.mark.parametrize("content", [None, b"short"])

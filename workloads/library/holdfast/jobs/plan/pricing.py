@@ -275,7 +275,9 @@ def find_rented(
 
 def find_queue_capacity(body: Object, platform: Platform) -> Capacity | None:
     """Return the capacity that the Kueue queue of a job lends; None without such a queue."""
-    queue = body["metadata"].get("labels", {}).get(LABEL_QUEUE, "")
+    metadata = body.get("metadata")
+    labels = metadata.get("labels") if isinstance(metadata, dict) else None
+    queue = labels.get(LABEL_QUEUE) if isinstance(labels, dict) else None
     for capacity, name in platform.queues.items():
         if name == queue:
             return Capacity(capacity)
