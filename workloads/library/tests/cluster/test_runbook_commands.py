@@ -166,7 +166,7 @@ def test_no_command_of_the_runbook_answers_with_nothing(
             continue
         environment = os.environ | variables(slug, jobs) | {"KUBECONFIG": str(cluster.kubeconfig)}
         environment["PATH"] = f"{TOOLS['kubectl'].binary.parent}:{os.environ['PATH']}"
-        # Those of the mitigation act: tests/cluster/test_runbook_commands.py.
+        # Those of the mitigation act, and would end what the next ones look at.
         looks = body.partition("**Mitigation.**")[0]
         for command in (c for c in runbook.commands(looks) if c.startswith("kubectl ")):
             inside = IN_POD.match(command)
