@@ -287,7 +287,7 @@ def test_each_field_can_be_set_by_name() -> None:
 WRONG = {
     "restart=5": "unknown field: got restart",
     "restarts=many": "restarts: got 'many'",
-    "restarts=-1": "restarts: got '-1'",
+    "restarts=-1": "restarts: got -1",
     "hours=nan": "hours: got 'nan'",
     "resumes=no": "resumes: got 'no'",
     "restarts": "no FIELD=VALUE",

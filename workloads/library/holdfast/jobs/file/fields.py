@@ -1,4 +1,4 @@
-"""Describes and checks a field of a job file.
+"""Describes and checks a field of a job file, and of a service file.
 
 The metadata of a field is its documentation, its line in the file, its JSON schema and its check.
 """
@@ -32,7 +32,9 @@ def about(text: str, default: Any = None, /, *, form: Form = TEXT, **schema: Any
 
     The field has the type of its default; with `None` it has no default and must be given.
     """
-    if form is not TEXT:
+    if isinstance(default, tuple):
+        schema["items"] = {"type": "string", "pattern": form.pattern}
+    elif form is not TEXT:
         fits = default is None or re.fullmatch(form.pattern, default)
         schema["pattern"] = form.pattern if fits else f"{default}|{form.pattern}"
     kind = _TYPES.get(type(default), "string")
@@ -46,6 +48,7 @@ _TYPES: dict[type, str] = {
     bool: "boolean",
     int: "integer",
     float: "number",
+    tuple: "array",
 }
 TEXTS: dict[str, Any] = {
     "type": "object",

@@ -3,17 +3,14 @@
 A written file has a comment for each field; reading it raises an error for each wrong field.
 """
 
-import io
 import math
-import re
 from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, Field, asdict, fields
+from dataclasses import fields
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from ruamel.yaml import YAML
-
+from holdfast.jobs.file.documents import FileKind, read_option
 from holdfast.jobs.file.job_file import OwnJob
 from holdfast.place.job import Job, Offered
 from holdfast.support.errors import InputError
@@ -29,7 +26,12 @@ _HEAD = f"""\
 # `holdfast submit FILE` shows the price of this job and starts it.
 schema: {SCHEMA}
 """
-_REST = "\n# Other fields with their defaults:\n"
+KIND = FileKind(
+    entry=OwnJob,
+    schema=SCHEMA,
+    schema_file=SCHEMA_FILE,
+    command="holdfast new-job",
+)
 
 
 def dump(job: OwnJob) -> str:
@@ -37,83 +39,16 @@ def dump(job: OwnJob) -> str:
 
     The other fields follow as comments.
     """
-    values = asdict(job)
-    text = _HEAD
-    comments = _REST
-    for field in fields(OwnJob):
-        value = values[field.name]
-        lines = _dump_field(field.name, value)
-        about = f"# {field.metadata['about']}\n"
-        if field.name in ALWAYS or value != _default(field):
-            text += about + lines
-        else:
-            commented = "".join(f"#   {line}\n" for line in lines.splitlines())
-            comments += about + commented
-    return text + comments
-
-
-def _default(field: Field[Any]) -> Any:
-    if field.default_factory is not MISSING:
-        return field.default_factory()
-    return field.default
-
-
-def _is_required(field: Field[Any]) -> bool:
-    return field.default is MISSING and field.default_factory is MISSING
+    return KIND.dump(job, _HEAD, always=ALWAYS)
 
 
 def is_job(document: Any) -> bool:
-    if not isinstance(document, dict):
-        return False
-    family = SCHEMA.partition("/")[0]
-    return str(document.get("schema", "")).startswith(f"{family}/")
+    return KIND.describes(document)
 
 
 def parse(document: dict[str, Any], source: str) -> OwnJob:
     """Return the job of a document. Raises InputError, which names the file and the field."""
-    if document.get("schema") != SCHEMA:
-        raise InputError(
-            f"{source}: schema",
-            got=document.get("schema"),
-            allowed=SCHEMA,
-            fix="write it again with `holdfast new-job`",
-        )
-    schema_fields = {field.name: field for field in fields(OwnJob)}
-    values: dict[str, Any] = {}
-    for key, value in document.items():
-        if key == "schema":
-            continue
-        if key not in schema_fields:
-            raise _unknown_field(source, key, list(schema_fields))
-        values[key] = tuple(value) if isinstance(value, list) else value
-    try:
-        return OwnJob(**values)
-    except InputError as error:
-        raise InputError(
-            f"{source}: {error.what}",
-            got=error.got,
-            allowed=error.allowed,
-            fix=error.fix,
-        ) from error
-    except TypeError as error:
-        required = [name for name, field in schema_fields.items() if _is_required(field)]
-        missing = [name for name in required if name not in values]
-        raise InputError(
-            f"{source}: {'a field is' if len(missing) == 1 else 'fields are'} missing",
-            got=f"no {', no '.join(missing)}",
-            allowed=f"a file with {', '.join(required)}",
-            fix=f"add {', '.join(missing)}; `holdfast new-job` writes a whole file",
-        ) from error
-
-
-def _unknown_field(source: str, key: Any, names: list[str]) -> InputError:
-    matches = get_close_matches(str(key), names, n=1)
-    return InputError(
-        f"{source}: unknown field",
-        got=key,
-        allowed=", ".join(names),
-        fix=f"did you mean {matches[0]}?" if matches else f"see {SCHEMA_FILE}",
-    )
+    return KIND.parse(document, source)
 
 
 def assign(assignments: Sequence[str], options: dict[str, Any]) -> OwnJob:
@@ -122,7 +57,7 @@ def assign(assignments: Sequence[str], options: dict[str, Any]) -> OwnJob:
     Raises InputError as for a file, and for a field that is given twice.
     """
     types = {field.name: field.metadata["schema"]["type"] for field in fields(OwnJob)}
-    values = {key: _read(value, types[key]) for key, value in options.items()}
+    values = {key: read_option(value, types[key]) for key, value in options.items()}
     for text in assignments:
         key, equals, value = text.partition("=")
         name, _, entry = key.partition(".")
@@ -144,9 +79,9 @@ def assign(assignments: Sequence[str], options: dict[str, Any]) -> OwnJob:
         if name == "sweep":
             target[last] = value.split(",")
         elif name == "speeds":
-            target[last] = _read(value, "number")
+            target[last] = read_option(value, "number")
         else:
-            target[last] = value if is_mapping else _read(value, kind)
+            target[last] = value if is_mapping else read_option(value, kind)
     return parse({"schema": SCHEMA} | values, "new-job")
 
 
@@ -271,29 +206,3 @@ def _no_such_file(path: Path) -> InputError:
         allowed=", ".join(files[:6]) or "a YAML file",
         fix=f"did you mean {matches[0]}?" if matches else WRITE_COMMAND,
     )
-
-
-def _read(value: Any, kind: str | list[str]) -> Any:
-    """Convert a text of the command line as YAML would; the checks judge what does not convert."""
-    if not isinstance(value, str):
-        return value
-    if kind == "array":
-        return value.split(",")
-    if "boolean" in kind:
-        return {"true": True, "false": False}.get(value, value)
-    if "integer" in kind and re.fullmatch("[0-9]{1,9}", value):
-        return int(value)
-    if "number" in kind and re.fullmatch("[0-9]{1,9}([.][0-9]{1,9})?", value):
-        return float(value)
-    return value
-
-
-def _dump_field(key: str, value: Any) -> str:
-    yaml = YAML()
-    stream = io.StringIO()
-    yaml.width = 120
-    yaml.indent(mapping=2, sequence=4, offset=2)
-    if isinstance(value, tuple):
-        value = list(value)
-    yaml.dump({key: value}, stream)
-    return stream.getvalue()

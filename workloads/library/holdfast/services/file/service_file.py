@@ -4,16 +4,15 @@ The metadata of a field is its documentation, its line in the file, its JSON sch
 """
 
 from collections.abc import Iterator
-from dataclasses import Field, dataclass, field, fields
+from dataclasses import dataclass, fields
 from enum import StrEnum
 from itertools import chain
 from math import ceil
-from typing import Any
 
 from holdfast.jobs.file import formats
-from holdfast.jobs.file.formats import TEXT, Form, parse_gpu
+from holdfast.jobs.file.fields import about, check
+from holdfast.jobs.file.formats import Form, parse_gpu
 from holdfast.support.errors import InputError
-from holdfast.support.values import between
 from holdfast.vocabulary.roles import NAMESPACE_SERVING
 from holdfast.vocabulary.serving import USABLE_SHARE
 
@@ -67,35 +66,6 @@ class Engine(StrEnum):
     PREDICTOR = "predictor"
 
 
-def about(
-    text: str,
-    default: Any = None,
-    /,
-    *,
-    form: Form = TEXT,
-    minimum: float = 0,
-    maximum: float = 0,
-) -> Any:
-    """Return a field with its documentation and its check.
-
-    The field has the type of its default; with `None` it has no default and must be given.
-    """
-    schema: dict[str, Any] = {"type": _TYPES.get(type(default), "string")}
-    if maximum:
-        schema |= {"minimum": minimum, "maximum": maximum}
-    if isinstance(default, tuple):
-        schema["items"] = {"type": "string", "pattern": form.pattern}
-    elif form is not TEXT:
-        schema["pattern"] = f"|{form.pattern}" if default == "" else form.pattern
-    metadata = {"about": text, "form": form, "schema": schema}
-    if default is None:
-        return field(metadata=metadata)
-    return field(default=default, metadata=metadata)
-
-
-_TYPES: dict[type, str] = {int: "integer", float: "number", tuple: "array"}
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OwnService:
     """A service as its file states it."""
@@ -130,34 +100,39 @@ class OwnService:
         maximum=MAX_REPLICAS,
     )
     base_most: int = about(
-        "Most replicas on demand; 0: as many as `base`.", 0, maximum=MAX_REPLICAS
+        "Most replicas on demand; 0: as many as `base`.", 0, minimum=0, maximum=MAX_REPLICAS
     )
     overflow_most: int = about(
         f"Most replicas on Spot, {MIN_OVERFLOW} of which are always there. 0: as many as"
         " peak_per_s needs.",
         0,
+        minimum=0,
         maximum=MAX_REPLICAS,
     )
     standby: int = about(
         "Replicas on demand in addition to `base`, which are loaded and wait for the loss of"
         " others.",
         0,
+        minimum=0,
         maximum=MAX_REPLICAS,
     )
     promised_per_s: float = about(
         "Requests per second that are answered without any Spot machine; 0: no promise.",
         0.0,
+        minimum=0,
         maximum=10_000_000,
     )
     peak_per_s: float = about(
         "Requests per second that are answered while Spot machines are there; 0: no peak is"
         " stated.",
         0.0,
+        minimum=0,
         maximum=10_000_000,
     )
     replica_per_s: float = about(
         "Requests per second of one replica with full batches, as measured with this model.",
         0.0,
+        minimum=0,
         maximum=10_000_000,
     )
     inflight: int = about(
@@ -170,14 +145,19 @@ class OwnService:
         "Most seconds of a prediction, over all tries. 0: as long as the notice of Spot allows. A"
         " stream of a model has none.",
         0.0,
+        minimum=0,
         maximum=3_600,
     )
     window_s: int = about(
-        "Seconds that a replica has after a notice. 0: those of its machines.", 0, maximum=600
+        "Seconds that a replica has after a notice. 0: those of its machines.",
+        0,
+        minimum=0,
+        maximum=600,
     )
     context: int = about(
         "Most tokens of a request with its answer. 0: what the model's config.json says.",
         0,
+        minimum=0,
         maximum=10_000_000,
     )
     folder: str = about(
@@ -218,7 +198,13 @@ class OwnService:
 
     def __post_init__(self) -> None:
         for each_field in fields(self):
-            _check(each_field, getattr(self, each_field.name))
+            check(
+                each_field.name,
+                getattr(self, each_field.name),
+                each_field.metadata["schema"],
+                each_field.metadata["form"],
+                each_field.default,
+            )
         parse_gpu(self.gpu)
         for problem, got, allowed, fix in chain(
             self._check_work(), self._check_replicas(), self._check_reach()
@@ -357,41 +343,3 @@ class OwnService:
     def caller_namespaces(self) -> tuple[str, ...]:
         """Namespaces of the callers; empty: all."""
         return () if EVERYONE in self.callers else self.callers
-
-
-def _check(each_field: Field[Any], value: Any) -> None:
-    name = each_field.name
-    schema = each_field.metadata["schema"]
-    form: Form = each_field.metadata["form"]
-    kind = schema["type"]
-    if not _has_type(value, kind):
-        raise InputError(
-            name,
-            got=f"{value!r}"[:120],
-            allowed=_PHRASES.get(kind, f"a value of type {kind}"),
-            fix="put numbers and words like yes in quotes",
-        )
-    if value == each_field.default:
-        return
-    texts = value if isinstance(value, tuple) else (value,)
-    for text in texts:
-        if isinstance(text, str):
-            form.match(name, text)
-    if "maximum" in schema:
-        between(name, value, schema["minimum"], schema["maximum"])
-
-
-_PHRASES = {"array": "a list of texts", "string": "a text"}
-
-
-def _has_type(value: Any, kind: str) -> bool:
-    """Return whether a value of YAML has the type, where 3 without quotes is a number."""
-    match kind:
-        case "string":
-            return isinstance(value, str)
-        case "integer":
-            return isinstance(value, int) and not isinstance(value, bool)
-        case "number":
-            return isinstance(value, int | float) and not isinstance(value, bool)
-        case _:
-            return isinstance(value, tuple) and all(isinstance(text, str) for text in value)
