@@ -78,10 +78,15 @@ def arguments_are_in_limits(facts: Facts) -> Iterator[Finding]:
     """Single arguments have values that Google's APIs take."""
     for limit in load_limits():
         for resource in facts.of(limit.kind):
-            for value in _find_values(dict(resource.values), limit.path.split(".")):
+            for value in find_values(resource, limit.path):
                 if not limit.accepts(value):
                     got = f"{len(value)} items" if limit.max_items else str(value)
                     yield resource.finding(limit.path, limit.allowed, limit.fix, got)
+
+
+def find_values(resource: PlannedResource, path: str) -> Iterator[Any]:
+    """Yield the values of a resource at a dotted path, in which `*` stands for each item."""
+    yield from _find_values(dict(resource.values), path.split("."))
 
 
 def _find_values(value: Any, path: list[str]) -> Iterator[Any]:
