@@ -54,7 +54,7 @@ class FileKind(Generic[Entry]):
             if key not in names:
                 raise self._unknown_field(source, key, names)
             values[key] = tuple(value) if isinstance(value, list) else value
-        missing = [name for name in self.required_names if name not in values]
+        missing = [name for name in self.names_without_default if name not in values]
         if missing:
             raise self._missing_fields(source, missing)
         try:
@@ -72,7 +72,7 @@ class FileKind(Generic[Entry]):
         return fields(self.entry)  # pyright: ignore[reportArgumentType]
 
     @property
-    def required_names(self) -> list[str]:
+    def names_without_default(self) -> list[str]:
         return [field.name for field in self.fields if _default(field) is MISSING]
 
     def dump(self, entry: Any, head: str, *, always: Collection[str] = ()) -> str:
@@ -107,7 +107,7 @@ class FileKind(Generic[Entry]):
         return InputError(
             f"{source}: {'a field is' if len(missing) == 1 else 'fields are'} missing",
             got=f"no {', no '.join(missing)}",
-            allowed=f"a file with {', '.join(self.required_names)}",
+            allowed=f"a file with {', '.join(self.names_without_default)}",
             fix=f"add {', '.join(missing)}; `{self.command}` writes a whole file",
         )
 

@@ -80,5 +80,5 @@ def make_schema() -> dict[str, Any]:
         "type": "object",
         "additionalProperties": False,
         "properties": properties,
-        "required": ["schema", *KIND.required_names],
+        "required": ["schema", *KIND.names_without_default],
     }
