@@ -24,7 +24,7 @@ from holdfast.inference.worker.telemetry import WorkerTelemetry
 from holdfast.runtime import logs
 from holdfast.runtime.events import EventLog
 from holdfast.runtime.shutdown import Shutdown, of_process
-from holdfast.support.errors import InputError
+from holdfast.support.errors import InputError, Unjudged
 from holdfast.vocabulary.exit_codes import EXIT_BUG, EXIT_PREEMPTED, EXIT_RETRY
 from holdfast.vocabulary.telemetry import KIND_BATCH
 
@@ -81,15 +81,24 @@ def open_queue(
     lease_s: float = WorkerSettings().lease_s,
     sleep: Callable[[float], bool | None] = time.sleep,
 ) -> Generator[Queue]:
+    """Open the queue of a job. Raises Unjudged without credentials for Pub/Sub."""
     if not broker.topic:
         yield PostgresQueue(pool, job, lease_s=lease_s, sleep=sleep)
         return
+    from google.auth.exceptions import DefaultCredentialsError
     from google.cloud import pubsub_v1
 
     from holdfast.inference.queue.pubsub import PubSubQueue
 
-    publisher = pubsub_v1.PublisherClient()
-    subscriber = pubsub_v1.SubscriberClient()
+    try:
+        publisher = pubsub_v1.PublisherClient()
+        subscriber = pubsub_v1.SubscriberClient()
+    except DefaultCredentialsError as error:
+        raise Unjudged(
+            "no credentials for Pub/Sub",
+            got=str(error),
+            fix="gcloud auth application-default login, or run it in a pod of the job",
+        ) from error
     try:
         yield PubSubQueue(
             publisher,

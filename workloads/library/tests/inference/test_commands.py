@@ -113,6 +113,24 @@ def query_scaling(connection: psycopg.Connection, job: str) -> tuple[int, float,
     return row
 
 
+def test_a_lane_without_credentials_says_how_to_get_them(
+    server: EmbeddedPostgres, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("NO_GCE_CHECK", "true")
+    for name in ("GOOGLE_APPLICATION_CREDENTIALS", "PUBSUB_EMULATOR_HOST", "CLOUDSDK_CONFIG"):
+        monkeypatch.delenv(name, raising=False)
+    lane = (
+        "--topic",
+        "projects/acme/topics/work",
+        "--subscription",
+        "projects/acme/subscriptions/w",
+    )
+    queued = enqueue(server.uri, "lane", tmp_path, [{"id": "1", "text": "a"}], *lane, code=3)
+    assert "no credentials for Pub/Sub" in queued.stderr
+    assert "gcloud auth application-default login" in queued.stderr
+
+
 def test_a_folder_is_enqueued_scored_shown_and_exported(
     server: EmbeddedPostgres,
     job: str,
