@@ -153,9 +153,7 @@ class NodeGroup:
     data. They are lost with the machine. A2 Ultra, A3 and A4 have a fixed number.
     """
     compact: bool = False
-    """Nodes close to each other in one zone, for gangs over several nodes; less likely to be
-    had.
-    """
+    """Nodes close to each other in one zone, for gangs over several nodes; harder to get."""
     reservation: Reservation | None = None
     """The reservation of a group with capacity reserved. It is zonal: state its zone."""
     evict_untolerating: bool = False

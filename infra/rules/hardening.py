@@ -93,9 +93,7 @@ def production_is_hardened(facts: Facts) -> Iterator[Finding]:
 
 
 def _find_missing_logs(facts: Facts) -> Iterator[Finding]:
-    """Find buckets whose readers nothing records: Google writes these logs only if a policy asks
-    for them.
-    """
+    """Find buckets whose readers nothing records: Google writes no such logs unless asked."""
     recorded: set[str] = set()
     for config in facts.of("google_project_iam_audit_config"):
         types = {str(block.get("log_type")) for block in config.blocks("audit_log_config")}

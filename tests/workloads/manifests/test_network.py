@@ -220,9 +220,7 @@ def opens(
     address: str,
     port: int = 443,
 ) -> bool:
-    """Evaluates the policies of a namespace as Dataplane V2 does: what any of them opens is
-    open.
-    """
+    """Evaluates a namespace's policies as Dataplane V2 does: what any of them opens is open."""
     for body in bodies:
         if body["metadata"].get("namespace") != namespace:
             continue

@@ -1,6 +1,4 @@
-"""The options that all commands for a cluster share, each with one name, one letter and one
-help.
-"""
+"""The options that all commands for a cluster share: one name, one letter and one help each."""
 
 from enum import StrEnum
 from pathlib import Path

@@ -63,10 +63,7 @@ def _is_number(value: object) -> TypeGuard[float]:
 
 
 def duration_s(text: str, units: str = "smhd") -> float | None:
-    """Returns the seconds of `30s`, `5m`, `72h` or `3d`; None for anything else.
-
-    `units` are the letters that are accepted.
-    """
+    """Returns the seconds of `30s`, `5m`, `72h` or `3d`. Raises InputError with its option."""
     match = re.fullmatch(rf"(\d{{1,12}}(?:\.\d{{1,9}})?)([{units}])", text.strip())
     if match is None:
         return None

@@ -132,9 +132,7 @@ VLLM_RUNNING = "vllm:num_requests_running"
 VLLM_WAITING = "vllm:num_requests_waiting"
 
 LABEL_METRICS = "holdfast-metrics"
-"""Label of pods: the AutoscalingMetric that reads them. GKE takes no `/` and no `.` in this
-label.
-"""
+"""Label of pods: the AutoscalingMetric that reads them. GKE allows no `/` and no `.` in it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -1,6 +1,4 @@
-"""Habits and changes of programs that would resume with wrong bits: exact, or refused with a
-fix.
-"""
+"""Habits and changes of programs that would resume with wrong bits: exact or refused."""
 
 import json
 from collections import OrderedDict, defaultdict

@@ -1,6 +1,4 @@
-"""`explain` over objects as Kubernetes, GKE's autoscaler and Kueue write them: one row a
-situation.
-"""
+"""`explain` over objects as Kubernetes, the autoscaler and Kueue write them: a row each."""
 
 import re
 import time

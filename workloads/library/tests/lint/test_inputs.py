@@ -1,6 +1,4 @@
-"""`holdfast lint` reads job files and standard input, and the page says how a finding is
-accepted.
-"""
+"""`holdfast lint` reads job files and standard input; the page says how to accept a finding."""
 
 import re
 from pathlib import Path

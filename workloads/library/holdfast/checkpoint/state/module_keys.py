@@ -1,6 +1,4 @@
-"""Keys of a module's state without the prefix of torch.compile, so that both forms are one
-model.
-"""
+"""Keys of a module's state without torch.compile's prefix, so that both forms are one model."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -305,9 +305,7 @@ def tensor_keys(skeleton: Skeleton) -> list[str]:
 
 
 def list_wrapped_types(skeleton: Skeleton) -> dict[str, Skeleton]:
-    """Return type, settings, size and strides of wrapped tensors, by the key of their first
-    part.
-    """
+    """Return type, settings, size and strides of wrapped tensors by the key of their first part."""
     types: dict[str, Skeleton] = {}
     for mark, content in walk_nodes([skeleton]):
         if mark == "$wrapped":

@@ -1,6 +1,4 @@
-"""The routes of the router: texts that are carried, requests that are passed on, probes,
-metrics.
-"""
+"""The routes of the router: carried texts, requests that are passed on, probes, metrics."""
 
 import asyncio
 import time

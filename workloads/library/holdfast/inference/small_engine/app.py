@@ -1,6 +1,4 @@
-"""The routes of the small engine, with vLLM's fields: completions, chats, tokens, health,
-metrics.
-"""
+"""The routes of the small engine with vLLM's fields: completions, chats, health, metrics."""
 
 import asyncio
 import json

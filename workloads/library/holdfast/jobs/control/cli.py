@@ -1,6 +1,4 @@
-"""The commands that list, watch, stop and enter jobs. Imports are in the bodies: --help is
-quick.
-"""
+"""The commands that list, watch, stop and enter jobs. Bodies import, so that --help is quick."""
 
 from dataclasses import replace
 from pathlib import Path

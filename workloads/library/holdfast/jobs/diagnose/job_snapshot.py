@@ -112,9 +112,7 @@ class JobSnapshot:
 
     @property
     def min_nodes(self) -> int:
-        """The fewest pods with which a sharded gang works; all of them, unless its file says
-        less.
-        """
+        """The fewest pods with which a sharded gang works; all, unless its file says less."""
         for container in self.pod_spec.get("containers", ()):
             command: list[str] = list(container.get("command") or ())
             if "--min-nodes" in command[:-1]:

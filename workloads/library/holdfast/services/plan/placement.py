@@ -126,9 +126,7 @@ def _find_longest_request(service: OwnService, window_s: int) -> float:
 
 
 def _find_reach(service: OwnService, platform: Platform) -> Reach:
-    """Return from where clients reach it. Raises InputError if the environment does not offer
-    it.
-    """
+    """Return from where clients reach it. Raises InputError if the environment has no such way."""
     network = platform.network
     reach = Reach(service.reach)
     if reach is Reach.AUTO:

@@ -50,9 +50,7 @@ class Model:
         return part if isinstance(part, dict) else self.config
 
     def count_cache_bytes(self, tokens: int) -> int:
-        """Return the bytes of keys and values for a number of tokens; 0 if the config says too
-        little.
-        """
+        """Return the bytes of keys and values for some tokens; 0 if the config says too little."""
         config = self._text_config
         layers = _get_count(config, "num_hidden_layers")
         heads = _get_count(config, "num_attention_heads")

@@ -52,9 +52,7 @@ class EpochEnd:
         self._show = show
 
     def is_at_step(self, epoch: Epoch) -> bool:
-        """Tells whether a member has asked all to stop at a step, to leave or to let others
-        join.
-        """
+        """Tells whether a member has asked all to stop at a step, to leave or to admit others."""
         if not self._node.resizes:
             return False
         for status in self._peers.look_at_members([*epoch.members]).values():

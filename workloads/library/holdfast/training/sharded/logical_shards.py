@@ -101,9 +101,7 @@ class LogicalShards:
         return (step * self._count + shard) * self.samples
 
     def backward(self, loss: Tensor) -> None:
-        """Computes the gradients of a shard's mean loss. The step's are the mean over its
-        shards.
-        """
+        """Computes the gradients of a shard's mean loss; those of a step are their mean."""
         (loss * self._weight).backward()
 
     def state_dict(self) -> dict[str, Any]:

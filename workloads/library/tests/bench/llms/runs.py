@@ -26,9 +26,7 @@ HOST = "127.0.0.1"
 SHORTEST_S = 5.0
 LONGEST_S = 120.0
 TOKENS_PER_S = 1.0
-"""The rate of a stream, before it is scaled: what two cores can carry in minutes, for engines and
-client.
-"""
+"""The rate of a stream before it is scaled, which two cores carry for engines and client."""
 ENGINES = 4
 PREFILL_S = 0.1
 DRAIN_S = 3.0
