@@ -1,4 +1,7 @@
-"""Imports go one way. The table, layers.toml, is the design; a new arrow is a decision."""
+"""Imports go one way. The table, layers.toml, is the design; a new arrow is a decision.
+
+Decision: infra/decisions/0176 (why not import-linter).
+"""
 
 import ast
 import builtins

@@ -3,6 +3,8 @@
 Lists, then watches from there; on any break, and when a watch ends, lists again. Objects missing
 from the list are dropped, so a missed DELETED does no harm. Uses the standard library only: the
 proxy's image has no client for Kubernetes.
+
+Decision: infra/decisions/0176.
 """
 
 import json
