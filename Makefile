@@ -55,6 +55,13 @@ check: setup ## Format, lint, types, workflow files, style, wording, spelling
 	@$(PY) -m tests.check_style
 	@typos
 
+.PHONY: coverage
+coverage: setup ## Show the share of lines and branches that a tier runs (TIER=fast)
+	@mkdir -p $(OUT)/coverage
+	@$(PY) -m coverage erase
+	@$(PY) -m coverage run -m tests.tiers $(or $(TIER),fast)
+	@$(PY) -m coverage combine --quiet && $(PY) -m coverage report --skip-covered --sort=cover
+
 .PHONY: fmt lock
 fmt: setup ## Format and fix what ruff can
 	@ruff check --quiet --fix . ; ruff format --quiet .
