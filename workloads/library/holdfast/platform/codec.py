@@ -1,6 +1,8 @@
 """Reads and writes a platform document: frozen dataclasses to JSON and back, by their type hints.
 
 A document that cannot be read raises an error that names the path of the field; nothing is guessed.
+
+Decision: infra/decisions/0177.
 """
 
 import json
