@@ -170,7 +170,8 @@ def _plan(
     """Price the jobs of a manifest or of a job file."""
     from holdfast.cost import prices
     from holdfast.jobs.file import file_text
-    from holdfast.jobs.submit import prepared_job, submission
+    from holdfast.jobs.output import note
+    from holdfast.jobs.submit import manifest_linting, prepared_job, submission
 
     documents = file_text.read_documents(file)
     document = file_text.find_job(documents, file)
@@ -179,6 +180,7 @@ def _plan(
         return prepared_job.plan(prepared, cap)
     objects = submission.only(submission.checked(file, documents), job)
     submission.require_of(file, platform)
+    manifest_linting.require_no_errors(file, objects, platform, note)
     return submission.plan(objects, platform, prices.load(), cap)
 
 

@@ -1,5 +1,5 @@
-"""The command `holdfast lint`, of manifests and of job files, which are judged as `submit` sends
-them.
+"""The command `holdfast lint`, of manifests and of job and service files, which are judged as
+`submit` sends them.
 
 Bodies import: `--help` must not wait for what only a run needs.
 """
@@ -23,7 +23,9 @@ Platforms = Annotated[list[Path] | None, typer.Option(help=_NEAREST)]
 def lint(
     paths: Annotated[
         list[Path] | None,
-        typer.Argument(help="Manifests, job files, and folders of them; - is standard input."),
+        typer.Argument(
+            help="Manifests, job and service files, folders of them; - is standard input."
+        ),
     ] = None,
     platform: Platforms = None,
     rule: Annotated[
@@ -35,8 +37,9 @@ def lint(
     ] = False,
     output: Output = Form.TEXT,
 ) -> None:
-    """Check manifests and job files against the platform. Exit 1: errors or warnings; 2: no
-    manifests.
+    """Check manifests, job and service files against the platform.
+
+    Exit 1: errors or warnings; 2: no manifests.
     """
     from holdfast.lint import rule_pages, run
     from holdfast.support.errors import InputError
@@ -64,9 +67,9 @@ def lint(
 
 
 def render_job(document: Any, source: str, platform: "Platform") -> str:
-    """Return the manifest of a job file; the images of the platform need not be pushed yet.
+    """Return the manifest of a job or service file; the images need not be pushed yet.
 
-    Raises InputError if the file is wrong, or if the platform has no capacity for the job.
+    Raises InputError if the file is wrong, or if the platform has no capacity for it.
     """
     from holdfast.support.distribution import install_command
     from holdfast.support.errors import InputError
@@ -74,11 +77,15 @@ def render_job(document: Any, source: str, platform: "Platform") -> str:
     try:
         from holdfast.jobs.file import file_text
         from holdfast.jobs.submit import prepared_job
+        from holdfast.services import prepared_service
+        from holdfast.services.file import file_text as service_text
     except ModuleNotFoundError as error:
         raise InputError(
-            "a job file cannot be judged by this installation",
+            "a job or service file cannot be judged by this installation",
             got=f"{source}, and no package {error.name}",
             allowed="manifests, or the extra jobs",
             fix=install_command("jobs"),
         ) from error
+    if service_text.is_service(document):
+        return prepared_service.render(service_text.parse(document, source), platform)
     return prepared_job.render(file_text.parse(document, source), platform)

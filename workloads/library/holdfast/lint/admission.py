@@ -32,8 +32,10 @@ from holdfast.vocabulary.kubernetes import (
     JOBSET_API,
     LABEL_GANG,
     LABEL_PART_OF,
+    NAMESPACE_JOBSET,
     NAMESPACE_KUEUE,
     PART_OF,
+    api_group,
 )
 from holdfast.vocabulary.pools import GPU_RESOURCE, GPU_TAINT, Effect, Pool
 
@@ -42,6 +44,16 @@ LABEL_ADMISSION = "holdfast.dev/admission"
 DENY = "deny"
 API = "admissionregistration.k8s.io/v1"
 Body = dict[str, Any]
+_KUBE_SYSTEM = "system:serviceaccount:kube-system:"
+_CONTROLLER_MANAGER = "system:kube-controller-manager"
+# Owner of Jobs -> its API group, and names of the users that create Jobs for it. An owner reference
+# counts only together with its controller: anybody can write one.
+_JOB_CONTROLLERS = {
+    "JobSet": (api_group(JOBSET_API), [f"system:serviceaccount:{NAMESPACE_JOBSET}:"]),
+    "CronJob": (api_group(JOB_API), [f"{_KUBE_SYSTEM}cronjob-controller", _CONTROLLER_MANAGER]),
+}
+# All by which the labels of a pod can change: the server copies those of a Binding to its pod.
+_POD_RESOURCES = ("pods", "pods/status", "pods/binding", "bindings")
 _OLD = "old_"
 _DEFAULT_NOTES = {"HF102": f", or states the default of {DEFAULT_GRACE_S} s"}
 _FIELDS = ("job", "matching", "reached", "offers")
@@ -73,12 +85,7 @@ def _make_rule_policy(plural: str, version: str, jobs: str, platform: Platform) 
 def _make_gang_policy() -> Iterator[Body]:
     """Denies a pod that takes the label of a gang's pods, which opens the ports of the gang."""
     label = f"?metadata.?labels[?{_cel(LABEL_GANG)}].orValue('')"
-    service_account = "system:serviceaccount:kube-system:"
-    controller_manager = "system:kube-controller-manager"
-    is_system = (
-        f"request.userInfo.username.startsWith({_cel(service_account)}) || "
-        f"request.userInfo.username.startsWith({_cel(controller_manager)})"
-    )
+    is_system = _is_requested_by([_KUBE_SYSTEM, _CONTROLLER_MANAGER])
     # The names of a run's Jobs, that of a JobSet too; accounts of kube-system also make the pods of
     # a ReplicaSet.
     names = f"'^' + object.{label} + '(-[0-9a-f]+)?(-workers-0)?$'"
@@ -92,7 +99,7 @@ def _make_gang_policy() -> Iterator[Body]:
     name = "holdfast-gang-pods"
     policy = {
         "failurePolicy": "Fail",
-        "matchConstraints": {"resourceRules": [_make_resource_rule("v1", "pods")]},
+        "matchConstraints": {"resourceRules": [_make_resource_rule("v1", *_POD_RESOURCES)]},
         # A server that updates a pod keeps its label.
         "matchConditions": [
             {"name": "labelled", "expression": f"object.{label} != ''"},
@@ -274,16 +281,15 @@ def _make_policy(
                 "message": _make_message(rule_id),
             }
         )
-    service_account = f"system:serviceaccount:{NAMESPACE_KUEUE}:"
-    is_kueue = f"request.userInfo.username.startsWith({_cel(service_account)})"
+    is_kueue = _is_requested_by([f"system:serviceaccount:{NAMESPACE_KUEUE}:"])
     spec = {
         # A policy that cannot be evaluated stops no job.
         "failurePolicy": "Ignore",
         "matchConstraints": {"resourceRules": [_make_resource_rule(version, plural)]},
-        # What a controller makes was judged as its owner. Kueue adds the selectors of a flavor to
-        # a Job that it starts: refused, the Job would wait for ever, and its author could not tell.
+        # What JobSet makes was judged as its owner. Kueue adds the selectors of a flavor to a Job
+        # that it starts: refused, the Job would wait for ever, and its author could not tell.
         "matchConditions": [
-            {"name": "made-by-a-person", "expression": "!has(object.metadata.ownerReferences)"},
+            {"name": "not-by-the-owner", "expression": f"!({_is_made_by_controller()})"},
             {"name": "not-by-kueue", "expression": f"!({is_kueue})"},
             {"name": "not-deleted", "expression": "!has(object.metadata.deletionTimestamp)"},
         ],
@@ -303,13 +309,32 @@ def _passes(prefix: str, rule_id: str, variable: str, condition: str) -> str:
     return f"{is_accepted} || variables.{prefix}{variable}.all(j, {condition})"
 
 
-def _make_resource_rule(version: str, plural: str) -> Body:
+def _is_made_by_controller() -> str:
+    """Writes that the controller of the object's owner asks."""
+    options: list[str] = []
+    for kind, (group, users) in _JOB_CONTROLLERS.items():
+        is_owner = (
+            f"o.kind == {_cel(kind)} && o.apiVersion.startsWith({_cel(group + '/')})"
+            " && o.?controller.orValue(false)"
+        )
+        has_owner = f"object.metadata.?ownerReferences.orValue([]).exists(o, {is_owner})"
+        options.append(f"({_is_requested_by(users)}) && {has_owner}")
+    return " || ".join(options)
+
+
+def _is_requested_by(prefixes: list[str]) -> str:
+    """Writes that the name of the user begins with one of these."""
+    options = [f"request.userInfo.username.startsWith({_cel(prefix)})" for prefix in prefixes]
+    return " || ".join(options)
+
+
+def _make_resource_rule(version: str, *plurals: str) -> Body:
     group, _, api_version = version.rpartition("/")
     return {
         "apiGroups": [group],
         "apiVersions": [api_version],
         "operations": ["CREATE", "UPDATE"],
-        "resources": [plural],
+        "resources": [*plurals],
     }
 
 

@@ -18,6 +18,7 @@ from holdfast.lint.object_index import ObjectIndex
 from holdfast.lint.objects import Object, objects
 from holdfast.lint.platform import Platform
 from holdfast.lint.registry import ON_PATCHES, Context, Rule, all_rules, subjects
+from holdfast.lint.settings import Settings
 from holdfast.platform import Platform as PlatformDocument
 from holdfast.platform import codec
 from holdfast.platform.cluster import find_nearest
@@ -40,9 +41,9 @@ _TROUBLES = {
 
 
 RenderJob = Callable[[Any, str, PlatformDocument], str]
-"""Takes the document of a job file, its path and its platform."""
+"""Takes the document of a job or service file, its path and its platform."""
 STANDARD_INPUT = Path("-")
-JOB_SCHEMA = "holdfast.job/"
+RENDERED_SCHEMAS = ("holdfast.job/", "holdfast.service/")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,9 +53,13 @@ class Options:
     first; none given: each file by the nearest platform.json.
     """
     render: "RenderJob | None" = None
-    """Makes the manifest of a job file, which is judged instead of it; None: no file is one."""
+    """Makes the manifest of a job or service file, which is judged instead of it; None: no file is
+    one.
+    """
     default: Callable[[], PlatformDocument] | None = None
     """Gives the platform of a file without a platform.json at or above its folder."""
+    find_settings: Callable[[Path], Settings | None] | None = None
+    """Gives the settings of a repository for the files of a folder; None: there are none."""
 
 
 @dataclass
@@ -160,19 +165,30 @@ def judge(files: list[File], options: Options) -> Report:
         group_files.append(file)
     for platform, group_files in groups.values():
         _judge_environment(group_files, Platform(platform), report)
+    report.findings = list(_apply_settings(report.findings, options))
     report.findings.sort(key=_sort_key)
     return report
 
 
 def _render_job(file: File, platform: PlatformDocument, options: Options) -> File:
-    """Returns the manifest of a job file as a file of its own, and any other file as it is."""
+    """Returns the manifest of a job or service file as a file of its own; other files stay."""
     if options.render is None or not file.documents:
         return file
     body = file.documents[0].value
     schema = body.get("schema") if isinstance(body, dict) else None
-    if not str(schema).startswith(JOB_SCHEMA):
+    if not str(schema).startswith(RENDERED_SCHEMAS):
         return file
     return parse_text(f"{file.path} as rendered", options.render(body, file.path, platform))
+
+
+def _apply_settings(findings: list[Finding], options: Options) -> Iterator[Finding]:
+    by_folder: dict[Path, Settings | None] = {}
+    for finding in findings:
+        folder = Path(finding.file).parent
+        if options.find_settings and folder not in by_folder:
+            by_folder[folder] = options.find_settings(folder)
+        settings = by_folder.get(folder)
+        yield settings.apply(finding) if settings else finding
 
 
 def _sort_key(finding: Finding) -> tuple[str, int, int, str]:

@@ -18,7 +18,7 @@ _LEVEL = {Severity.ERROR: "error", Severity.WARNING: "warning"}
 
 def text(report: Report) -> str:
     """Formats for people: place, message, line with a caret, fact it was judged by, fix."""
-    blocks = [_format_block(finding) for finding in report.active]
+    blocks = [format_finding(finding) for finding in report.active]
     for finding in report.suppressed:
         message = printable(finding.message)
         reason = printable(finding.suppressed)
@@ -41,7 +41,8 @@ def summary(report: Report) -> str:
     return "; ".join(parts)
 
 
-def _format_block(finding: Finding) -> str:
+def format_finding(finding: Finding) -> str:
+    """Formats one finding for people, in several lines."""
     severity = finding.severity.value
     message = printable(finding.message)
     lines = [f"{_format_place(finding)}: {severity}: {message} [{finding.rule}]"]

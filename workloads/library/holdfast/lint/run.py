@@ -9,6 +9,7 @@ from pathlib import Path
 from holdfast.lint import formats
 from holdfast.lint.engine import Options, RenderJob, Report, lint
 from holdfast.lint.finding import Severity
+from holdfast.lint.settings import find_settings
 from holdfast.platform import Platform, read
 from holdfast.support.errors import InputError
 from holdfast.support.progress import working
@@ -32,6 +33,7 @@ def run(
         platforms=documents,
         default=partial(_get_cluster_platform, context),
         render=render,
+        find_settings=find_settings,
     )
     with working("lint"):
         report = lint(paths, options)

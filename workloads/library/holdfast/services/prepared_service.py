@@ -40,21 +40,33 @@ def read_service(
     document: Any, source: str, platform: Platform, model_copy: Path | None = None
 ) -> Prepared:
     """Prepare the service of a file that `submit` was given."""
-    return prepare(file_text.parse(document, source), platform, model_copy)
+    service = file_text.parse(document, source)
+    return prepare(service, platform, model_copy, Path(source).parent)
 
 
-def prepare(service: OwnService, platform: Platform, model_copy: Path | None = None) -> Prepared:
+def render(service: OwnService, platform: Platform) -> str:
+    """Return the manifest of a service, without a look at its image, its model and its grants."""
+    _require_environment(service, platform)
+    _require_namespaces(service, platform)
+    context = RenderContext(platform)
+    image = service.image or (VLLM if service.engine is Engine.VLLM else SERVER)
+    named = replace(service, image=context.image(image) if image in (VLLM, SERVER) else image)
+    objects = manifests.bodies(named, context, placement.place(service, platform))
+    return text(platform.name, objects)
+
+
+def prepare(
+    service: OwnService,
+    platform: Platform,
+    model_copy: Path | None = None,
+    folder: Path | None = None,
+) -> Prepared:
     """Check, place and render a service; nothing is written or sent.
 
-    Raises InputError, and Stopped for a service of another environment.
+    folder: that of the service file, for the settings of the linter. Raises InputError, and Stopped
+    for a service of another environment.
     """
-    if service.environment != platform.name:
-        raise Stopped(
-            f"{service.name} is a service of another environment",
-            got=service.environment,
-            allowed=str(platform),
-            fix="choose the cluster of its environment, or change `environment` in its file",
-        )
+    _require_environment(service, platform)
     _require_namespaces(service, platform)
     placed = placement.place(service, platform)
     notes = [service.promise]
@@ -67,7 +79,7 @@ def prepare(service: OwnService, platform: Platform, model_copy: Path | None = N
     context.require_digests([SERVER, ENVOY])
     pinned = replace(service, image=_resolve_image(service, context))
     objects = manifests.bodies(pinned, context, placed)
-    judge(f"{service.name}.yaml", text(platform.name, objects), platform)
+    judge(f"{service.name}.yaml", text(platform.name, objects), platform, folder)
     return Prepared(
         service=pinned,
         platform=platform,
@@ -75,6 +87,16 @@ def prepare(service: OwnService, platform: Platform, model_copy: Path | None = N
         bodies=objects,
         notes=notes,
     )
+
+
+def _require_environment(service: OwnService, platform: Platform) -> None:
+    if service.environment != platform.name:
+        raise Stopped(
+            f"{service.name} is a service of another environment",
+            got=service.environment,
+            allowed=str(platform),
+            fix="choose the cluster of its environment, or change `environment` in its file",
+        )
 
 
 def _require_namespaces(service: OwnService, platform: Platform) -> None:

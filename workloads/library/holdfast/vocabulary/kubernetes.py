@@ -49,7 +49,9 @@ LABEL_QUEUE = "kueue.x-k8s.io/queue-name"
 LABEL_JOB_PRIORITY = "kueue.x-k8s.io/priority-class"
 # On a pod, by Kueue: the ClusterQueue that started its job.
 LABEL_CLUSTER_QUEUE = "kueue.x-k8s.io/cluster-queue-name"
-NAMESPACE_KUEUE = "kueue-system"  # from its own manifest
+# Of the operators, from their own manifests.
+NAMESPACE_KUEUE = "kueue-system"
+NAMESPACE_JOBSET = "jobset-system"
 # Kueue's metrics: collected by manifests, read by dashboards.
 KUEUE_ADMISSION_WAIT = "kueue_admission_wait_time_seconds"
 KUEUE_PENDING = "kueue_pending_workloads"

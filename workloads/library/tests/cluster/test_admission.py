@@ -16,7 +16,14 @@ from holdfast.lint.engine import Options, lint_texts
 from holdfast.lint.examples import build_objects, parse
 from holdfast.lint.registry import all_rules
 from holdfast.manifests.render_context import yaml_text
-from holdfast.vocabulary.kubernetes import LABEL_GANG, LABEL_PART_OF, NAMESPACE_KUEUE, PART_OF
+from holdfast.vocabulary.kubernetes import (
+    JOB_API,
+    JOBSET_API,
+    LABEL_GANG,
+    LABEL_PART_OF,
+    NAMESPACE_KUEUE,
+    PART_OF,
+)
 from tests.cluster.sim.waiting import until
 from tests.platforms import load
 from tests.support import ROOT
@@ -119,9 +126,9 @@ def space(jobset: None, api: Api) -> Iterator[str]:
     api.delete(f"/api/v1/namespaces/{name}")
 
 
-def found(api: Api, space: str, body: Object) -> set[str]:
+def found(api: Api, space: str, body: Object, *, user: str = "") -> set[str]:
     """Rules of the policies that find something: the server warns with each. It must accept the
-    object otherwise.
+    object otherwise. `user` asks, and may do everything.
     """
     body = body | {"metadata": body["metadata"] | {"namespace": space}}
     path = api.path_of(body).rpartition("/")[0]
@@ -129,7 +136,7 @@ def found(api: Api, space: str, body: Object) -> set[str]:
         "POST",
         path,
         query_params=[("dryRun", "All")],
-        header_params={"Content-Type": "application/json"},
+        header_params={"Content-Type": "application/json"} | impersonate(user),
         body=body,
         auth_settings=["BearerToken"],
     )
@@ -138,6 +145,10 @@ def found(api: Api, space: str, body: Object) -> set[str]:
         raise ApiException(response.status)
     warnings = " ".join(response.getheaders().getlist("Warning"))
     return {rule for rule in judged() if f"{rule}-" in warnings}
+
+
+def impersonate(user: str) -> dict[str, str]:
+    return {"Impersonate-User": user, "Impersonate-Group": "system:masters"} if user else {}
 
 
 def refused(api: Api, space: str, body: Object) -> str:
@@ -251,17 +262,50 @@ def test_kueue_may_start_a_job_on_any_flavor(api: Api, space: str) -> None:
 
 def merge_as(api: Api, user: str, path: str, change: Object) -> bool:
     """Changes an object as another user that may do everything. Returns whether it may."""
-    headers = {
-        "Content-Type": "application/merge-patch+json",
-        "Impersonate-User": user,
-        "Impersonate-Group": "system:masters",
-    }
+    headers = {"Content-Type": "application/merge-patch+json"} | impersonate(user)
     request = api.client.param_serialize(
         "PATCH", path, header_params=headers, body=change, auth_settings=["BearerToken"]
     )
     response = api.client.call_api(*request)
     response.read()
     return response.status == 200
+
+
+def make_owner(kind: str, api_version: str, *, uid: str = "none") -> Object:
+    owner = {"apiVersion": api_version, "kind": kind, "name": "owner", "uid": uid}
+    return owner | {"controller": True}
+
+
+@pytest.mark.parametrize(
+    ("kind", "api_version", "user", "is_exempt"),
+    [
+        ("JobSet", JOBSET_API, "", False),
+        ("CronJob", JOB_API, "", False),
+        ("JobSet", JOBSET_API, "system:serviceaccount:training:any", False),
+        ("JobSet", JOBSET_API, "system:serviceaccount:kube-system:cronjob-controller", False),
+        ("ConfigMap", "v1", "system:serviceaccount:jobset-system:any", False),
+        ("JobSet", "example.com/v1", "system:serviceaccount:jobset-system:any", False),
+        ("JobSet", JOBSET_API, "system:serviceaccount:jobset-system:any", True),
+        ("CronJob", JOB_API, "system:serviceaccount:kube-system:cronjob-controller", True),
+    ],
+)
+def test_an_owner_exempts_a_job_only_if_its_controller_asks(
+    api: Api, space: str, kind: str, api_version: str, user: str, is_exempt: bool
+) -> None:
+    body = PROBE | {
+        "metadata": {"name": "owned", "ownerReferences": [make_owner(kind, api_version)]}
+    }
+    rules = found(api, space, body, user=user)
+    assert rules == (set() if is_exempt else {"HF118", "HF119"})
+
+
+def test_jobset_makes_its_jobs_where_the_namespace_refuses(api: Api, space: str) -> None:
+    """Its Jobs break rules of Jobs: they end with the JobSet and count no evictions themselves."""
+    deny(api, space)
+    (body,) = build_objects("jobset", "")
+    body["metadata"]["namespace"] = space
+    api.create(api.path_of(body).rpartition("/")[0], body)
+    until("it has its Job", lambda: api.get(f"/apis/batch/v1/namespaces/{space}/jobs")["items"], 60)
 
 
 def test_an_update_may_not_add_a_mistake(api: Api, space: str) -> None:
@@ -323,8 +367,15 @@ def test_only_jobs_of_a_gangs_name_have_pods_to_which_its_ports_are_open(
     assert REFUSED in refused(api, space, pod | {"metadata": forged})
     assert not refused(api, space, pod)
     api.create(pods, pod)
-    with pytest.raises(ApiError, match=REFUSED):
-        api.merge(f"{pods}/a", {"metadata": {"labels": {LABEL_GANG: "victim"}}})
+    labels = {"metadata": {"labels": {LABEL_GANG: "victim"}}}
+    for path in (f"{pods}/a", f"{pods}/a/status"):
+        with pytest.raises(ApiError, match=REFUSED):
+            api.merge(path, labels)
+    binding = {"apiVersion": "v1", "kind": "Binding", "target": {"kind": "Node", "name": "n"}}
+    binding["metadata"] = {"name": "a"} | labels["metadata"]
+    for path in (f"{pods}/a/binding", f"/api/v1/namespaces/{space}/bindings"):
+        with pytest.raises(ApiError, match=REFUSED):
+            api.create(path, binding, dryRun="All")
     api.merge(f"{pods}/{its}", {"metadata": {"labels": {"other": "label"}}})
 
 

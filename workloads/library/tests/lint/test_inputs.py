@@ -40,6 +40,16 @@ def test_a_job_file_is_judged_as_it_is_sent(tmp_path: Path) -> None:
     assert isinstance(lint(str(path)).exception, Stopped)
 
 
+def test_a_service_file_is_judged_as_it_is_sent(tmp_path: Path) -> None:
+    text = (ROOT / "workloads/library/holdfast/services/examples/scores.yaml").read_text()
+    path = tmp_path / "scores.yaml"
+    path.write_text(text)
+    result = lint(str(path))
+    assert result.exit_code == 0 and "0 error" in result.stdout, result.output
+    path.write_text(text + "base: 4\nbase_most: 2\n")
+    assert "base_most" in str(lint(str(path)).exception)
+
+
 def test_standard_input_takes_manifests_and_job_files() -> None:
     result = lint("-", text=POD)
     assert (

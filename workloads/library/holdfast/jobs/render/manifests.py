@@ -4,6 +4,7 @@ The objects are made by the builders of the platform's own jobs.
 """
 
 from dataclasses import replace
+from pathlib import Path
 
 from holdfast.jobs.file.formats import parse_size_mib
 from holdfast.jobs.file.job_file import OnNotice, OwnJob
@@ -13,6 +14,8 @@ from holdfast.jobs.render.source_volume import add_source
 from holdfast.jobs.render.sweep_launcher import add_sweep
 from holdfast.jobs.source.archive import Archive
 from holdfast.lint.engine import Options, lint_texts
+from holdfast.lint.finding import Severity
+from holdfast.lint.settings import find_settings
 from holdfast.manifests import training
 from holdfast.manifests.elastic import elastic
 from holdfast.manifests.gpu_choices import GpuChoice
@@ -137,11 +140,19 @@ def text(environment: str, objects: list[Body]) -> str:
     return HEAD.format(environment) + yaml_text(objects)
 
 
-def judge(name: str, manifest: str, platform: Platform) -> None:
-    """Lint a manifest. Raises InputError with the rule of the first finding."""
-    report = lint_texts({name: manifest}, Options(platforms=[platform]))
-    if report.active:
-        first = report.active[0]
+def judge(name: str, manifest: str, platform: Platform, folder: Path | None = None) -> None:
+    """Lint a manifest. Raises InputError with the rule of the first finding.
+
+    folder: that of the job file, whose repository may have settings of the linter.
+    """
+    options = Options(
+        platforms=[platform],
+        find_settings=find_settings if folder else None,
+    )
+    report = lint_texts({str((folder or Path()) / name): manifest}, options)
+    findings = [finding for finding in report.active if finding.severity is not Severity.INFO]
+    if findings:
+        first = findings[0]
         raise InputError(
             f"{first.rule}: {first.message}",
             got=first.where or first.object_name,

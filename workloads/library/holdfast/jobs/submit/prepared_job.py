@@ -76,7 +76,7 @@ def prepare(job: OwnJob, platform: Platform, folder: Path = Path()) -> Prepared:
         source = Path(os.path.normpath(folder / job.source))
         archive = pack(source, job.source_include)
     objects = manifests.bodies(pinned, context, placed, archive)
-    manifests.judge(f"{job.name}.yaml", manifests.text(platform.name, objects), platform)
+    manifests.judge(f"{job.name}.yaml", manifests.text(platform.name, objects), platform, folder)
     notes = [f"placed: {placed.reason}"]
     upload = None
     if archive is not None:
