@@ -2,7 +2,8 @@
 
 The kubelet sends SIGTERM to the container's first process only, waits for the window, then kills
 the rest of the container's cgroup, including processes that moved to a session of their own.
-Instead of a cgroup, an environment variable that every descendant inherits marks the members.
+Instead of a cgroup, an environment variable that every descendant inherits marks the members. No
+pod outlives the process that started it, even if that one is killed: see guardian.py.
 """
 
 import contextlib
@@ -19,6 +20,7 @@ from pathlib import Path
 
 import psutil
 
+from holdfast.drill.guardian import GUARDED, guard_pods
 from holdfast.vocabulary.exit_codes import EXIT_KILLED
 
 MARK = "HOLDFAST_POD"
@@ -48,7 +50,12 @@ class Pod:
         tmp = tempfile.mkdtemp(prefix=_TMP)
         self._remove_tmp = weakref.finalize(self, shutil.rmtree, tmp, ignore_errors=True)
         variables = {**os.environ, **(env or {})}
-        variables |= {"TMPDIR": tmp, MARK: self._mark, OWNER: owner}
+        variables |= {
+            "TMPDIR": tmp,
+            MARK: self._mark,
+            OWNER: owner,
+            GUARDED: guard_pods(),
+        }
         with log.open("ab") as sink:
             self._process = subprocess.Popen(
                 list(command),
@@ -108,6 +115,11 @@ class Pod:
 def clear(owner: str) -> int:
     """Kills the processes of an owner whose run was killed; returns their number."""
     return _kill_all(lambda env: env.get(OWNER) == owner)
+
+
+def clear_guarded(name: str) -> int:
+    """Kills the pods of a process that has ended; returns the number of their processes."""
+    return _kill_all(lambda env: env.get(GUARDED) == name)
 
 
 @contextlib.contextmanager

@@ -40,7 +40,7 @@ class BoundedServer(ThreadingHTTPServer):
             if not self._free.acquire(timeout=0.1):
                 self.shutdown_request(request)
                 return
-        self._reading[request] = time.monotonic()
+        self.start_reading(request)
         super().process_request(request, client_address)
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
@@ -54,6 +54,10 @@ class BoundedServer(ThreadingHTTPServer):
         for request, start in self._reading.copy().items():
             if time.monotonic() - start > READ_S:
                 _disconnect(request)
+
+    def start_reading(self, request: socket.socket) -> None:
+        """Limits the time for the next headers of a connection to READ_S."""
+        self._reading[request] = time.monotonic()
 
     def finish_reading(self, request: socket.socket) -> None:
         self._reading.pop(request, None)

@@ -59,6 +59,7 @@ def test_a_demo_killed_at_a_random_moment_runs_again_and_succeeds(tmp_path: Path
     finally:
         first.send_signal(signal.SIGKILL)
         first.communicate()
+    until(lambda: not find_processes(out))
     second = start(out)
     stdout, stderr = second.communicate(timeout=1000)
     assert second.returncode == 0, stdout[-2000:] + stderr[-4000:]

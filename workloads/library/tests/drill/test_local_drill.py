@@ -75,13 +75,13 @@ def test_a_database_that_does_not_start_is_reported_with_its_reason(tmp_path: Pa
     assert printed.count(reason) == 2, "in the step's line, and in the verdict"
 
 
-def find_processes(out: Path) -> list[int]:
-    """Returns the processes with the mark of a drill under `out`."""
+def find_processes(owner: object) -> list[int]:
+    """Returns the processes of pods whose owner's name contains `owner`."""
     pids: list[int] = []
     for process in psutil.process_iter():
         try:
-            owner = process.environ().get(OWNER, "")
-            if str(out) in owner and process.status() != psutil.STATUS_ZOMBIE:
+            name = process.environ().get(OWNER, "")
+            if str(owner) in name and process.status() != psutil.STATUS_ZOMBIE:
                 pids.append(process.pid)
         except psutil.Error:
             continue

@@ -6,13 +6,14 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
 import pytest
 
 from holdfast.drill.pods import Pod, clear
+from workloads.library.tests.drill.test_local_drill import find_processes
 from workloads.library.tests.processes import until
 
 pytestmark = pytest.mark.process
@@ -32,9 +33,9 @@ signal.signal(signal.SIGTERM, signal.SIG_IGN)
 if os.fork() == 0:
     os.setsid()
     print('child', os.getpid(), flush=True)
-    time.sleep(60)
+    time.sleep(600)
 print('up', flush=True)
-time.sleep(60)
+time.sleep(600)
 """
 
 
@@ -105,17 +106,38 @@ def test_power_loss_takes_processes_that_left_the_session_too(tmp_path: Path, ow
 
 def test_only_processes_with_the_same_owner_are_cleared(tmp_path: Path, owner: str) -> None:
     other = start(OBEDIENT, tmp_path, owner + "x")
-    code = (
-        "from holdfast.drill.pods import Pod; from pathlib import Path; import os,"
-        f" sys\nPod([sys.executable, '-c', {DEAF!r}], log=Path({str(tmp_path / 'left.log')!r}),"
-        f" owner={owner!r}); os.kill(os.getpid(), 9)"
-    )
-    subprocess.run([sys.executable, "-c", code], check=False, timeout=60)
-    until(lambda: "up" in (tmp_path / "left.log").read_text())
+    pod = start(DEAF, tmp_path / "owner", owner)
     assert [clear(owner), clear(owner)] == [1, 0]
+    assert pod.wait(30) == 137
     assert other.exit_code is None
     os.kill(other.pid, signal.SIGTERM)
     assert other.wait(30) == 143
+
+
+STARTS_PODS = """
+import os, sys, time
+from pathlib import Path
+from holdfast.drill.pods import Pod
+code, folder, owner = sys.argv[1:]
+for name in ("first", "second"):
+    Pod([sys.executable, "-c", code], log=Path(folder) / f"{name}.log", owner=owner)
+time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize("send", [os.kill, os.killpg], ids=["process", "group"])
+def test_pods_end_with_the_process_that_started_them(
+    tmp_path: Path, owner: str, send: Callable[[int, int], None]
+) -> None:
+    """It has no time to clean up, and their children are in other sessions."""
+    arguments = [sys.executable, "-c", STARTS_PODS, ESCAPING, str(tmp_path), owner]
+    drill = subprocess.Popen(arguments, start_new_session=True)
+    logs = [tmp_path / "first.log", tmp_path / "second.log"]
+    until(lambda: all(log.exists() and "child" in log.read_text() for log in logs))
+    assert len(find_processes(owner)) == 4
+    send(drill.pid, signal.SIGKILL)
+    drill.wait()
+    until(lambda: not find_processes(owner))
 
 
 def test_a_process_that_dies_slowly_counts_once(

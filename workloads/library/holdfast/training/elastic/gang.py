@@ -18,7 +18,8 @@ gloo only), with two lines before the optimizer is created:
 A state sharded over nodes needs the rigid gang (`holdfast train run`). A step is the same V shards
 for any size of the gang, with the same draws (`shards()` seeds by step and shard). With exact=True
 the weights too are bit-identical for every sequence of sizes, with HSDP for the same number of
-processes per node.
+processes per node. BatchNorm normalizes each shard by itself, and its running statistics are those
+of all shards of a step.
 
 A notice to one node costs the others one regrouping at the next step; a lost node costs the step in
 progress. A newcomer copies the state of a member. The checkpoint is needed only if all are lost.
@@ -50,10 +51,11 @@ from holdfast.training.gang.liveness import Lag
 from holdfast.training.gang.member_addresses import Places, gang_id, read_places
 from holdfast.training.gang.member_server import Control
 from holdfast.training.gang.membership import Member
-from holdfast.training.gang.node import collect_parameters, find_node
+from holdfast.training.gang.node import collect_modules, collect_parameters, find_node
 from holdfast.training.gang.peer_client import Peers
 from holdfast.training.gang.process_group import Group, opening
 from holdfast.training.gang.regroup import Regroup
+from holdfast.training.gang.running_statistics import RunningStatistics
 from holdfast.training.gang.saves import GangSaves, open_store
 from holdfast.training.tcp_gate import join_key
 from holdfast.training.trainer.data import mix_seed, seed_draws
@@ -121,6 +123,12 @@ class ElasticGang:
         flag_count = 2 * self._member_count + 1
         make_sum = ExactGradientSum if exact else GradientSum
         self._gradients = make_sum(parameters, flags=flag_count)
+        self._statistics = RunningStatistics(
+            collect_modules(checked_state(state)),
+            shards=self._shards,
+            exact=exact,
+            is_batch_over_ranks=node.size > 1,
+        )
         self._timer = ShardTimer(self._gradients.device, shards=self._shards)
         self._gather_s = gather_s
         self._window_s = window_s
@@ -239,6 +247,8 @@ class ElasticGang:
             self._is_reduced = False
             self._leaving = None
             self._gradients.begin()
+            if self._statistics.is_active:
+                self._statistics.begin_step()
             self._timer.start()
             yield self.step
             if not self._is_reduced:
@@ -273,6 +283,8 @@ class ElasticGang:
         seeds = [mix_seed(self._seed, step, shard) for shard in my_shards]
         for shard, seed in zip(my_shards, seeds, strict=True):
             seed_draws(seed, self._gradients.device)
+            if self._statistics.is_active:
+                self._statistics.begin_shard()
             yield shard
 
     def backward(self, loss: Tensor) -> None:
@@ -284,6 +296,8 @@ class ElasticGang:
         set_count = self._shards // self._node.size
         (loss / set_count).backward()
         self._gradients.add_shard()
+        if self._statistics.is_active:
+            self._statistics.add_shard()
 
     def reduce(self) -> bool:
         """Sums the gradients of the step over the gang into every `p.grad`.
@@ -306,14 +320,25 @@ class ElasticGang:
         )
         try:
             with member.watch_collectives():
-                numbers = self._gradients.reduce(flags, member.group.handle, self._node)
+                numbers = self._gradients.reduce(
+                    flags,
+                    member.group.handle,
+                    self._node,
+                    statistics=self._statistics.sums,
+                )
         except (GroupLost, RuntimeError) as error:  # gloo's and nccl's errors both
+            # Before another member copies the state, which is that of the step before.
+            self._statistics.abandon_step()
             member.recover(error)
             return False
         failpoint("gang.reduced")
         # Some gradient does not fit the exact sum: the step is repeated with a larger exponent.
         if numbers is None:
+            self._statistics.abandon_step()
             return False
+        if self._statistics.is_active:
+            self._node.add(self._statistics.sums)
+            self._statistics.end_step()
         times = numbers[first_time_flag:]
         if any(times):
             indices = tuple(peer.index for peer in member.epoch.members)

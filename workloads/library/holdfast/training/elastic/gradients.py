@@ -13,7 +13,7 @@ For a sharded model each rank of a node sums its own shard with the same local r
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -74,16 +74,18 @@ class GradientSum:
         flags: list[int],
         group: dist.ProcessGroup | None = None,
         node: Node = ALONE,
+        *,
+        statistics: Sequence[Tensor] = (),
     ) -> list[int] | None:
         """Sums over the gang into every `p.grad`, and returns the sum of all members' flags.
 
-        Returns None if the step has to be repeated. Raises GroupLost or RuntimeError, on all ranks
-        of a node.
+        `statistics` are further tensors to sum in place, not over the ranks of a node. Returns None
+        if the step has to be repeated. Raises GroupLost or RuntimeError, on all ranks of a node.
         """
         self._collect()
         _write_flags(flags, self._flags_sum)
         with node.vote(self._flag_count) as numbers:
-            _all_reduce(self._flats, group)
+            _all_reduce((*self._flats, *statistics), group)
             for flag in self._flags_sum.tolist():
                 numbers.append(round(flag))
         return numbers
@@ -155,12 +157,14 @@ class ExactGradientSum(GradientSum):
         flags: list[int],
         group: dist.ProcessGroup | None = None,
         node: Node = ALONE,
+        *,
+        statistics: Sequence[Tensor] = (),
     ) -> list[int] | None:
         _write_flags(flags, self._flags_sum)
         count = self._flag_count + _COUNTERS * len(self._sums)
         try:
             with node.vote(count) as numbers:
-                _all_reduce(self._sums, group)
+                _all_reduce((*self._sums, *statistics), group)
                 numbers += self._flags_sum.tolist()
                 for total in self._sums:
                     numbers += total[-_COUNTERS:].tolist()
@@ -203,7 +207,7 @@ def _write_flags(flags: list[int], flags_sum: Tensor) -> None:
         flags_sum.copy_(torch.tensor(flags, dtype=flags_sum.dtype))
 
 
-def _all_reduce(tensors: list[Tensor], group: dist.ProcessGroup | None) -> None:
+def _all_reduce(tensors: Sequence[Tensor], group: dist.ProcessGroup | None) -> None:
     if group is None:  # a gang of one member
         return
     for tensor in tensors:

@@ -1,1 +1,1 @@
-"""Membership of gangs, which elastic and sharded training share."""
+"""Membership of gangs, and exact sums over them, which elastic and sharded training share."""

@@ -4,13 +4,15 @@ Each member has its own small server, so that every question has a time limit; t
 none for a peer that is stopped but not lost. Answers wait at most POLL_S, so a caller checks its
 state that often.
 
-A question carries an HMAC of nonce, path and body with the run's key, and its answer one with the
-same nonce: the key is never sent, and neither questions nor answers can be replayed. Only members
-of a known epoch may change anything.
+A connection carries one question. Its GET gets a random challenge, and the POST that follows has an
+HMAC of challenge, nonce, path and body with the run's key. The answer has an HMAC of the same
+nonce. So the key is never sent, and neither a recorded question nor a recorded answer is ever
+accepted again. Only members of a known epoch may change anything.
 """
 
 import hmac
 import json
+import secrets
 import socket
 import threading
 import time
@@ -27,8 +29,8 @@ POLL_S = 1.0
 MAX_BODY = 1 << 12
 NONCE_HEADER = "Holdfast-Nonce"
 SEAL_HEADER = "Holdfast-Seal"
-NONCES = 1 << 14
-"""Number of recent nonces that are remembered: each question is answered once."""
+CHALLENGE_PATH = "/challenge"
+CHALLENGE_BYTES = 32
 EPOCHS = 8
 """Number of recent epochs for which reports are accepted."""
 
@@ -60,7 +62,6 @@ class Control:
         """`key` is the join key of the run: without it a stranger could pose as any member."""
         self.me = me
         self.key = key
-        self._nonces: dict[str, None] = {}
         self._epochs: dict[int, Epoch] = {}
         """Newest epochs that this member entered, by number."""
         self._changed = threading.Condition()
@@ -165,18 +166,6 @@ class Control:
 
     # The server's threads call the methods below.
 
-    def is_new(self, nonce: str) -> bool:
-        """Returns whether a nonce is used for the first time, and remembers it."""
-        with self._changed:
-            if nonce in self._nonces:
-                return False
-            self._nonces[nonce] = None
-            # The table would grow for as long as the Job runs.
-            if len(self._nonces) > NONCES:
-                oldest = next(iter(self._nonces))
-                del self._nonces[oldest]
-            return True
-
     def answer(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
         """Answers a question.
 
@@ -245,9 +234,29 @@ class _Server(BoundedServer):
 
 
 class _Handler(BoundedHandler):
+    protocol_version = "HTTP/1.1"  # the question follows on the connection of its challenge
+    disable_nagle_algorithm = True
     most_body = MAX_BODY
 
+    def setup(self) -> None:
+        super().setup()
+        self._challenge = b""
+        """Challenge of this connection that no question has used; empty: there is none."""
+
+    def do_GET(self) -> None:
+        if self.path != CHALLENGE_PATH:
+            self.send_error(404)
+            return
+        self._challenge = secrets.token_bytes(CHALLENGE_BYTES)
+        # Before the response: the question may come at once, and ends it.
+        cast(_Server, self.server).start_reading(self.connection)
+        self.send_response(200)
+        self.send_header("Content-Length", str(CHALLENGE_BYTES))
+        self.end_headers()
+        self.wfile.write(self._challenge)
+
     def do_POST(self) -> None:
+        self.close_connection = True
         control = cast(_Server, self.server).control
         nonce = self.headers.get(NONCE_HEADER, "")[:32]
         body = self.body or b""
@@ -255,13 +264,14 @@ class _Handler(BoundedHandler):
         expected_seal = seal(
             control.key,
             b"ask",
+            self._challenge,
             nonce.encode(),
             self.path.encode(),
             body,
         )
         is_genuine = hmac.compare_digest(question_seal.encode(), expected_seal.encode())
-        # Checked in this order: a stranger must not push genuine nonces out of the table.
-        if not (is_genuine and control.is_new(nonce)):
+        # Without a challenge of its own connection a question could be a recorded one.
+        if not (self._challenge and is_genuine):
             self.send_error(403)
             return
         try:

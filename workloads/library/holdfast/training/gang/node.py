@@ -8,7 +8,7 @@ another. If a rank is lost, the whole node is.
 
 # Why it is so: infra/decisions/0035.
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import timedelta
 from typing import Any
@@ -138,6 +138,14 @@ class Node:
         with _detect_lost_rank():
             dist.all_reduce(tensor, op=dist.ReduceOp.MAX)
         return [int(number) for number in tensor.tolist()]
+
+    def add(self, tensors: Iterable[Tensor]) -> None:
+        """Sums tensors over the ranks of the node, in place. A collective."""
+        if self.size == 1:
+            return
+        with _detect_lost_rank():
+            for tensor in tensors:
+                dist.all_reduce(tensor)
 
     def agree(self, decide: Callable[[], Json]) -> Json:
         """Calls `decide` on the speaker and returns its result on all ranks. A collective.
@@ -285,12 +293,16 @@ def _make_sharding_error(got: str) -> InputError:
     )
 
 
+def collect_modules(state: dict[str, Any]) -> list[nn.Module]:
+    """Returns the modules of `state`."""
+    return [entry for entry in state.values() if isinstance(entry, nn.Module)]
+
+
 def collect_parameters(state: dict[str, Any]) -> list[nn.Parameter]:
     """Returns the parameters of all modules of `state`. Raises InputError if there are none."""
     parameters = list[nn.Parameter]()
-    for entry in state.values():
-        if isinstance(entry, nn.Module):
-            parameters += entry.parameters()
+    for module in collect_modules(state):
+        parameters += module.parameters()
     if not parameters:
         raise InputError(
             "nothing to train",

@@ -17,7 +17,13 @@ from typing import Any
 
 from holdfast.runtime import logs
 from holdfast.training.gang.member_addresses import Address
-from holdfast.training.gang.member_server import NONCE_HEADER, SEAL_HEADER, seal
+from holdfast.training.gang.member_server import (
+    CHALLENGE_BYTES,
+    CHALLENGE_PATH,
+    NONCE_HEADER,
+    SEAL_HEADER,
+    seal,
+)
 from holdfast.training.gang.membership import Epoch, Member
 from holdfast.vocabulary.environment import ENV_KEY_FILE
 
@@ -106,21 +112,22 @@ class Peers:
         connection = HTTPConnection(host, port, timeout=timeout_s)
         nonce = secrets.token_hex(16)
         content = json.dumps(body).encode()
-        headers = {
-            NONCE_HEADER: nonce,
-            SEAL_HEADER: seal(
-                self._key,
-                b"ask",
-                nonce.encode(),
-                path.encode(),
-                content,
-            ),
-        }
         try:
             connection.connect()
             on_accept()
             connection.sock.settimeout(answer_s or timeout_s)
             _set_keepalive(connection.sock)
+            connection.request("GET", CHALLENGE_PATH)
+            challenge = connection.getresponse().read(CHALLENGE_BYTES)
+            question_seal = seal(
+                self._key,
+                b"ask",
+                challenge,
+                nonce.encode(),
+                path.encode(),
+                content,
+            )
+            headers = {NONCE_HEADER: nonce, SEAL_HEADER: question_seal}
             connection.request("POST", path, content, headers)
             response = connection.getresponse()
             answer = response.read(MAX_ANSWER_BYTES)

@@ -1,8 +1,7 @@
 """Sums the gradients of FSDP2 in integers, so that the result does not depend on the ranks.
 
-A gradient is divided into two integers: a multiple of 2^-15, and the rest as a multiple of 2^-61.
-Each sum of up to 2^16 shards fits an int64, and integers add up to the same in any order. It takes
-four times the bytes of float32 on the wire, and 16 bytes for each parameter of a rank's shard.
+It takes four times the bytes of float32 on the wire, and 16 bytes for each parameter of a rank's
+shard. A gradient that is not finite or very large makes the sum NaN.
 """
 
 from collections.abc import Sequence
@@ -13,10 +12,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.fsdp._fully_shard._fsdp_api import ReduceScatter
 
-COARSE = 2.0**15
-FINE = 2.0**61
-LARGEST = 2.0**30
-"""Gradients of this size and more, and those that are not finite, make the sum NaN."""
+from holdfast.training.gang.exact_integers import join, split
 
 
 class ExactReduceScatter(ReduceScatter):
@@ -81,8 +77,7 @@ class ExactReduceScatter(ReduceScatter):
         if not self._is_last:
             output.zero_()
             return
-        total = self._coarse.double().div_(COARSE)
-        total += self._fine.double().div_(FINE)
+        total = join(self._coarse, self._fine)
         total /= self._shards
         total.masked_fill_(self._faults > 0, torch.nan)
         output.copy_(total)
@@ -90,9 +85,5 @@ class ExactReduceScatter(ReduceScatter):
 
 def _split(gradients: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Returns the two integers of each gradient, and the number of gradients that have none."""
-    values = gradients.double()
-    is_fault = ~(values.abs() < LARGEST)
-    values = values.masked_fill(is_fault, 0.0)
-    coarse = (values * COARSE).trunc_()
-    fine = values.sub_(coarse / COARSE).mul_(FINE).round_()
-    return coarse.long(), fine.long(), is_fault.sum().reshape(1)
+    coarse, fine, is_fault = split(gradients)
+    return coarse, fine, is_fault.sum().reshape(1)

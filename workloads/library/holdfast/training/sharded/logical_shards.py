@@ -13,7 +13,8 @@
 
 A step is the same shards for any number of ranks, with the same samples and the same random draws.
 Each rank computes some of them, one after the other. With exact=True the gradients are summed in
-integers, so the weights are bit-identical for every sequence of sizes.
+integers, so the weights are bit-identical for every sequence of sizes. BatchNorm normalizes each
+shard by itself, and its running statistics are those of all shards of a step.
 """
 
 # Why it is so: infra/decisions/0136.
@@ -30,6 +31,7 @@ from holdfast.checkpoint.peers import PeerPlaces
 from holdfast.checkpoint.state.tensors import as_dtensor
 from holdfast.support.errors import InputError
 from holdfast.training.elastic.shards import MAX_SHARDS, share
+from holdfast.training.gang.running_statistics import RunningStatistics
 from holdfast.training.sharded.exact_sum import ExactReduceScatter
 from holdfast.training.trainer.data import mix_seed, seed_draws
 from holdfast.training.trainer.progress import check_facts
@@ -71,6 +73,13 @@ class LogicalShards:
         """Number of samples of each shard."""
         self._device = next(model.parameters()).device
         self._weight = 0.0
+        self._group = mesh.get_group() if mesh else None
+        self._statistics = RunningStatistics(
+            [model],
+            shards=shards,
+            exact=exact,
+            is_batch_over_ranks=True,
+        )
         self._sums: list[ExactReduceScatter] = []
         if exact:
             self._sums = _install_exact_sums(model, shards)
@@ -83,6 +92,7 @@ class LogicalShards:
         """
         own_shards = share(self._count, self._rank, self._world_size)
         rounds = -(-self._count // self._world_size)
+        self._statistics.begin_step()
         # FSDP2 takes the mean over the ranks of a round, and the step's gradient is that of shards.
         scale = 1.0 if self._sums else self._world_size / self._count
         for number in range(rounds):
@@ -92,7 +102,11 @@ class LogicalShards:
             for total in self._sums:
                 total.begin_round(is_first=number == 0, is_last=number == rounds - 1)
             seed_draws(mix_seed(self._seed, step, shard), self._device)
+            self._statistics.begin_shard()
             yield shard
+        for sums in self._statistics.sums:
+            dist.all_reduce(sums, group=self._group)
+        self._statistics.end_step()
         # Draws between two steps, and the state that is saved, do not depend on the ranks either.
         seed_draws(mix_seed(self._seed, step, self._count), self._device)
 
@@ -103,6 +117,8 @@ class LogicalShards:
     def backward(self, loss: Tensor) -> None:
         """Computes the gradients of a shard's mean loss; those of a step are their mean."""
         (loss * self._weight).backward()
+        if self._weight:
+            self._statistics.add_shard()
 
     def state_dict(self) -> dict[str, Any]:
         return dict(self._facts)

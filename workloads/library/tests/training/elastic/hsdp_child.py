@@ -37,9 +37,14 @@ def train(settings: dict[str, Any]) -> None:
     mesh = join_node()
     torch.manual_seed(0)
     model = nn.Sequential(
-        nn.Linear(WIDTH, 7), nn.Dropout(0.1), nn.ReLU(), nn.Linear(7, 3), nn.Linear(3, 1)
+        nn.Linear(WIDTH, 7),
+        nn.BatchNorm1d(7),
+        nn.Dropout(0.1),
+        nn.ReLU(),
+        nn.Linear(7, 3),
+        nn.Linear(3, 1),
     )
-    for layer in (model[0], model[3]):
+    for layer in (model[0], model[4]):
         fully_shard(layer, mesh=mesh)
     fully_shard(model, mesh=mesh)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)

@@ -50,14 +50,25 @@ def hash_state(model: nn.Module, optimizer: torch.optim.Optimizer) -> str:
         for value in values:
             whole = value.full_tensor() if isinstance(value, DTensor) else value
             digest.update(whole.detach().contiguous().numpy().tobytes())
+    for buffer in model.buffers():
+        digest.update(buffer.numpy().tobytes())
     return digest.hexdigest()
 
 
 def build(settings: dict[str, Any]) -> tuple[nn.Module, torch.optim.Optimizer, LogicalShards]:
     torch.manual_seed(0)
     model = nn.Sequential(
-        nn.Linear(WIDTH, 64), nn.ReLU(), nn.Dropout(0.1), nn.Linear(64, 65), nn.Linear(65, 1)
+        nn.Linear(WIDTH, 64),
+        nn.ReLU(),
+        nn.Dropout(0.1),
+        nn.Linear(64, 65),
+        nn.BatchNorm1d(65),
+        nn.Linear(65, 1),
     )
+    if settings.get("norm") == "sync":
+        model = nn.SyncBatchNorm.convert_sync_batchnorm(model)
+    if settings.get("norm") == "spectral":
+        nn.utils.parametrizations.spectral_norm(model[5])
     # Replicas in the inner dimension: each spans both nodes.
     is_replicated = settings.get("mesh") == "replicas"
     mesh = init_device_mesh("cpu", (1, 2), mesh_dim_names=("a", "b")) if is_replicated else None

@@ -3,8 +3,11 @@ odd messages.
 """
 
 import queue
+import select
+import socket
+import threading
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import asdict
 from functools import partial
 from itertools import chain
@@ -309,7 +312,7 @@ def test_stranger_without_the_key_is_rejected_and_a_wrong_key_is_reported(
     )
 
 
-def test_members_may_report_and_each_question_is_answered_once() -> None:
+def test_only_members_may_report_and_odd_questions_change_nothing() -> None:
     (port,) = free_ports(1)
     me = Member(index=0, incarnation="me")
     other = Member(index=1, incarnation="b")
@@ -325,7 +328,6 @@ def test_members_may_report_and_each_question_is_answered_once() -> None:
             assert not control.get_reports(epoch)
         assert peers.ask(0, "/report", 2.0, **asdict(other), epoch=number)
         assert control.get_reports(number) == {1}
-        assert control.is_new("n") and not control.is_new("n")
         before = peers.look([0])
         for body in (
             {"index": "x"},
@@ -342,6 +344,90 @@ def test_members_may_report_and_each_question_is_answered_once() -> None:
         assert peers.look([0]) == before and control.get_joiners() == {}, (
             "odd questions change nothing"
         )
+
+
+class Recorder:
+    """A relay that records what a client sends over one connection."""
+
+    def __init__(self, target: int) -> None:
+        self._target = target
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._listener.getsockname()[1]
+        self.recorded = b""
+        self._thread = threading.Thread(target=self._relay, daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        self._thread.join(timeout=30)
+        self._listener.close()
+
+    def _relay(self) -> None:
+        client, _ = self._listener.accept()
+        with client, socket.create_connection(("127.0.0.1", self._target)) as server:
+            while True:
+                ready, _, _ = select.select([client, server], [], [], 30)
+                for end in ready:
+                    data = end.recv(1 << 16)
+                    if not data:
+                        return
+                    other = server if end is client else client
+                    other.sendall(data)
+                    if end is client:
+                        self.recorded += data
+
+
+def send_recorded(port: int, recorded: bytes) -> bytes:
+    """Returns all that a server answers to these bytes."""
+    answer = b""
+    with socket.create_connection(("127.0.0.1", port), timeout=30) as connection:
+        connection.sendall(recorded)
+        while data := connection.recv(1 << 16):
+            answer += data
+    return answer
+
+
+def test_a_recorded_question_is_never_accepted_again() -> None:
+    """Neither by the member that answered it, however often it was asked since, nor by one that
+    was started again.
+    """
+    (port,) = free_ports(1)
+    with closing(Recorder(port)) as recorder:
+        through_recorder = Peers((("127.0.0.1", recorder.port),), b"run")
+        with closing(Control(Member(index=0, incarnation="me"), port, b"run")) as control:
+            dead = Member(index=1, incarnation="dead")
+            assert through_recorder.ask(0, "/join", 20.0, **asdict(dead))
+            assert control.get_joiners() == {1: dead}
+    assert b"/join" in recorder.recorded
+    with closing(Control(Member(index=0, incarnation="again"), port, b"run")) as control:
+        for _ in range(2):
+            answer = send_recorded(port, recorder.recorded)
+            assert b" 403 " in answer and b"incarnation" not in answer
+        assert control.get_joiners() == {}
+        post = recorder.recorded[recorder.recorded.index(b"POST") :]
+        assert b" 403 " in send_recorded(port, post), "without a challenge"
+
+
+@pytest.mark.process
+def test_a_client_that_stops_after_its_challenge_is_disconnected() -> None:
+    (port,) = free_ports(1)
+    with closing(Control(Member(index=0, incarnation="me"), port, b"run")):
+        address = ("127.0.0.1", port)
+        with socket.create_connection(address, timeout=60) as connection:
+            connection.sendall(b"GET /challenge HTTP/1.1\r\nHost: x\r\n\r\n")
+            stop = threading.Event()
+
+            def send_a_byte_at_a_time() -> None:
+                with suppress(OSError):
+                    while not stop.wait(0.5):
+                        connection.sendall(b"x")
+
+            sender = threading.Thread(target=send_a_byte_at_a_time)
+            sender.start()
+            with suppress(ConnectionError):
+                while connection.recv(1 << 16):
+                    pass
+            stop.set()
+            sender.join()
 
 
 def test_member_addresses() -> None:

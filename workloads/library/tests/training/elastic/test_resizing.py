@@ -232,6 +232,8 @@ def test_nodes_that_all_have_a_notice_store_the_last_step(make: Make) -> None:
         ({"shards": 1, "batch": 1}, "1 shards for up to 2 ranks"),
         ({"mesh": "replicas"}, "cannot lose one node"),
         ({"moments": "plain"}, "is a plain tensor of"),
+        ({"norm": "sync"}, "layer 4 of the model, with exact=True"),
+        ({"norm": "spectral"}, "buffer 5.parametrizations.weight.0._u of the model"),
     ],
     ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
 )
