@@ -13,6 +13,7 @@ from holdfast.jobs.file.job_file import OwnJob
 from holdfast.jobs.plan import placement
 from holdfast.jobs.render import manifests
 from holdfast.manifests.render_context import RenderContext
+from holdfast.vocabulary.capacity import ANNOTATION_QUEUED_AGAIN
 from holdfast.vocabulary.kubernetes import (
     JOBSET_API,
     LABEL_QUEUE,
@@ -368,7 +369,7 @@ def test_the_limits_hold_for_jobsets(member: Api) -> None:
 
 
 @pytest.mark.usefixtures("kueue")
-def test_a_member_stops_a_queued_job_and_cannot_raise_its_priority(member: Api) -> None:
+def test_a_member_stops_a_queued_job_and_cannot_raise_its_priority(member: Api, api: Api) -> None:
     workloads = f"/apis/kueue.x-k8s.io/v1beta2/namespaces/{SPACE}/workloads"
     member.create(JOBS, job("waiting", gpus=1))
     try:
@@ -386,7 +387,16 @@ def test_a_member_stops_a_queued_job_and_cannot_raise_its_priority(member: Api) 
             {"metadata": {"annotations": {"kueue.x-k8s.io/priority-boost": "1000"}}},
         ):
             assert "spec.active" in refusal(lambda change=change: member.merge(path, change))
-        assert member.merge(path, {"spec": {"active": False}})["spec"]["active"] is False
+        marks = {ANNOTATION_QUEUED_AGAIN: "2027-01-31T12:00:00Z", "example.com/other": "1"}
+        api.merge(path, {"metadata": {"annotations": marks}})
+        for name in ("example.com/other", "example.com/new"):
+            change = {"metadata": {"annotations": {name: None if name in marks else "1"}}}
+            assert "spec.active" in refusal(lambda change=change: member.merge(path, change))
+        stop = {
+            "metadata": {"annotations": {ANNOTATION_QUEUED_AGAIN: None}},
+            "spec": {"active": False},
+        }
+        assert member.merge(path, stop)["spec"]["active"] is False
         assert "cannot" in refusal(lambda: member.delete(path))
     finally:
         member.delete(f"{JOBS}/waiting", propagationPolicy="Background")

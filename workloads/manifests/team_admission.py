@@ -11,6 +11,7 @@ import json
 from collections.abc import Iterator
 
 from holdfast.manifests.render_context import Body, manifest, meta
+from holdfast.vocabulary.capacity import ANNOTATION_QUEUED_AGAIN
 from holdfast.vocabulary.kubernetes import (
     JOB_API,
     JOBSET_API,
@@ -169,10 +170,13 @@ def _workloads() -> Iterator[Body]:
     """RBAC knows no fields: a patch of a Workload could also raise its priority."""
     names = ("podSets", "queueName", "priority", "priorityClassRef", "maximumExecutionTimeSeconds")
     same = [f"object.spec.?{name} == oldObject.spec.?{name}" for name in names]
-    same += [
-        f"object.metadata.?{name} == oldObject.metadata.?{name}"
-        for name in ("labels", "annotations")
-    ]
+    same.append("object.metadata.?labels == oldObject.metadata.?labels")
+    before = "oldObject.metadata.?annotations.orValue({})"
+    after = "object.metadata.?annotations.orValue({})"
+    same.append(f"{after}.all(key, {before}[?key] == optional.of({after}[key]))")
+    # A stop takes back what the mover would do with a gang that gave its nodes back.
+    mark = f"key == '{ANNOTATION_QUEUED_AGAIN}'"
+    same.append(f"{before}.all(key, {mark} || key in {after})")
     yield from _policy(
         "workloads",
         [_resources(KUEUE_API, "UPDATE", plurals=["workloads"])],

@@ -1,7 +1,7 @@
 """Reads the few fields of nodes and pods that exporter and mover keep. Pure."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -246,3 +246,23 @@ def since_s(body: Mapping[str, Any], kind: str, status: str = "True") -> float:
 def find_end_s(job: Mapping[str, Any]) -> float:
     """Returns when a Job or JobSet completed or failed; 0 before."""
     return max(since_s(job, kind) for kind in OVER)
+
+
+def find_unfinished(workloads: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """Returns by the uid of its job the Workload that holds it: the newest that has not finished.
+
+    Kueue makes another one when it starts more pods of a job, and keeps the former.
+    """
+    newest: dict[str, Any] = {}
+    for workload in workloads:
+        uid = find_controller(workload)
+        if not uid or is_true(workload, "Finished"):
+            continue
+        before = newest.get(uid)
+        if before is None or _get_creation_s(workload) >= _get_creation_s(before):
+            newest[uid] = workload
+    return newest
+
+
+def _get_creation_s(body: Mapping[str, Any]) -> float:
+    return unix_s(body["metadata"].get("creationTimestamp"))

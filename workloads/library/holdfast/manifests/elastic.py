@@ -24,7 +24,13 @@ from holdfast.manifests.render_context import (
     plain,
 )
 from holdfast.manifests.training import SAMPLE_S, Task, indexed_job, spot_work
-from holdfast.vocabulary.capacity import ANNOTATION_RULE, Capacity, PlacementRule
+from holdfast.vocabulary.capacity import (
+    ANNOTATION_RULE,
+    ANNOTATION_WAIT,
+    LABEL_LEAST_NODES,
+    Capacity,
+    PlacementRule,
+)
 from holdfast.vocabulary.environment import (
     ENV_GANG_ADDRESS,
     ENV_GANG_MIN_NODES,
@@ -41,7 +47,9 @@ from holdfast.vocabulary.pools import Pool, Role
 ZONE = "topology.kubernetes.io/zone"
 NODES = 4
 SHARDED_NODES = 2
-SHARDED_WAIT_S = 1_800
+SHARDED_WAIT_S = 300
+ELASTIC_WAIT_S = 60
+"""`hold_s` of an elastic gang, whose program may set another one."""
 
 
 def samples(context: RenderContext) -> Iterator[Body]:
@@ -76,6 +84,7 @@ def _sample_sharded(context: RenderContext) -> Iterator[Body]:
         pods=SHARDED_NODES,
         least=SHARDED_NODES,
         sharded=True,
+        wait_s=SHARDED_WAIT_S,
         queue="spot",
         deadline_s=SAMPLE_S,
     )
@@ -132,7 +141,8 @@ def elastic(context: RenderContext, task: Task) -> Iterator[Body]:
     name = work.name
     labels = work.labels | {LABEL_GANG: name}
     work = replace(work, env=_gang_env(task) | work.env, labels=labels)
-    job = indexed_job(context, replace(task, work=work), EXIT_PREEMPTED, EXIT_RETRY)
+    task = _add_wait(replace(task, work=work))
+    job = indexed_job(context, task, EXIT_PREEMPTED, EXIT_RETRY)
     assert job.spec and job.spec.template.spec
     success_rule = client.V1SuccessPolicyRule(succeeded_count=1)
     job.spec.success_policy = client.V1SuccessPolicy(rules=[success_rule])
@@ -142,6 +152,20 @@ def elastic(context: RenderContext, task: Task) -> Iterator[Body]:
     yield peers(name, task.namespace)
     yield _budget(task)
     yield add_version(plain(job))
+
+
+def _add_wait(task: Task) -> Task:
+    """Tells the mover below how many nodes the gang waits, and for how long.
+
+    Without a queue nothing could start the gang again after its nodes were given back.
+    """
+    if not task.queue:
+        return task
+    return replace(
+        task,
+        labels=task.labels | {LABEL_LEAST_NODES: str(task.least)},
+        annotations=task.annotations | {ANNOTATION_WAIT: str(task.wait_s or ELASTIC_WAIT_S)},
+    )
 
 
 def _budget(task: Task) -> Body:

@@ -199,6 +199,8 @@ class Task:
     """Smallest number of pods with which an elastic gang continues."""
     sharded: bool = False
     """Each pod of the gang has a part of the state: the gang waits in place for all."""
+    wait_s: int = 0
+    """Seconds for which a sharded gang waits below its least; 0: those of an elastic gang."""
     queue: str
     """Kueue's queue, which starts the job; empty: it starts at once."""
     deadline_s: int

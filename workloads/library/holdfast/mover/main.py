@@ -23,6 +23,7 @@ from holdfast.mover import preemption_priority
 from holdfast.mover.cluster_api import ClusterApi
 from holdfast.mover.cluster_view import View, list_job_kinds
 from holdfast.mover.faulty_nodes import FaultyNodes
+from holdfast.mover.idle_gangs import IdleGangs
 from holdfast.mover.mover import Move, Mover, Observation
 from holdfast.mover.progress import Progress
 from holdfast.mover.receipts import Receipts
@@ -48,6 +49,7 @@ class Process:
     mover: Mover
     receipts: Receipts
     faulty: FaultyNodes
+    gangs: IdleGangs
     lease: Lease | None
     namespaces: Collection[str] = JOB_NAMESPACES
     clock: Callable[[], float] = time.time
@@ -74,6 +76,8 @@ class Process:
             event_lines.write(self.faulty.step(spot, now))
         with attempt("no job is queued again"):
             requeue(self.api, waits, now, self.namespaces)
+        with attempt("no nodes are given back"):
+            self.gangs.step(now, self.namespaces)
         with attempt("no priority is boosted"):
             self._boost_priorities(now)
         with self.lock:
@@ -162,6 +166,7 @@ def serve(
             faulty_nodes_per_hour,
             namespaces=(*namespaces, NAMESPACE_SERVING),
         ),
+        gangs=IdleGangs(api),
         lease=lease,
         namespaces=namespaces,
     )

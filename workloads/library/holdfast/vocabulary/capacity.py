@@ -69,5 +69,13 @@ ANNOTATION_PLAN = "holdfast.dev/placement-plan"
 # after its creation.
 LABEL_REQUEUES = "holdfast.dev/requeues"
 ANNOTATION_REQUEUES_FOR = "holdfast.dev/requeues-for-seconds"
+# On the queued Job of a gang whose pods stay: the fewest nodes with which it works, and the seconds
+# for which it waits below them. The mover reads both.
+LABEL_LEAST_NODES = "holdfast.dev/least-nodes"
+ANNOTATION_WAIT = "holdfast.dev/wait-seconds"
+# On a Workload, by the mover: when a gang that gave its nodes back is queued again, and how often
+# in a row it gave them back.
+ANNOTATION_QUEUED_AGAIN = "holdfast.dev/queued-again-at"
+ANNOTATION_GIVEN_BACK = "holdfast.dev/nodes-given-back"
 # On a JobSet, by the mover: its pod templates before a queue changed where they may run.
 ANNOTATION_TEMPLATES = "holdfast.dev/pod-templates"

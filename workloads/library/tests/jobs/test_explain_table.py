@@ -13,6 +13,7 @@ from holdfast.jobs.diagnose.diagnosis import describe_state, find_cause
 from holdfast.jobs.diagnose.failures import losses
 from holdfast.jobs.diagnose.job_snapshot import JobSnapshot
 from holdfast.support.values import rfc3339
+from holdfast.vocabulary.capacity import ANNOTATION_QUEUED_AGAIN
 from workloads.library.tests.test_messages import OF_A_CLONE
 
 DAY_S = 86_400
@@ -137,6 +138,13 @@ def make_workload(active: bool = True, *conditions: Object, **status: Object) ->
         },
         "status": {"conditions": [*conditions]} | status,
     }
+
+
+def make_returning() -> Object:
+    """Returns the Workload of a gang that gave its nodes back."""
+    workload = make_workload(False, STOPPED)
+    workload["metadata"]["annotations"] = {ANNOTATION_QUEUED_AGAIN: "2027-01-31T12:00:00Z"}
+    return workload
 
 
 def make_condition(kind: str, status: str, reason: str, message: str) -> Object:
@@ -446,6 +454,13 @@ ROWS = {
         blocker="it was stopped and keeps no place in its queue: The workload is deactivated",
         action="holdfast resume my-run",
         state="Suspended: 0 of 1 pods run; evicted 0, crashed 0",
+    ),
+    "a gang that gave its nodes back": Row(
+        job=lambda: make_job([], make_returning()),
+        queues=QUEUES,
+        reason="back-off",
+        blocker="it had fewer than 1 nodes for too long.*again at 2027-01-31T12:00:00Z; .*nothing",
+        action="wait, or queue it now: holdfast resume my-run",
     ),
     "a job that Kueue gave up": Row(
         job=lambda: make_job([], make_workload(False, GAVE_UP)),

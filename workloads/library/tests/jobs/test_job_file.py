@@ -95,7 +95,7 @@ def test_a_gang_is_rigid_elastic_or_sharded() -> None:
     )
     shrinking = own(nodes="4..8", sharded=True)
     assert (shrinking.min_nodes, shrinking.pods, shrinking.gang) == (4, 8, False)
-    assert (shrinking.wait_s, own(nodes=8, sharded=True).wait_s) == (300.0, 1800.0)
+    assert (shrinking.wait_s, own(nodes=8, sharded=True).wait_s) == (300.0, 300.0)
     sharded = own(nodes=8, sharded=True)
     assert (sharded.min_nodes, sharded.in_place, sharded.elastic, sharded.gang) == (
         8,

@@ -10,6 +10,7 @@ from holdfast.clients.api import ApiError
 from holdfast.controllers.lease import MOVER, Lease
 from holdfast.mover.cluster_view import EndedJob, View, list_job_kinds
 from holdfast.mover.faulty_nodes import FaultyNodes
+from holdfast.mover.idle_gangs import IdleGangs
 from holdfast.mover.main import Process
 from holdfast.mover.mover import Mover
 from holdfast.mover.progress import Progress
@@ -47,6 +48,7 @@ def process(cluster: Any, leases: Leases, name: str = "a") -> Process:
         mover=Mover(cluster),
         receipts=RecordedOrders(),
         faulty=FaultyNodes(api, 0),
+        gangs=IdleGangs(api),
         lease=Lease(api, "monitoring", MOVER, me=name, clock=clock),
         clock=clock,
     )

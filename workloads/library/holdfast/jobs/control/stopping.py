@@ -22,6 +22,7 @@ from holdfast.jobs.submit.submission import lacks_right
 from holdfast.platform import Platform
 from holdfast.support.errors import InputError, Later, Unjudged
 from holdfast.support.values import moment, rfc3339
+from holdfast.vocabulary.capacity import ANNOTATION_QUEUED_AGAIN
 from holdfast.vocabulary.kubernetes import LABEL_QUEUE
 from holdfast.vocabulary.lifecycle import DEFAULT_WINDOW
 
@@ -73,7 +74,8 @@ def _parse_event(line: str) -> Object | None:
 def is_stopped(job: JobSnapshot) -> bool:
     """Return whether a person stopped the job; one that waits in a queue is not stopped."""
     if job.workload is not None:
-        return not job.workload["spec"].get("active", True)
+        is_active = job.workload["spec"].get("active", True)
+        return not is_active and not job.return_time
     if job.kind == "Deployment":
         return job.size == 0
     return job.suspended and not _queue(job)
@@ -143,7 +145,7 @@ def resume(api: Api, platform: Platform, job: JobSnapshot) -> None:
             allowed="a job that `holdfast stop` stopped",
             fix="holdfast submit FILE: the run resumes from its newest checkpoint",
         )
-    if not is_stopped(job):
+    if not is_stopped(job) and not job.return_time:
         raise InputError(
             "the job is not stopped",
             got=f"{job.name}, which waits in its queue" if job.suspended else f"{job.name} runs",
@@ -173,7 +175,11 @@ def _make_change(job: JobSnapshot, *, stopped: bool) -> tuple[str, Object]:
     workload = job.workload
     if workload is not None:
         path = f"{KUEUE}/namespaces/{job.namespace}/workloads/{workload['metadata']['name']}"
-        return path, {"spec": {"active": not stopped}}
+        change: Object = {"spec": {"active": not stopped}}
+        if job.return_time:
+            # With the mark the mover would start it again.
+            change["metadata"] = {"annotations": {ANNOTATION_QUEUED_AGAIN: None}}
+        return path, change
     if _queue(job) and job.suspended:
         raise Later(
             "Kueue has not seen the job yet",

@@ -98,12 +98,27 @@ def _explain_hold(job: JobSnapshot, cluster: ClusterSnapshot) -> Cause | None:
 
 
 def _explain_stop(job: JobSnapshot, workload: Object) -> Cause:
-    """Explain a Workload that is not active: a person stopped it, or Kueue gave up."""
+    """Explain a Workload that is not active: it gave its nodes back, a person stopped it, or Kueue
+    gave up.
+    """
+    if job.return_time:
+        return _explain_pause(job, workload)
     message = brief(str(condition(workload, "Evicted").get("message", "")))
     details = f": {message}" if message else ""
     evidence = f"kubectl describe workload -n {job.namespace} {workload['metadata']['name']}"
     blocker = f"it was stopped and keeps no place in its queue{details}"
     return Cause(Reason.SUSPENDED, blocker, _resume_command(job), evidence)
+
+
+def _explain_pause(job: JobSnapshot, workload: Object) -> Cause:
+    """Explain a gang that waited below its least and gave its nodes back."""
+    blocker = (
+        f"it had fewer than {job.least_nodes} nodes for too long, gave them back, and queues again"
+        f" at {job.return_time}; until then it costs nothing"
+    )
+    action = f"wait, or queue it now: {_resume_command(job)}"
+    evidence = f"kubectl describe workload -n {job.namespace} {workload['metadata']['name']}"
+    return Cause(Reason.BACK_OFF, blocker, action, evidence)
 
 
 def _resume_command(job: JobSnapshot) -> str:

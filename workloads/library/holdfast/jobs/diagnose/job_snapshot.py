@@ -13,6 +13,7 @@ from holdfast.platform import Platform
 from holdfast.support.errors import InputError
 from holdfast.support.values import moment
 from holdfast.vocabulary import kubernetes
+from holdfast.vocabulary.capacity import ANNOTATION_QUEUED_AGAIN, LABEL_LEAST_NODES
 from holdfast.vocabulary.kubernetes import LABEL_JOBSET, LABEL_NAME, api_path
 from holdfast.vocabulary.roles import NAMESPACE_BATCH
 from holdfast.vocabulary.serving import LABEL_SERVICE
@@ -103,6 +104,14 @@ class JobSnapshot:
         return int(spec.get("activeDeadlineSeconds") or 0)
 
     @property
+    def return_time(self) -> str:
+        """The time at which a gang that gave its nodes back queues again; else empty."""
+        if self.workload is None or self.workload["spec"].get("active", True):
+            return ""
+        meta = self.workload.get("metadata") or {}
+        return (meta.get("annotations") or {}).get(ANNOTATION_QUEUED_AGAIN, "")
+
+    @property
     def sharded(self) -> bool:
         """The job is a gang whose pods stay while a lost one is replaced."""
         for container in self.pod_spec.get("containers", ()):
@@ -111,8 +120,14 @@ class JobSnapshot:
         return False
 
     @property
-    def min_nodes(self) -> int:
-        """The fewest pods with which a sharded gang works; all, unless its file says less."""
+    def least_nodes(self) -> int:
+        """The fewest pods with which a gang works whose pods stay; all, unless its file says
+        less.
+        """
+        labels = self.body["metadata"].get("labels") or {}
+        label = labels.get(LABEL_LEAST_NODES, "")
+        if label.isdecimal():
+            return int(label)
         for container in self.pod_spec.get("containers", ()):
             command: list[str] = list(container.get("command") or ())
             if "--min-nodes" in command[:-1]:
@@ -121,12 +136,14 @@ class JobSnapshot:
 
     @property
     def missing_places(self) -> list[int]:
-        """The places of a sharded gang for whose pods the other pods wait."""
+        """The places of a gang for whose pods the other pods wait, which stay."""
+        labels = self.body["metadata"].get("labels") or {}
+        stays = self.sharded or LABEL_LEAST_NODES in labels
         running = [pod for pod in self.phase("Running") if not is_ending(pod)]
         pods = running + self.phase("Succeeded")
-        if not pods or not self.sharded or self.finished:
+        if not pods or not stays or self.finished:
             return []
-        if self.min_nodes <= len(pods) < self.size:
+        if self.least_nodes <= len(pods) < self.size:
             return []
         places = {get_place(pod) for pod in pods}
         return [place for place in range(self.size) if place not in places]

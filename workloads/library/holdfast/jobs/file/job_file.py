@@ -43,7 +43,6 @@ class OnNotice(StrEnum):
     WRAP = "wrap"
 
 
-FIXED_WAIT_S = 1800.0
 BELOW_LEAST_WAIT_S = 300.0
 _SHARDED_ONLY = ("copies", "state", "wait_hours")
 # Fields that a gang whose pods stay cannot have: the library takes its notices, and its nodes come
@@ -147,8 +146,8 @@ class OwnJob:
     )
     wait_hours: float = about(
         "Hours for which a sharded gang waits for a lost node; with nodes: 4..8 it waits only below"
-        " 4. Then all its pods end and start again from the bucket. 0: half an hour, and 5 minutes"
-        " with 4..8.",
+        " 4. Then it gives its nodes back, and its queue starts it again later, from the bucket. 0:"
+        " 5 minutes.",
         0.0,
         minimum=0,
         maximum=MAX_WAIT_HOURS,
@@ -475,7 +474,7 @@ class OwnJob:
         if self.wait_hours:
             return self.wait_hours * 3600
         # Below its least nothing of it works: it waits as long as its next start would cost.
-        return BELOW_LEAST_WAIT_S if self.elastic else FIXED_WAIT_S
+        return BELOW_LEAST_WAIT_S
 
     @property
     def in_place(self) -> bool:

@@ -90,6 +90,7 @@ def bodies(
         points=len(job.points),
         least=job.min_nodes,
         sharded=job.sharded,
+        wait_s=round(job.wait_s) if job.sharded else 0,
         queue=queue,
         deadline_s=round(placed.limit_h * 3600),
         restarts=job.restarts,

@@ -1,0 +1,201 @@
+"""Gives back the nodes of gangs that have fewer nodes than they work with.
+
+The pods of such a gang stay when one is lost, and wait. After its wait the gang ends by itself, but
+the Job would start its pods again on the same nodes, which are billed and do nothing. So the mover
+stops the gang through Kueue, which releases its quota, and queues it again after a pause. The pause
+doubles while the gang comes back without getting its nodes. Guarantee: a gang is stopped only while
+some of its pods have a node and fewer than it needs; what a person stopped stays so; a mover that
+is gone leaves a gang stopped until the next one runs.
+"""
+
+# Why it is so: infra/decisions/0153.
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from holdfast.clients.api import Api, ApiError, Object
+from holdfast.controllers.cluster_objects import (
+    find_end_s,
+    find_unfinished,
+    is_true,
+    since_s,
+)
+from holdfast.controllers.controller_log import get_logger
+from holdfast.mover.cluster_api import write_event
+from holdfast.support.values import rfc3339, unix_s
+from holdfast.vocabulary.capacity import (
+    ANNOTATION_GIVEN_BACK,
+    ANNOTATION_QUEUED_AGAIN,
+    ANNOTATION_WAIT,
+    LABEL_LEAST_NODES,
+)
+from holdfast.vocabulary.exit_codes import EXIT_RETRY
+from holdfast.vocabulary.kubernetes import JOB_API, KUEUE_API, LABEL_JOB, api_path
+from holdfast.vocabulary.roles import JOB_NAMESPACES
+
+LOG = get_logger("move")
+GIVEN_BACK = "NodesGivenBack"
+QUEUED_AGAIN = "QueuedAgain"
+STORE_S = 120.0
+"""Longest time after its wait in which a gang writes what it holds to the bucket."""
+SKEW_S = 30.0
+"""The mover sees a loss a pass later than the gang, which has begun to wait by then."""
+PAUSE_S = 900.0
+"""First pause: GKE removes a node that is idle for 10 minutes."""
+MOST_PAUSE_S = 3_600.0
+RECOVERED_S = 4 * MOST_PAUSE_S
+"""After this time in the cluster the next pause is the first one again."""
+
+
+@dataclass(slots=True)
+class IdleGangs:
+    api: Api
+    below_since_s: dict[str, float] = field(default_factory=dict)
+    """Uid of a Job -> since when too few of its pods have a node."""
+
+    def step(self, now_s: float, namespaces: Iterable[str] = JOB_NAMESPACES) -> int:
+        """Stops gangs and queues them again. Returns how many Workloads were changed."""
+        changes = 0
+        uids = set[str]()
+        for namespace in namespaces:
+            jobs = self._list_jobs(namespace)
+            if not jobs:
+                continue
+            uids |= jobs.keys()
+            path = f"{api_path(KUEUE_API)}/namespaces/{namespace}/workloads"
+            for uid, workload in find_unfinished(self.api.items(path)).items():
+                if uid in jobs:
+                    changes += self._advance(jobs[uid], workload, now_s)
+        for uid in self.below_since_s.keys() - uids:
+            del self.below_since_s[uid]
+        return changes
+
+    def _list_jobs(self, namespace: str) -> dict[str, Object]:
+        path = f"{api_path(JOB_API)}/namespaces/{namespace}/jobs"
+        jobs: dict[str, Object] = {}
+        for job in self.api.items(path, labelSelector=LABEL_LEAST_NODES):
+            meta = job["metadata"]
+            if not find_end_s(job) and not meta.get("deletionTimestamp"):
+                jobs[meta["uid"]] = job
+        return jobs
+
+    def _advance(self, job: Object, workload: Object, now_s: float) -> bool:
+        """Takes the next step with a gang. Returns whether its Workload was changed."""
+        try:
+            if not workload["spec"].get("active", True):
+                self.below_since_s.pop(job["metadata"]["uid"], None)
+                return self._queue_again(job, workload, now_s)
+            if self._is_idle(job, workload, now_s):
+                self._give_back(job, workload, now_s)
+                return True
+        except ApiError as error:
+            LOG.warning("%s keeps its state in this pass: %s", job["metadata"]["name"], error)
+        return False
+
+    def _is_idle(self, job: Object, workload: Object, now_s: float) -> bool:
+        """Returns whether the gang has waited long enough below its least."""
+        uid = job["metadata"]["uid"]
+        least = _read_count(job["metadata"]["labels"][LABEL_LEAST_NODES])
+        ready = int((job.get("status") or {}).get("ready") or 0)
+        if not is_true(workload, "Admitted") or ready >= least:
+            self.below_since_s.pop(uid, None)
+            return False
+        pods = self._list_pods(job)
+        billed = [pod for pod in pods if _is_billed(pod)]
+        if len(billed) >= least:
+            self.below_since_s.pop(uid, None)
+            return False
+        if uid not in self.below_since_s:
+            # Pods without a node are a request for capacity that costs nothing.
+            if billed:
+                self.below_since_s[uid] = now_s
+            return False
+        since = self.below_since_s[uid]
+        ends_s = [end_s for end_s in map(_find_retry_s, pods) if end_s >= since - SKEW_S]
+        if not billed and not ends_s:
+            del self.below_since_s[uid]
+            return False
+        wait_s = _read_wait_s(job)
+        has_given_up = max(ends_s, default=0.0) >= since + wait_s - SKEW_S
+        is_overdue = bool(billed) and now_s >= since + wait_s + STORE_S
+        return has_given_up or is_overdue
+
+    def _list_pods(self, job: Object) -> list[Object]:
+        meta = job["metadata"]
+        path = f"/api/v1/namespaces/{meta['namespace']}/pods"
+        return list(self.api.items(path, labelSelector=f"{LABEL_JOB}={meta['name']}"))
+
+    def _give_back(self, job: Object, workload: Object, now_s: float) -> None:
+        """Makes Kueue end the pods and release the quota."""
+        annotations = workload["metadata"].get("annotations") or {}
+        count = _read_count(annotations.get(ANNOTATION_GIVEN_BACK, "")) + 1
+        if now_s - since_s(workload, "Admitted") > RECOVERED_S:
+            count = 1
+        pause_s = min(PAUSE_S * 2 ** (count - 1), MOST_PAUSE_S)
+        again = rfc3339(now_s + pause_s)
+        change = {
+            "metadata": {
+                "annotations": {
+                    ANNOTATION_GIVEN_BACK: str(count),
+                    ANNOTATION_QUEUED_AGAIN: again,
+                }
+            },
+            "spec": {"active": False},
+        }
+        self.api.merge(_get_path(workload), change)
+        least = job["metadata"]["labels"][LABEL_LEAST_NODES]
+        message = (
+            f"fewer than {least} of its nodes were there for {_read_wait_s(job) / 60:g} min: the"
+            f" nodes are given back, and the gang queues again at {again}"
+        )
+        self._announce(job, GIVEN_BACK, message, now_s)
+
+    def _queue_again(self, job: Object, workload: Object, now_s: float) -> bool:
+        annotations = workload["metadata"].get("annotations") or {}
+        again_s = unix_s(annotations.get(ANNOTATION_QUEUED_AGAIN))
+        # Without the mark a person stopped it. Kueue suspends the Job a moment after it was asked.
+        is_stopped = job["spec"].get("suspend") and not is_true(workload, "QuotaReserved")
+        if not again_s or now_s < again_s or not is_stopped:
+            return False
+        change = {
+            "metadata": {"annotations": {ANNOTATION_QUEUED_AGAIN: None}},
+            "spec": {"active": True},
+        }
+        self.api.merge(_get_path(workload), change)
+        self._announce(job, QUEUED_AGAIN, "the gang waits for its nodes again", now_s)
+        return True
+
+    def _announce(self, job: Object, reason: str, message: str, now_s: float) -> None:
+        LOG.info("%s: %s", job["metadata"]["name"], message)
+        involved = {"apiVersion": JOB_API, "kind": "Job"} | job["metadata"]
+        write_event(self.api, involved, reason, message, now_s)
+
+
+def _is_billed(pod: Object) -> bool:
+    """Returns whether the pod keeps a node and will go on."""
+    is_over = pod["status"].get("phase") in ("Failed", "Succeeded")
+    has_node = bool(pod["spec"].get("nodeName"))
+    return has_node and not is_over and "deletionTimestamp" not in pod["metadata"]
+
+
+def _find_retry_s(pod: Object) -> float:
+    """Returns when a container of the pod ended to be started again; 0 if none did."""
+    for container in pod["status"].get("containerStatuses") or ():
+        terminated = (container.get("state") or {}).get("terminated") or {}
+        if terminated.get("exitCode") == EXIT_RETRY:
+            return unix_s(terminated.get("finishedAt"))
+    return 0.0
+
+
+def _read_wait_s(job: Object) -> float:
+    annotations = job["metadata"].get("annotations") or {}
+    return float(_read_count(annotations.get(ANNOTATION_WAIT, "")))
+
+
+def _read_count(text: str) -> int:
+    return int(text) if text.isdecimal() and text.isascii() else 0
+
+
+def _get_path(workload: Object) -> str:
+    meta = workload["metadata"]
+    return f"{api_path(KUEUE_API)}/namespaces/{meta['namespace']}/workloads/{meta['name']}"
