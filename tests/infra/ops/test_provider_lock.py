@@ -76,7 +76,7 @@ def registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], li
     return lambda: calls.read_text().splitlines() if calls.exists() else []
 
 
-def test_first_deployment_writes_checksums_of_the_registry(
+def test_first_deployment_writes_checksums(
     registry: Callable[[], list[str]], capsys: pytest.CaptureFixture[str]
 ) -> None:
     for _ in range(2):
