@@ -16,14 +16,12 @@ from holdfast.support.errors import InputError, run_cli
 from infra import cdk
 from infra.environments import Environment, imports_path, load
 from infra.environments import names as environment_names
+from infra.ops import provider_lock
 from infra.rules import require_clean
 from infra.specs import AREAS
 from infra.specs.outputs import outputs
 from infra.stacks import stack
 from monitoring.stack import resources as monitoring
-
-# `python -m infra.ops.provider_lock` writes the checksums of the provider on every platform.
-LOCK = Path(__file__).with_name("provider.lock.hcl")
 
 
 def build(app: cdk.App, environment: Environment, *, local_state: bool) -> None:
@@ -66,9 +64,10 @@ def main() -> None:
             environment = environment.with_run_label(run)
         build(app, environment, local_state=local_state)
     app.synth()
-    if LOCK.exists() and not local_state:
+    lock = provider_lock.find()
+    if lock:
         for folder in Path(outdir, "stacks").iterdir():
-            shutil.copy(LOCK, folder / ".terraform.lock.hcl")
+            shutil.copy(lock, folder / ".terraform.lock.hcl")
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from infra.environments.schema import Environment, Team
 from infra.specs import Resource, outputs
 from monitoring.alerting import dashboard, runbook
 from monitoring.alerting.alert import BURN, ERROR_BUDGET, Alert, AlertSource, Values
-from monitoring.alerting.alerts import alerts
+from monitoring.alerting.alerts import alerts, list_team_alerts
 
 CLOSE_AFTER = "604800s"
 EVALUATE_EVERY = "60s"
@@ -34,6 +34,8 @@ def make_limits(environment: Environment) -> Values:
         "dead_letters": environment.topic("dead"),
         "goodput_min": environment.alerts.goodput_min or computed,
         "serving_base": environment.serving.base_needed if environment.serving else 0,
+        "in_namespaces": "",
+        "in_pod_namespaces": "",
     }
 
 
@@ -66,22 +68,33 @@ def resources(environment: Environment) -> list[Resource]:
     """Return the resources of the stack, in the order of their kinds."""
     limits = make_limits(environment)
     resources: list[Resource] = [_guard(environment)]
-    channels: list[str] = []
 
     def add(kind: str, id: str, arguments: Mapping[str, object]) -> None:
         resources.append(Resource(kind=kind, id=id, arguments=arguments))
 
-    for number, email in enumerate(environment.alerts.emails):
-        id = f"email-{number}"
-        add("google_monitoring_notification_channel", id, _channel(environment, email))
-        # Google chooses the name of a channel, so policies refer to it.
-        channels.append(f"${{google_monitoring_notification_channel.{id}.name}}")
-    channels += environment.alerts.channels
+    def add_channels(id_prefix: str, emails: Sequence[str], existing: Sequence[str]) -> list[str]:
+        names = []
+        for number, email in enumerate(emails):
+            id = f"{id_prefix}-{number}"
+            add("google_monitoring_notification_channel", id, _channel(environment, email))
+            # Google chooses the name of a channel, so policies refer to it.
+            names.append(f"${{google_monitoring_notification_channel.{id}.name}}")
+        return [*names, *existing]
+
+    channels = add_channels("email", environment.alerts.emails, environment.alerts.channels)
     base_url = environment.alerts.runbook_base_url or runbook.remote_url()
     for alert in alerts(limits, environment.alerts.modules):
         if alert.source is not AlertSource.BUDGET:
             arguments = policy(alert, environment, channels, base_url)
             add("google_monitoring_alert_policy", alert.slug, arguments)
+    for team in environment.teams:
+        recipients = add_channels(f"email-{team.name}", team.alert_emails, team.alert_channels)
+        if not recipients:
+            continue
+        for alert in list_team_alerts(limits, team.spaces, environment.alerts.modules):
+            arguments = policy(alert, environment, recipients, base_url)
+            arguments["display_name"] = f"{alert.name} of {team.name}"
+            add("google_monitoring_alert_policy", f"{alert.slug}-{team.name}", arguments)
     for id, text in _dashboards(environment, limits).items():
         # A dashboard's variables look like Terraform's.
         escaped = text.replace("${", "$${")

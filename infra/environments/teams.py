@@ -60,6 +60,10 @@ class Team:
     """A month, by Google's cost allocation, in the currency of `budget`; it warns as `budget` does.
     0: none.
     """
+    alert_emails: tuple[str, ...] = ()
+    """Addresses that get the alerts about the team's jobs; those of `alerts` get them too."""
+    alert_channels: tuple[str, ...] = ()
+    """Existing channels for the same alerts: projects/P/notificationChannels/N."""
     egress: tuple[str, ...] = ()
     """Hosts and ranges that its pods may reach besides those of the environment's `egress`."""
     runs: tuple[str, ...] = ()
@@ -70,7 +74,7 @@ class Team:
     def __post_init__(self) -> None:
         dns_name("teams[].name", self.name, 20)
         prefix = f"teams[{self.name}]."
-        forms("teams.", self, "members")
+        forms("teams.", self, "members", "alert_emails", "alert_channels")
         egress_targets(f"{prefix}egress", self.egress)
         between(f"{prefix}budget_usd", self.budget_usd, 0, 100_000_000)
         for namespace in self.namespaces:

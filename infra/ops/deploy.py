@@ -11,7 +11,7 @@ from holdfast.support.errors import InputError, Unjudged
 from holdfast.vocabulary.exit_codes import EXIT_STOPPED
 from infra.contract import names
 from infra.environments import Environment, placeholders, source_path
-from infra.ops import engine, show
+from infra.ops import engine, provider_lock, show
 from infra.ops.synth import ROOT
 from infra.rules import require_clean
 from infra.specs.network import apis
@@ -43,11 +43,22 @@ def deploy(environment: Environment, *, yes: bool) -> int:
     """Deploy all stacks and print the outputs. Returns the exit code."""
     require_no_placeholders(environment)
     _require_consent(yes)
+    _require_checksums()
     answer = ["--auto-approve"] if yes else []
     code = _cdktf(environment, "deploy", *names.stacks(environment.name), *answer)
     if code == 0:
         show.outputs(environment)
     return code
+
+
+def _require_checksums() -> None:
+    """Write the provider's checksums before the first deployment from the registry: later ones
+    accept the same provider only.
+    """
+    if engine.mirror() or provider_lock.LOCK.exists():
+        return
+    provider_lock.write(provider_lock.LOCK)
+    print(f"wrote {provider_lock.LOCK}: commit it", file=sys.stderr)
 
 
 def destroy(environment: Environment, *, yes: bool, confirm: str = "") -> int:

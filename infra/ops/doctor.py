@@ -73,7 +73,8 @@ def _check_provider(_: Environment) -> Answer:
     defects = misfits(LOCK.read_text()) if LOCK.exists() else []
     if defects:
         return False, f"{LOCK.name}: {', '.join(defects)}", "python -m infra.ops.provider_lock"
-    return True, f"google {GOOGLE_PROVIDER_VERSION} from the registry", ""
+    checksums = "" if LOCK.exists() else "; a deployment writes its checksums"
+    return True, f"google {GOOGLE_PROVIDER_VERSION} from the registry{checksums}", ""
 
 
 def _check_login(_: Environment) -> Answer:

@@ -1,11 +1,15 @@
 """`python -m infra.ops.provider_lock` writes checksums of the provider for every platform of a
 team.
 
-It needs the registry: a provider from a mirror has other checksums. The composition root copies the
-file to each stack that is deployed, so that a changed provider fails `init`.
+They are the registry's, so the command needs the registry. A provider that `make provider` builds
+has other checksums, and a lock file of its own in the mirror. The composition root copies the lock
+of the source in use to each stack, so that a changed provider fails `init`
+(infra/decisions/0159).
 """
 
 import argparse
+import base64
+import hashlib
 import os
 import re
 import shutil
@@ -20,6 +24,42 @@ from infra.ops.synth import ROOT
 # Platforms of a team: a lock file without one of them fails `init` there.
 PLATFORMS = ("linux_amd64", "linux_arm64", "darwin_amd64", "darwin_arm64")
 LOCK = ROOT / "infra" / "provider.lock.hcl"
+
+
+def find() -> Path | None:
+    """Return the lock file of the source that provides the provider; None if it has none."""
+    mirror = engine.mirror()
+    if mirror and (mirror / LOCK.name).exists():
+        return mirror / LOCK.name
+    return LOCK if LOCK.exists() else None
+
+
+def write_for_mirror(mirror: Path) -> Path:
+    """Write the lock file of the unpacked packages in a mirror, for both engines."""
+    versions = mirror / engine.REGISTRIES[0] / GOOGLE_PROVIDER_SOURCE / GOOGLE_PROVIDER_VERSION
+    hashes = [f'    "{checksum(package)}",' for package in sorted(versions.iterdir())]
+    blocks = ["# Written by `make provider`, for the packages that are beside it."]
+    for registry in engine.REGISTRIES:
+        blocks.append(f'provider "{registry}/{GOOGLE_PROVIDER_SOURCE}" {{')
+        blocks.append(f'  version = "{GOOGLE_PROVIDER_VERSION}"')
+        blocks += ["  hashes = [", *hashes, "  ]", "}"]
+    target = mirror / LOCK.name
+    fresh = target.with_suffix(f".{os.getpid()}")
+    fresh.write_text("\n".join(blocks) + "\n")
+    # Another process may read the file at this moment.
+    fresh.replace(target)
+    return target
+
+
+def checksum(package: Path) -> str:
+    """Return the checksum of an unpacked package as engines write it: Go's `dirhash`, scheme h1."""
+    lines = []
+    for file in sorted(path for path in package.rglob("*") if path.is_file()):
+        with file.open("rb") as content:
+            digest = hashlib.file_digest(content, "sha256").hexdigest()
+        lines.append(f"{digest}  {file.relative_to(package).as_posix()}\n")
+    total = hashlib.sha256("".join(lines).encode()).digest()
+    return f"h1:{base64.b64encode(total).decode()}"
 
 
 def misfits(text: str) -> list[str]:

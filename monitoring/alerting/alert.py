@@ -5,7 +5,7 @@ series (`$goodput_ratio`).
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from string import Template
@@ -49,6 +49,8 @@ EXAMPLE: Values = asdict(Alerts()) | {
     "dead_letters": "holdfast-example-dead",
     "goodput_min": 0.8,
     "serving_base": 2,
+    "in_namespaces": "",
+    "in_pod_namespaces": "",
 }
 """Values of no environment, for the runbook, the command `alerts` and the tests."""
 
@@ -65,6 +67,10 @@ class Alert:
     source: AlertSource = AlertSource.PROMQL
     subject: str = ""
     """Label of the series that the subject of a notification names, for example `job`."""
+    job_query: str = ""
+    """The part of the query whose series name the namespace of a job, with `$in_namespaces` among
+    their labels: teams get it about their own jobs. Empty: the alert is not about jobs.
+    """
     runbook: str = ""
     """Markdown of an alert from your own module; empty: the section of runbook.md."""
 
@@ -72,6 +78,15 @@ class Alert:
     def slug(self) -> str:
         """The heading in runbook.md: HoldfastSpotPreemptionBurst -> spot-preemption-burst."""
         return re.sub(r"(?<!^)(?=[A-Z])", "-", self.name.removeprefix("Holdfast")).lower()
+
+
+def select_namespaces(namespaces: Sequence[str]) -> Values:
+    """Return the placeholders that limit the series of jobs to namespaces."""
+    pattern = "|".join(namespaces)
+    return {
+        "in_namespaces": f',namespace=~"{pattern}"',
+        "in_pod_namespaces": f',namespace_name=~"{pattern}"',
+    }
 
 
 class _Placeholders(dict[str, Any]):
@@ -162,7 +177,7 @@ _SCALE_FAILURES = (
 
 def _exporter_series(metric: str) -> str:
     """Return Cloud Monitoring's PromQL name of a metric that the exporter writes."""
-    return f'custom_googleapis_com:holdfast_{metric}{{cluster_name="$cluster"}}'
+    return f'custom_googleapis_com:holdfast_{metric}{{cluster_name="$cluster"$in_namespaces}}'
 
 
 SERIES = {
@@ -173,7 +188,7 @@ SERIES = {
     # The percentage of time in which a container used its GPU.
     "gpu_use": (
         "kubernetes_io:container_accelerator_duty_cycle"
-        '{monitored_resource="k8s_container",cluster_name="$cluster"}'
+        '{monitored_resource="k8s_container",cluster_name="$cluster"$in_pod_namespaces}'
     ),
     "dead_letters_held": (
         "pubsub_googleapis_com:subscription_num_undelivered_messages"

@@ -10,7 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.support.errors import InputError
-from monitoring.alerting.alert import Alert, AlertSource, Severity, Values, fill
+from monitoring.alerting.alert import (
+    Alert,
+    AlertSource,
+    Severity,
+    Values,
+    fill,
+    select_namespaces,
+)
 
 
 def alerts(values: Values, modules: Sequence[str] = ()) -> tuple[Alert, ...]:
@@ -34,7 +41,24 @@ def alerts(values: Values, modules: Sequence[str] = ()) -> tuple[Alert, ...]:
             allowed="each name once",
             fix="rename yours",
         )
-    return tuple(replace(alert, query=fill(alert.query, values)) for alert in templates)
+    filled = []
+    for template in templates:
+        query = fill(template.query, values)
+        filled.append(replace(template, query=query, job_query=fill(template.job_query, values)))
+    return tuple(filled)
+
+
+def list_team_alerts(
+    values: Values,
+    namespaces: Sequence[str],
+    modules: Sequence[str] = (),
+) -> tuple[Alert, ...]:
+    """Return the alerts about jobs, over the series of a team's namespaces."""
+    about_jobs = []
+    for alert in alerts({**values, **select_namespaces(namespaces)}, modules):
+        if alert.job_query:
+            about_jobs.append(replace(alert, query=alert.job_query))
+    return tuple(about_jobs)
 
 
 def _load_module(module: str) -> list[Alert]:
@@ -80,6 +104,7 @@ def _parse(
     query: str = "",
     source: str = AlertSource.PROMQL,
     rises: dict[str, Any] | None = None,
+    of_jobs: bool = False,
     **text: Any,
 ) -> Alert:
     parts = [query] if query else []
@@ -88,6 +113,8 @@ def _parse(
     return Alert(
         severity=Severity(severity),
         query=" or ".join(parts),
+        # The counter is of jobs; a query together with it is of the platform.
+        job_query=parts[-1] if of_jobs else "",
         source=AlertSource(source),
         **text,
     )

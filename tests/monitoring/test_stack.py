@@ -7,7 +7,8 @@ from holdfast.cost import prices
 from holdfast.vocabulary.capacity import Capacity
 from holdfast.vocabulary.machines import MACHINE_TYPES
 from infra.environments import load
-from monitoring.stack import budget, make_limits
+from monitoring.stack import budget, make_limits, resources
+from tests.infra.samples import two_teams
 
 
 def test_goodput_limit_is_the_dearest_spot_pools_break_even() -> None:
@@ -34,3 +35,25 @@ def test_budget_uses_the_billing_accounts_currency() -> None:
     euros = replace(load("prod"), budget=replace(plan, currency="EUR"))
     amount: Any = budget(euros, [])["amount"]
     assert amount["specified_amount"]["currency_code"] == "EUR"
+
+
+def test_team_with_recipients_gets_alerts_about_its_own_jobs() -> None:
+    environment = two_teams()
+    vision, speech = environment.teams
+    channel = "projects/acme/notificationChannels/7"
+    speech = replace(speech, alert_emails=("oncall@speech.example",), alert_channels=(channel,))
+    before = {resource.address for resource in resources(environment)}
+    added = []
+    for resource in resources(replace(environment, teams=(vision, speech))):
+        if resource.address not in before:
+            added.append(resource)
+    (recipient, *policies) = added
+    assert recipient.arguments["labels"] == {"email_address": "oncall@speech.example"}
+    assert len(policies) > 10
+    for policy in policies:
+        assert policy.arguments["notification_channels"] == [
+            f"${{{recipient.address}.name}}",
+            channel,
+        ]
+        assert str(policy.arguments["display_name"]).endswith(" of speech")
+        assert '=~"speech|speech-dev"' in str(policy.arguments["conditions"])

@@ -19,6 +19,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
+from infra.ops import provider_lock
 from tests import support
 
 HERE = Path(__file__).parent
@@ -236,6 +237,7 @@ def provider() -> Path | None:
         except OSError:
             shutil.copy2(built, fresh)
         fresh.replace(target)
+    provider_lock.write_for_mirror(MIRROR)
     return target
 
 

@@ -13,7 +13,7 @@ import pytest
 from holdfast.support.errors import InputError, Unjudged
 from monitoring.alerting import runbook
 from monitoring.alerting.alert import EXAMPLE, Alert, AlertSource, Severity, fill
-from monitoring.alerting.alerts import alerts
+from monitoring.alerting.alerts import alerts, list_team_alerts
 from tests.monitoring.alerting import logfilter, play, promtool
 from tests.monitoring.alerting.firings import Recorder, firings
 from tests.monitoring.alerting.rule_cases import CASES
@@ -56,6 +56,31 @@ def test_every_alert_fires_in_time_and_is_silent_otherwise() -> None:
         cases += [(alert, history) for history in CASES[alert.name]]
     outcomes = promtool.run(cases)
     assert len(outcomes) > 50
+    assert [f"{o.alert}: {o.output}" for o in outcomes if not o.held] == []
+
+
+def list_namespaces(history: promtool.History) -> set[str]:
+    """Return the namespaces that the series of a history name."""
+    text = " ".join(series for series, _ in history.series)
+    return set(re.findall(r'namespace(?:_name)?="([^"]+)"', text))
+
+
+@pytest.mark.process
+@pytest.mark.usefixtures("engine")
+def test_team_hears_about_its_own_jobs_only() -> None:
+    """The histories of each alert about jobs, to the team of their namespaces and to another."""
+    cases = []
+    strangers = {alert.name: alert for alert in list_team_alerts(EXAMPLE, ("elsewhere",))}
+    for name, stranger in strangers.items():
+        for history in CASES[name]:
+            namespaces = list_namespaces(history)
+            if not history.fires or not namespaces:
+                continue
+            team_alerts = list_team_alerts(EXAMPLE, sorted(namespaces))
+            cases += [(alert, history) for alert in team_alerts if alert.name == name]
+            cases.append((stranger, replace(history, fires=())))
+    assert {alert.name for alert, _ in cases} == set(strangers)
+    outcomes = promtool.run(cases)
     assert [f"{o.alert}: {o.output}" for o in outcomes if not o.held] == []
 
 
