@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -28,6 +29,8 @@ from holdfast.cli import main
 if __name__ == "__main__":
     sys.exit(main())
 """
+# The system's certificates include those of a company's proxy; uv's own do not.
+ENVIRONMENT = {"UV_SYSTEM_CERTS": "true", **os.environ}
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "holdfast"
 
 
@@ -43,11 +46,24 @@ def set_up() -> None:
     uv = find_uv()
     print(
         f"setup: packages of requirements/{LOCK.name} into .venv (3.3 GB to download, 7 GB on"
-        " disk; minutes the first time, then cached)"
+        " disk; minutes the first time, then cached)",
+        flush=True,
     )
     run(uv, "venv", "--quiet", "--allow-existing", "--python", sys.executable, str(VENV))
+    start = time.monotonic()
+    install_packages(uv)
+    link_library()
+    link_node()
+    (VENV / ".ready").touch()
+    print(f"setup: done after {time.monotonic() - start:.0f} s")
+
+
+def install_packages(uv: str) -> None:
+    """Install the lock. uv's hundreds of lines become one, on a terminal; those that are left are
+    printed if it fails.
+    """
     # With byte code, `import torch` takes half the time, and the provider bindings a fifth.
-    run(
+    command = [
         uv,
         "pip",
         "sync",
@@ -56,10 +72,34 @@ def set_up() -> None:
         "--python",
         str(VENV / "bin/python"),
         str(LOCK),
-    )
-    link_library()
-    link_node()
-    (VENV / ".ready").touch()
+    ]
+    begun = 0
+    finished = 0
+    messages: list[str] = []
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT) as process:
+        assert process.stderr is not None
+        for line in process.stderr:
+            text = line.strip()
+            if text.startswith("Downloading "):
+                begun += 1
+            elif text.startswith("Downloaded "):
+                finished += 1
+            elif not text.startswith(("+ ", "- ", "~ ")):
+                messages.append(text)
+                show_progress(text)
+                continue
+            show_progress(f"{finished} of {begun} large packages downloaded")
+    show_progress("")
+    if process.returncode:
+        print(*messages, sep="\n", file=sys.stderr)
+        raise subprocess.CalledProcessError(process.returncode, command)
+
+
+def show_progress(text: str) -> None:
+    """Replace the last line of a terminal, by nothing without a text."""
+    if sys.stdout.isatty():
+        line = f"setup: {text}"[: shutil.get_terminal_size().columns - 1]
+        print(f"\r\x1b[2K{line if text else ''}", end="", flush=True)
 
 
 def find_uv() -> str:
@@ -147,8 +187,7 @@ def link_node() -> None:
 
 
 def run(*command: str) -> None:
-    # The system's certificates include those of a company's proxy; uv's own do not.
-    subprocess.run(command, check=True, env={"UV_SYSTEM_CERTS": "true", **os.environ})
+    subprocess.run(command, check=True, env=ENVIRONMENT)
 
 
 def refuse(

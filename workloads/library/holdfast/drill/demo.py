@@ -3,6 +3,8 @@
 A trainer and a batch of workers run undisturbed, then under the same seeded evictions; the
 trainer's naive twin gets the same. Servers then answer while those on Spot get their notice. The
 verdict is computed from stored results, never from what the runs report about themselves.
+
+Of its parts, `checkpoint` only trains, and needs neither a database nor a proxy.
 """
 
 import json
@@ -11,9 +13,8 @@ import shutil
 import sys
 import sysconfig
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ from holdfast.drill.targets.local_batch import LocalBatch, database, enqueue, ex
 from holdfast.drill.targets.local_serving import LocalServing
 from holdfast.drill.targets.local_training import LocalTraining
 from holdfast.report.objectives import ObjectiveVerdict, objectives
+from holdfast.report.text import plural
 from holdfast.support.errors import InputError
 from holdfast.vocabulary.exit_codes import EXIT_DONE, EXIT_FINDINGS
 
@@ -53,6 +55,9 @@ class Size:
     """Every round evicts all servers on Spot at once."""
 
 
+CHECKPOINT_SIZE = Size(ranks=1, steps=90, save_every=10, training_evictions=2)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Demo:
     out: Path
@@ -64,44 +69,71 @@ class Demo:
 
 def run_demo(out: Path, *, seed: int, size: Size | None = None) -> int:
     """Runs the whole demo and returns its exit code."""
-    _require_own_folder(out)
-    console = Console(stderr=True)
-    demo = Demo(
-        out=out,
-        seed=seed,
-        size=size or Size(),
-        console=console,
-        owner=f"demo:{out}",
-    )
-    start = time.monotonic()
+    demo = _make_demo(out, seed, size or Size())
     try:
         with lock_folder(out, "demo"), own_processes(demo.owner):
             _clear(out)
-            show_platform(demo)
-            acts = {
-                "training": train_thrice(demo),
-                "batch": score_twice(demo),
-                "serving": serve_under_evictions(demo),
-            }
-            summary = {
-                "schema": "holdfast.demo/1",
-                "seed": seed,
-                "seconds": round(time.monotonic() - start, 1),
-                **acts,
-            }
-            text = json.dumps(summary, indent=2)
-            (out / "summary.json").write_text(f"{text}\n")
+            summary = _play(
+                demo,
+                training=train_thrice,
+                batch=score_twice,
+                serving=serve_under_evictions,
+            )
             write_report(demo)
     except DrillError as error:
-        # The text ends with the last lines of a log, whose brackets are not markup.
-        console.print(
-            f"demo failed:  {error}",
-            style="red",
-            markup=False,
-            highlight=False,
-        )
-        return EXIT_FINDINGS
+        return _report_failure(demo, error)
     return judge(demo, summary)
+
+
+def run_checkpoint_part(out: Path, *, seed: int, size: Size = CHECKPOINT_SIZE) -> int:
+    """Trains twice, the second time under kills, compares the results, and returns the exit
+    code.
+    """
+    demo = _make_demo(out, seed, size)
+    try:
+        with lock_folder(out, "demo"), own_processes(demo.owner):
+            _clear(out)
+            summary = _play(demo, training=train_twice)
+    except DrillError as error:
+        return _report_failure(demo, error)
+    return judge_training(demo, summary)
+
+
+def _make_demo(out: Path, seed: int, size: Size) -> Demo:
+    _require_own_folder(out)
+    return Demo(
+        out=out,
+        seed=seed,
+        size=size,
+        console=Console(stderr=True),
+        owner=f"demo:{out}",
+    )
+
+
+def _play(demo: Demo, **acts: Callable[[Demo], dict[str, Any]]) -> dict[str, Any]:
+    """Plays the acts in their order, writes their summary, and returns it."""
+    start = time.monotonic()
+    results = {name: play(demo) for name, play in acts.items()}
+    summary = {
+        "schema": "holdfast.demo/1",
+        "seed": demo.seed,
+        "seconds": round(time.monotonic() - start, 1),
+        **results,
+    }
+    text = json.dumps(summary, indent=2)
+    (demo.out / "summary.json").write_text(f"{text}\n")
+    return summary
+
+
+def _report_failure(demo: Demo, error: DrillError) -> int:
+    # The text ends with the last lines of a log, whose brackets are not markup.
+    demo.console.print(
+        f"demo failed:  {error}",
+        style="red",
+        markup=False,
+        highlight=False,
+    )
+    return EXIT_FINDINGS
 
 
 def _require_own_folder(out: Path) -> None:
@@ -127,44 +159,42 @@ def _clear(out: Path) -> None:
         (out / name).mkdir()
 
 
-def show_platform(demo: Demo) -> None:
-    """Prints the resources of the example environment, if `infra` is installed, and where work
-    should run.
-    """
-    infra = (sys.executable, "-m", "infra")
-    if find_spec("infra"):
-        with stage(demo.console, "platform", "synthesise the example environment"):
-            run_command([*infra, "plan", "example", "--synth"])
-        outputs = run_command([*infra, "outputs", "example"])
-        print(outputs, flush=True)
-    placements = run_command([*HOLDFAST, "place"])
-    print(placements, flush=True)
-
-
 def train_thrice(demo: Demo) -> dict[str, Any]:
     """Trains undisturbed, evicted, and as the naive twin under the same evictions."""
+    summary = train_twice(demo)
+    schedule = _schedule_training(demo)
+    twin = _train(demo, "train-naive", "naive twin, same evictions", schedule, DrillWork.NAIVE)
+    summary["naive"] = {
+        **_summarize_training(twin, summary["digest"]),
+        "false_completion_steps": twin.false_ends,
+    }
+    return summary
+
+
+def train_twice(demo: Demo) -> dict[str, Any]:
+    """Trains undisturbed and evicted."""
     size = demo.size
-    schedule = make_schedule(
-        seed=demo.seed,
-        count=size.training_evictions,
-        total=size.steps,
-        first=size.save_every,
-    )
+    schedule = _schedule_training(demo)
     baseline = _train(demo, "train-baseline", "undisturbed", ())
     evicted = _train(demo, "train-evicted", f"{len(schedule)} evictions", schedule)
-    twin = _train(demo, "train-naive", "naive twin, same evictions", schedule, DrillWork.NAIVE)
     return {
         "steps": size.steps,
         "ranks": size.ranks,
         "save_every": size.save_every,
         "evictions": len(evicted.events.of("evict")),
         "digest": baseline.digest,
-        **_summarize_training(evicted, baseline),
-        "naive": {
-            **_summarize_training(twin, baseline),
-            "false_completion_steps": twin.false_ends,
-        },
+        **_summarize_training(evicted, baseline.digest),
     }
+
+
+def _schedule_training(demo: Demo) -> list[Eviction]:
+    size = demo.size
+    return make_schedule(
+        seed=demo.seed,
+        count=size.training_evictions,
+        total=size.steps,
+        first=size.save_every,
+    )
 
 
 def _train(
@@ -194,9 +224,10 @@ def _train(
     return run
 
 
-def _summarize_training(run: LocalTraining, baseline: LocalTraining) -> dict[str, Any]:
+def _summarize_training(run: LocalTraining, digest: str | None) -> dict[str, Any]:
+    """Compares a run with the digest of the undisturbed one."""
     return {
-        "bit_exact": bool(baseline.digest) and baseline.digest == run.digest,
+        "bit_exact": bool(digest) and digest == run.digest,
         "lost_steps": run.summary.lost,
         "recovery_seconds": list(run.summary.recovered_after_s),
         "false_completions": len(run.false_ends),
@@ -319,7 +350,7 @@ def write_report(demo: Demo) -> None:
 def judge(demo: Demo, summary: dict[str, Any]) -> int:
     """Prints the verdict by the objectives of the report, and returns the exit code."""
     page = f"{os.path.relpath(demo.out)}/report.html"
-    broken = [o.goal for o in objectives((), summary) if o.verdict is not ObjectiveVerdict.HELD]
+    broken = _find_broken(summary)
     if broken:
         print(f"demo broken: {'; '.join(broken)}; see {page}")
         return EXIT_FINDINGS
@@ -335,6 +366,30 @@ def judge(demo: Demo, summary: dict[str, Any]) -> int:
         f" refused through {serving['evictions']} evictions; {summary['seconds']:.0f} s; {page}"
     )
     return EXIT_DONE
+
+
+def judge_training(demo: Demo, summary: dict[str, Any]) -> int:
+    """Prints the verdict of the part `checkpoint`, and returns the exit code."""
+    broken = _find_broken(summary)
+    folder = os.path.relpath(demo.out)
+    if broken:
+        print(f"demo broken: {'; '.join(broken)}; see {folder}/logs")
+        return EXIT_FINDINGS
+    training = summary["training"]
+    print(
+        f"demo ok: a training was evicted {plural(training['evictions'], 'time')}, resumed from"
+        f" its checkpoints with {plural(training['lost_steps'], 'step')} done again, and ended"
+        f" after step {training['steps']} with the weights of an undisturbed run, to the last bit;"
+        f" {summary['seconds']:.0f} s"
+    )
+    print(f"Next: holdfast checkpoints list {folder}/checkpoints", file=sys.stderr)
+    return EXIT_DONE
+
+
+def _find_broken(summary: dict[str, Any]) -> list[str]:
+    """Returns the goals of the report that do not hold."""
+    goals = objectives((), summary)
+    return [goal.goal for goal in goals if goal.verdict is not ObjectiveVerdict.HELD]
 
 
 def describe_twin(twin: dict[str, Any], steps: int) -> str:

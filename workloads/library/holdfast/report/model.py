@@ -176,14 +176,15 @@ def _goodput_figures(training: Sequence[JobLedger]) -> Iterator[Figure]:
 
 
 def _recovery_figures(runs: Sequence[JobLedger]) -> Iterator[Figure]:
-    # Evictions without a recovery have no duration; the objectives show them.
-    durations = list_recovery_times(runs)
-    if durations:
-        yield Figure(
-            label="back at work, median",
-            value=precise_duration(statistics.median(durations)),
-            note=f"longest {precise_duration(max(durations))}, n = {len(durations)}",
-        )
+    for kind in (KIND_TRAINING, KIND_BATCH):
+        # Evictions without a recovery have no duration; the objectives show them.
+        durations = list_recovery_times(ledger for ledger in runs if ledger.kind == kind)
+        if durations:
+            yield Figure(
+                label=f"{kind} back at work, median",
+                value=precise_duration(statistics.median(durations)),
+                note=f"slowest {precise_duration(max(durations))}, n = {len(durations)}",
+            )
 
 
 def _restart_figures(training: Sequence[JobLedger]) -> Iterator[Figure]:

@@ -6,6 +6,7 @@ The extras are in the library's pyproject.toml.
 import re
 import tomllib
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 
 from holdfast.support.distribution import DISTRIBUTION, install_command
@@ -28,10 +29,20 @@ def explain_missing_package(error: ImportError, words: Sequence[str]) -> InputEr
     if default_extra is None:
         return None
     command = words[0] if words else ""
-    extra = OF_COMMAND.get(command, default_extra)
+    return _make_error(name, OF_COMMAND.get(command, default_extra))
+
+
+def require_extra(extra: str, *packages: str) -> None:
+    """Raises InputError if one of the packages that the extra brings is not installed."""
+    for name in packages:
+        if find_spec(name) is None:
+            raise _make_error(name, extra)
+
+
+def _make_error(package: str, extra: str) -> InputError:
     return InputError(
         "a package of this command is not installed",
-        got=f"holdfast without {name}",
+        got=f"holdfast without {package}",
         allowed=f"{DISTRIBUTION}[{extra}]",
         fix=install_command(extra),
     )
