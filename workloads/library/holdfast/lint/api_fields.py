@@ -42,6 +42,41 @@ def find_type(api_version: str, kind: str) -> str:
     return _load()["kinds"].get(f"{api_version}/{kind}", "")
 
 
+def find_versions(kind: str) -> list[str]:
+    """Returns the apiVersions in the table that have a kind."""
+    names = [name.rpartition("/") for name in _load()["kinds"]]
+    return [version for version, _, known_kind in names if known_kind == kind]
+
+
+@cache
+def list_versions() -> frozenset[str]:
+    """Returns the apiVersions that have any kind of the table."""
+    return frozenset(name.rpartition("/")[0] for name in _load()["kinds"])
+
+
+def find_typed(
+    value: Any, type_name: str, path: Path = ()
+) -> Iterator[tuple[Path, str, dict[str, Any]]]:
+    """Yields the mappings at and below a value whose types are known, with path and type."""
+    stack: list[tuple[Path, str, Any]] = [(path, type_name, value)]
+    while stack:
+        here, name, body = stack.pop()
+        fields = _load()["types"].get(name)
+        if fields is None or not isinstance(body, dict):
+            continue
+        yield here, name, body
+        for field, item in body.items():
+            shape = fields.get(field, "")
+            if shape.startswith("[") and isinstance(item, list):
+                stack += [
+                    ((*here, field, index), shape[1:], entry) for index, entry in enumerate(item)
+                ]
+            elif shape.startswith("{") and isinstance(item, dict):
+                stack += [((*here, field, key), shape[1:], entry) for key, entry in item.items()]
+            elif shape:
+                stack.append(((*here, field), shape, item))
+
+
 def find_unknown_fields(value: Any, type_name: str, path: Path = ()) -> Iterator[UnknownField]:
     """Yields the fields below a value that its type does not have.
 

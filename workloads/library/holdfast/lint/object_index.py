@@ -20,6 +20,7 @@ from holdfast.lint.objects import (
     as_text,
     dig,
 )
+from holdfast.lint.references import list_references
 from holdfast.support.values import quantity
 from holdfast.vocabulary.pools import GPU_RESOURCE
 
@@ -88,6 +89,28 @@ class ObjectIndex:
         """Finds objects of a kind in the pod's namespace whose selector matches the pod."""
         objects = self.list_namespace(kind, pod.owner.namespace)
         return [obj for obj in objects if selects(get_selector(obj), pod)]
+
+    @cached_property
+    def pods_by_account(self) -> dict[str, list[Pod]]:
+        """Name of a service account -> the pods that run as one of this name."""
+        pods: dict[str, list[Pod]] = defaultdict(list)
+        for objects in self.by_kind.values():
+            for obj in objects:
+                for pod in obj.pods:
+                    pods[as_text(pod.spec.get("serviceAccountName"))].append(pod)
+        return pods
+
+    @cached_property
+    def pod_references(self) -> set[tuple[str, str, str]]:
+        """Kind, namespace and name of each object that a pod names."""
+        names: set[tuple[str, str, str]] = set()
+        for objects in self.by_kind.values():
+            for obj in objects:
+                namespace = obj.namespace or DEFAULT_NAMESPACE
+                for pod in obj.pods:
+                    for reference in list_references(pod):
+                        names.add((reference.kind, namespace, reference.name))
+        return names
 
     @cached_property
     def priorities(self) -> dict[str, int]:

@@ -56,6 +56,9 @@ class Platform:
         self.zones = document.zones
         self.caps = dict(document.auto_provisioning)
         """Accelerator -> GPUs that auto-provisioning may buy."""
+        self.job_namespaces = tuple(document.job_namespaces)
+        self.queues = tuple(document.queues.values())
+        """LocalQueues of every namespace of jobs."""
 
     @cached_property
     def offers(self) -> tuple[Pool, ...]:

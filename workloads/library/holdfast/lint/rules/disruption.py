@@ -94,21 +94,36 @@ def pdb_needs_count(obj: Object, context: Context) -> Iterator[Hit]:
 )
 def budget_stops_drains(obj: Object, context: Context) -> Iterator[Hit]:
     min_available = obj.spec.get("minAvailable")
-    total = _count_pods(context.index.select_pods(obj.namespace, obj.spec.get("selector")))
+    pods = context.index.select_pods(obj.namespace, obj.spec.get("selector"))
+    total = _count_pods(pods, context)
     if min_available == "100%" or (total and (as_int(min_available) or 0) >= total):
         yield Hit(("spec", "minAvailable"), f"keeps {min_available} of {total or 'all'} pods")
     elif obj.spec.get("maxUnavailable") in (0, "0", "0%"):
         yield Hit(("spec", "maxUnavailable"), "keeps all pods")
 
 
-def _count_pods(pods: list[Pod]) -> int:
-    """Counts the pods that run at once; 0 where an autoscaler may set the number of some."""
+def _count_pods(pods: list[Pod], context: Context) -> int:
+    """Counts the pods that run at once, at least; 0 where the files do not say how many."""
     total = 0
     for pod in pods:
-        if not pod.job:
+        owner = pod.owner
+        if pod.job:
+            total += pod.replicas
+            continue
+        replicas = _find_least(owner, context)
+        if replicas is None:
             return 0
-        total += pod.replicas
+        total += replicas
     return total
+
+
+def _find_least(owner: Object, context: Context) -> int | None:
+    """Returns the smallest number of replicas of a workload; None where it is not stated."""
+    for scaler in context.index.list_namespace("HorizontalPodAutoscaler", owner.namespace):
+        target = dig(scaler.spec, "scaleTargetRef")
+        if (dig(target, "kind"), dig(target, "name")) == (owner.kind, owner.name):
+            return None
+    return as_int(owner.spec.get("replicas"))
 
 
 def _class(name: str, value: int) -> str:

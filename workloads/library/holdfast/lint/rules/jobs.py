@@ -4,8 +4,20 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+from holdfast.lint.document import Path
 from holdfast.lint.finding import Hit, Severity
-from holdfast.lint.objects import Job, Object, Pod, as_int, as_list, as_map, as_maps, as_text, dig
+from holdfast.lint.objects import (
+    Container,
+    Job,
+    Object,
+    Pod,
+    as_int,
+    as_list,
+    as_map,
+    as_maps,
+    as_text,
+    dig,
+)
 from holdfast.lint.registry import Context, rule
 from holdfast.support.values import quantity
 from holdfast.vocabulary.environment import ENV_GANG_ADDRESS, ENV_GPUS, ENV_JOB, PLACE
@@ -21,6 +33,18 @@ _RESUMABLE = {EXIT_PREEMPTED, EXIT_KILLED, EXIT_RETRY}
 _FREE = ("RestartJobSetAndIgnoreMaxRestarts", "RestartJobAndIgnoreMaxRestarts")
 _RANKS = ("--ranks", "--nproc-per-node", "--nproc_per_node")
 _HEADS = ("--rendezvous", "--rdzv-endpoint", "--rdzv_endpoint")
+# Options and variables with the host of a member, which may have no port.
+_HOST_OPTIONS = ("--master-addr", "--master_addr", "--main_process_ip", "--coordinator-address")
+_HOST_VARIABLES = (
+    "MASTER_ADDR",
+    "PET_MASTER_ADDR",
+    "PET_RDZV_ENDPOINT",
+    "JAX_COORDINATOR_ADDRESS",
+    "COORDINATOR_ADDRESS",
+    "RAY_ADDRESS",
+    "HEAD_ADDRESS",
+    "LEADER_ADDRESS",
+)
 _POD_OF_A_SET = re.compile(r"(.+)-\d+-\d+")
 _NODES = ("--nodes", "--nnodes", "--num-nodes", "--num_nodes", "--num_machines")
 
@@ -425,12 +449,29 @@ def rendezvous_elsewhere(job: Job, context: Context) -> Iterator[Hit]:
                 yield Hit(container.command_path, f"{address} has no port")
             elif "$(" not in host and not _may_be_member(job, host):
                 yield Hit(container.command_path, f"{host} is no pod of {job.owner.name}")
+        for path, address in _list_hosts(container):
+            host = address.partition("://")[2] or address
+            host = host.partition(":")[0]
+            if "$(" not in host and not _may_be_member(job, host):
+                yield Hit(path, f"{host} is no pod of {job.owner.name}")
         address = container.expand(as_text(container.env.get(ENV_GANG_ADDRESS)))
         if job.pod and address and "$(" not in address:
             pods = f"{job.owner.name}-{PLACE}.{as_text(job.pod.spec.get('subdomain'))}"
             if address.partition(".svc")[0] not in (pods, f"{pods}.{job.owner.namespace}"):
                 message = f"{ENV_GANG_ADDRESS} is {address}, and its pods are {pods}"
                 yield Hit(container.path, message)
+
+
+def _list_hosts(container: Container) -> Iterator[tuple[Path, str]]:
+    """Yields the addresses of a member in options and variables, each with its path."""
+    for option in _HOST_OPTIONS:
+        address = container.option(option)
+        if address and "$(" not in address:
+            yield container.command_path, address
+    for index, item in enumerate(as_list(container.body.get("env"))):
+        if as_text(dig(item, "name")) in _HOST_VARIABLES:
+            address = container.expand(as_text(dig(item, "value")))
+            yield (*container.path, "env", index, "value"), address
 
 
 def _may_be_member(job: Job, host: str) -> bool:

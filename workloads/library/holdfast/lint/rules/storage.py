@@ -27,6 +27,10 @@ _LOCAL_SSD = re.compile(r"^/mnt/(disks|stateful_partition)|local-?ssd|nvme", re.
 _ZONAL_CLASSES = ("standard", "standard-rwo", "premium-rwo")
 _ONE_NODE_MODES = ("ReadWriteOnce", "ReadWriteOncePod")
 _SIDECAR_LIMITS = "gke-gcsfuse/"
+_READS = (
+    "containers: [{name: main, image: a, resources: {limits: {nvidia.com/gpu: 1}}, volumeMounts:"
+    " [{name: data, mountPath: /data, readOnly: true}]}]"
+)
 _FUSE = "{driver: gcsfuse.csi.storage.gke.io, volumeAttributes: {bucketName: b}}"
 
 
@@ -221,6 +225,11 @@ spec:
   template:
     spec:
       volumes: [{{name: data, persistentVolumeClaim: {{claimName: data}}}}]
+      containers:
+      - name: main
+        image: registry.example/trainer:1.4
+        resources: {{limits: {{nvidia.com/gpu: 1}}}}
+        volumeMounts: [{{name: data, mountPath: /data}}]
 ---
 apiVersion: v1
 kind: PersistentVolumeClaim
@@ -282,10 +291,10 @@ def _find_claim_driver(volume: dict[str, Any] | None, pod: Pod, context: Context
     source=DOC_FUSE,
     fix='annotate the pod template: gke-gcsfuse/volumes: "true"',
     base="job-template",
-    bad=f"spec: {{volumes: [{{name: data, csi: {_FUSE}}}]}}",
+    bad=f"spec: {{volumes: [{{name: data, csi: {_FUSE}}}], {_READS}}}",
     good=(
         'metadata: {annotations: {gke-gcsfuse/volumes: "true"}}\n'
-        f"spec: {{volumes: [{{name: data, csi: {_FUSE}}}]}}"
+        f"spec: {{volumes: [{{name: data, csi: {_FUSE}}}], {_READS}}}"
     ),
 )
 def fuse_without_annotation(pod: Pod, context: Context) -> Iterator[Hit]:
@@ -319,6 +328,17 @@ def zonal_disk(obj: Object, context: Context) -> Iterator[Hit]:
         yield Hit(("spec", "storageClassName"), f"{storage_class} makes a disk in one zone")
 
 
+def _scratch(size: str) -> str:
+    return f"""\
+volumes: [{{name: tmp, emptyDir: {{sizeLimit: {size}}}}}]
+containers:
+- name: main
+  image: registry.example/trainer:1.4
+  resources: {{limits: {{memory: 8Gi, ephemeral-storage: 4Gi, nvidia.com/gpu: 1}}}}
+  volumeMounts: [{{name: tmp, mountPath: /tmp}}]
+"""
+
+
 @rule(
     "HF207",
     "scratch-above-limit",
@@ -335,8 +355,8 @@ def zonal_disk(obj: Object, context: Context) -> Iterator[Hit]:
     source="https://kubernetes.io/docs/concepts/storage/ephemeral-storage/",
     fix="raise the limit above the sizeLimit",
     base="job-pod",
-    bad="volumes: [{name: tmp, emptyDir: {sizeLimit: 50Gi}}]",
-    good="volumes: [{name: tmp, emptyDir: {sizeLimit: 1Gi}}]",
+    bad=_scratch("50Gi"),
+    good=_scratch("1Gi"),
 )
 def scratch_above_limit(pod: Pod, context: Context) -> Iterator[Hit]:
     for path, volume in _volumes(pod).values():

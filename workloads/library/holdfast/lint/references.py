@@ -1,0 +1,101 @@
+"""Lists the objects that a pod names: ConfigMaps, Secrets, claims, its account."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from holdfast.lint.document import Path
+from holdfast.lint.objects import Object, Pod, as_list, as_map, as_text, dig
+
+CONFIG_MAP = "ConfigMap"
+SECRET = "Secret"
+CLAIM = "PersistentVolumeClaim"
+ACCOUNT = "ServiceAccount"
+# Made by Kubernetes in each namespace.
+_EVERYWHERE = {(ACCOUNT, "default"), (CONFIG_MAP, "kube-root-ca.crt")}
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """A pod's reference to an object of its namespace, or to one key of it."""
+
+    kind: str
+    name: str
+    path: Path
+    """Path of the name."""
+    key: str = ""
+    key_path: Path = ()
+
+
+def list_references(pod: Pod) -> list[Reference]:
+    """Lists what a pod names and cannot start without."""
+    references = [*_list_of_volumes(pod), *_list_of_pod(pod)]
+    for container in pod.containers:
+        references += _list_of_variables(container.body, container.path)
+    required: list[Reference] = []
+    for reference in references:
+        is_known = (reference.kind, reference.name) in _EVERYWHERE
+        if reference.name and "$" not in reference.name and not is_known:
+            required.append(reference)
+    return required
+
+
+def _list_of_pod(pod: Pod) -> Iterator[Reference]:
+    path = (*pod.spec_path, "serviceAccountName")
+    yield Reference(ACCOUNT, as_text(pod.spec.get("serviceAccountName")), path)
+    for index, item in enumerate(as_list(pod.spec.get("imagePullSecrets"))):
+        path = (*pod.spec_path, "imagePullSecrets", index, "name")
+        yield Reference(SECRET, as_text(dig(item, "name")), path)
+
+
+def _list_of_volumes(pod: Pod) -> Iterator[Reference]:
+    for index, volume in enumerate(as_list(pod.spec.get("volumes"))):
+        path = (*pod.spec_path, "volumes", index)
+        claim = as_text(dig(volume, "persistentVolumeClaim", "claimName"))
+        yield Reference(CLAIM, claim, (*path, "persistentVolumeClaim", "claimName"))
+        yield from _list_of_source(as_map(volume), path, "secretName")
+        for number, source in enumerate(as_list(dig(volume, "projected", "sources"))):
+            source_path = (*path, "projected", "sources", number)
+            yield from _list_of_source(as_map(source), source_path, "name")
+
+
+def _list_of_source(volume: dict[str, Any], path: Path, secret_field: str) -> Iterator[Reference]:
+    """Yields the ConfigMap or Secret of a volume, and the keys that it takes."""
+    fields = ((CONFIG_MAP, "configMap", "name"), (SECRET, "secret", secret_field))
+    for kind, field, name_field in fields:
+        source = volume.get(field)
+        if not isinstance(source, dict) or source.get("optional") is True:
+            continue
+        name = as_text(source.get(name_field))
+        name_path = (*path, field, name_field)
+        yield Reference(kind, name, name_path)
+        for index, item in enumerate(as_list(source.get("items"))):
+            key_path = (*path, field, "items", index, "key")
+            yield Reference(kind, name, name_path, as_text(dig(item, "key")), key_path)
+
+
+def _list_of_variables(body: dict[str, Any], path: Path) -> Iterator[Reference]:
+    fields = ((CONFIG_MAP, "configMapRef"), (SECRET, "secretRef"))
+    for index, item in enumerate(as_list(body.get("envFrom"))):
+        for kind, field in fields:
+            if dig(item, field, "optional") is not True:
+                name_path = (*path, "envFrom", index, field, "name")
+                yield Reference(kind, as_text(dig(item, field, "name")), name_path)
+    key_fields = ((CONFIG_MAP, "configMapKeyRef"), (SECRET, "secretKeyRef"))
+    for index, item in enumerate(as_list(body.get("env"))):
+        for kind, field in key_fields:
+            source = as_map(dig(item, "valueFrom", field))
+            if source.get("optional") is True:
+                continue
+            place = (*path, "env", index, "valueFrom", field)
+            key = as_text(source.get("key"))
+            name = as_text(source.get("name"))
+            yield Reference(kind, name, (*place, "name"), key, (*place, "key"))
+
+
+def list_keys(obj: Object) -> set[str]:
+    """Returns the keys of a ConfigMap or Secret."""
+    keys: set[str] = set()
+    for field in ("data", "stringData", "binaryData"):
+        keys |= as_map(obj.body.get(field)).keys()
+    return keys

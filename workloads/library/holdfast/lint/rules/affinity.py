@@ -1,0 +1,334 @@
+"""HF48x: labels of nodes that exclude each other, and constraints that nothing can meet."""
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from holdfast.lint.document import Path
+from holdfast.lint.finding import Hit, Severity
+from holdfast.lint.object_index import match_labels, selects
+from holdfast.lint.objects import Object, Pod, as_list, as_map, as_text, dig, find_near
+from holdfast.lint.placement import Demand, Placement
+from holdfast.lint.registry import Context, rule
+from holdfast.vocabulary import pools as contract
+from holdfast.vocabulary.capacity import QUEUES
+from holdfast.vocabulary.kubernetes import LABEL_QUEUE
+from holdfast.vocabulary.machines import MACHINE_TYPES
+from holdfast.vocabulary.pools import Pool
+
+DOC_MACHINES = "https://cloud.google.com/compute/docs/machine-resource"
+DOC_AFFINITY = "https://kubernetes.io/docs/concepts/scheduling-eviction/assign-pod-node/"
+DOC_SPREAD = "https://kubernetes.io/docs/concepts/scheduling-eviction/topology-spread-constraints/"
+DOC_ARM = (
+    "https://cloud.google.com/kubernetes-engine/docs/how-to/prepare-arm-workloads-for-deployment"
+)
+LABEL_FAMILY = "cloud.google.com/machine-family"
+LABEL_MACHINE = "node.kubernetes.io/instance-type"
+LABEL_ARCH = "kubernetes.io/arch"
+LABEL_OS = "kubernetes.io/os"
+LABEL_REGION = "topology.kubernetes.io/region"
+LABEL_HOST = "kubernetes.io/hostname"
+_ARM_FAMILIES = ("t2a", "c4a", "n4a", "a4x")
+_FAMILIES = (
+    *("a2", "a3", "a4", "a4x", "c2", "c2d", "c3", "c3d", "c4", "c4a", "c4d", "ct5lp", "ct6e"),
+    *("e2", "g2", "g4", "h3", "h4d", "m1", "m2", "m3", "m4", "n1", "n2", "n2d", "n4", "n4a"),
+    *("n4d", "t2a", "t2d", "x4", "z3", "ct4p", "ct5l", "ct5p", "tpu7x"),
+)
+# Accelerator -> machine families that have it.
+_FAMILIES_OF = {
+    "nvidia-l4": ("g2",),
+    "nvidia-tesla-a100": ("a2",),
+    "nvidia-a100-80gb": ("a2",),
+    "nvidia-h100-80gb": ("a3",),
+    "nvidia-h100-mega-80gb": ("a3",),
+    "nvidia-h200-141gb": ("a3",),
+    "nvidia-b200": ("a4",),
+    "nvidia-gb200": ("a4x",),
+    "nvidia-rtx-pro-6000": ("g4",),
+    "nvidia-tesla-t4": ("n1",),
+    "nvidia-tesla-v100": ("n1",),
+    "nvidia-tesla-p100": ("n1",),
+    "nvidia-tesla-p4": ("n1",),
+}
+_TOPOLOGY_KEYS = (
+    LABEL_HOST,
+    contract.LABEL_ZONE,
+    LABEL_REGION,
+    contract.LABEL_NODEPOOL,
+    LABEL_MACHINE,
+    "topology.gke.io/zone",
+    "cloud.google.com/gce-topology-block",
+    "cloud.google.com/gce-topology-subblock",
+    "cloud.google.com/gce-topology-host",
+    "cloud.google.com/gke-placement-group",
+    "cloud.google.com/gke-spot",
+    "failure-domain.beta.kubernetes.io/zone",
+    "failure-domain.beta.kubernetes.io/region",
+)
+_KUBERNETES = re.compile(r"(.*\.)?(kubernetes\.io|k8s\.io)/.*")
+_ZONE = re.compile(r"([a-z]+-[a-z]+\d+)-[a-z]")
+_TERMS = "requiredDuringSchedulingIgnoredDuringExecution"
+
+
+def _values(placement: Placement, key: str) -> tuple[list[Demand], set[str]]:
+    demands = placement.find_demands(key)
+    values: set[str] = set()
+    for demand in demands:
+        values |= set(demand.values)
+    return demands, values
+
+
+@rule(
+    "HF480",
+    "machine-labels-contradict",
+    Severity.ERROR,
+    on=Pod,
+    what="Selected labels of machines exclude each other, or no machine of Google has them.",
+    why="A node has all labels of its machine and no others: the pod stays Pending.",
+    source=DOC_MACHINES,
+    fix="select one of the labels, or those of one machine type",
+    base="serving-pod",
+    bad=(
+        "nodeSelector: {cloud.google.com/machine-family: c4a, kubernetes.io/arch: amd64,"
+        " holdfast.dev/pool-class: null}\ncontainers: [{name: main, image: server}]"
+    ),
+    good=(
+        "nodeSelector: {cloud.google.com/machine-family: c4, kubernetes.io/arch: amd64,"
+        " holdfast.dev/pool-class: null}\ncontainers: [{name: main, image: server}]"
+    ),
+)
+def machine_labels_contradict(pod: Pod, context: Context) -> Iterator[Hit]:
+    placement = context.place(pod)
+    family_demands, families = _values(placement, LABEL_FAMILY)
+    machine_demands, machines = _values(placement, LABEL_MACHINE)
+    _, arches = _values(placement, LABEL_ARCH)
+    yield from _check_names(placement)
+    named = families | {machine.partition("-")[0] for machine in machines}
+    demands = family_demands + machine_demands
+    if named and demands:
+        yield from _check_families(placement, demands[0], named, arches, pod)
+    for demand in machine_demands:
+        for name in demand.values:
+            if families and name.partition("-")[0] not in families:
+                yield Hit(demand.path, f"{name} is no machine of {', '.join(sorted(families))}")
+    yield from _check_places(placement)
+
+
+def _check_names(placement: Placement) -> Iterator[Hit]:
+    """Yields names of families, machines, architectures and systems that do not exist."""
+    tables = {
+        LABEL_FAMILY: _FAMILIES,
+        LABEL_ARCH: ("amd64", "arm64"),
+        LABEL_OS: ("linux", "windows"),
+    }
+    for key, names in tables.items():
+        for demand in placement.find_demands(key):
+            for value in demand.values:
+                if value not in names:
+                    hint = find_near(value, names, 0.5)
+                    hint = f"; did you mean {hint}?" if hint else f"; there are {', '.join(names)}"
+                    yield Hit(demand.path, f"no node has {key}={value}{hint}")
+    for demand in placement.find_demands(LABEL_MACHINE):
+        for value in demand.values:
+            family = value.partition("-")[0]
+            if value.count("-") < 1 or family not in _FAMILIES:
+                near_name = find_near(value, MACHINE_TYPES, 0.6)
+                hint = f"; did you mean {near_name}?" if near_name else ""
+                yield Hit(demand.path, f"Google has no machine {value}{hint}")
+
+
+def _check_families(
+    placement: Placement, demand: Demand, families: set[str], arches: set[str], pod: Pod
+) -> Iterator[Hit]:
+    are_arm = all(family in _ARM_FAMILIES for family in families)
+    are_x86 = not any(family in _ARM_FAMILIES for family in families)
+    listed = ", ".join(sorted(families))
+    if are_arm and "amd64" in arches:
+        yield Hit(demand.path, f"{listed} is ARM, and the pod selects {LABEL_ARCH}=amd64")
+    elif are_x86 and arches == {"arm64"}:
+        yield Hit(demand.path, f"{listed} is x86, and the pod selects {LABEL_ARCH}=arm64")
+    elif are_arm and not arches and LABEL_ARCH not in placement.toleration_keys:
+        yield Hit(demand.path, f"GKE taints ARM machines: select {LABEL_ARCH}=arm64 too")
+    _, accelerators = _values(placement, contract.LABEL_ACCELERATOR)
+    for accelerator in accelerators:
+        homes = _FAMILIES_OF.get(accelerator, ())
+        if homes and families.isdisjoint(homes):
+            yield Hit(demand.path, f"{accelerator} is in {', '.join(homes)}, not in {listed}")
+    has_gpus = any(families & set(homes) for homes in _FAMILIES_OF.values()) or "n1" in families
+    if pod.gpus and not has_gpus:
+        yield Hit(demand.path, f"machines of {listed} have no GPUs")
+    for name in placement.find_demands(LABEL_MACHINE):
+        machines = [MACHINE_TYPES[value] for value in name.values if value in MACHINE_TYPES]
+        if machines and pod.gpus > max(machine.gpus for machine in machines):
+            sizes = ", ".join(f"{machine.name} has {machine.gpus}" for machine in machines)
+            yield Hit(name.path, f"the pod asks for {pod.gpus} GPUs, and {sizes}")
+
+
+def _check_places(placement: Placement) -> Iterator[Hit]:
+    """Yields a zone that is not in the selected region."""
+    _, regions = _values(placement, LABEL_REGION)
+    for demand in placement.find_demands(contract.LABEL_ZONE):
+        for zone in demand.values:
+            match = _ZONE.fullmatch(zone)
+            if match and regions and match[1] not in regions:
+                yield Hit(demand.path, f"{zone} is not in {', '.join(sorted(regions))}")
+
+
+_ANTI = """\
+affinity:
+  podAntiAffinity:
+    requiredDuringSchedulingIgnoredDuringExecution:
+    - {{labelSelector: {{matchLabels: {{app: server}}}}, topologyKey: {}}}
+"""
+
+
+@rule(
+    "HF481",
+    "topology-key-unknown",
+    Severity.ERROR,
+    on=Pod,
+    what="A topologyKey is a label that no node has.",
+    why="A required rule over it can never be met; a preferred one has no effect.",
+    source=DOC_AFFINITY,
+    fix=f"write {LABEL_HOST} or {contract.LABEL_ZONE}",
+    base="serving-pod",
+    bad=_ANTI.format("kubernetes.io/host"),
+    good=_ANTI.format("kubernetes.io/hostname"),
+)
+def topology_key_unknown(pod: Pod, context: Context) -> Iterator[Hit]:
+    label_keys = context.platform.label_values.keys()
+    for path, term in (*_list_terms(pod), *_list_spreads(pod)):
+        key = as_text(term.get("topologyKey"))
+        if not key:
+            yield Hit(path, "has no topologyKey")
+        elif key not in _TOPOLOGY_KEYS and key not in label_keys:
+            near_key = find_near(key, _TOPOLOGY_KEYS[:4], 0.6)
+            if _KUBERNETES.fullmatch(key[:200]) or "/" not in key or near_key:
+                hint = f"; did you mean {near_key}?" if near_key else ""
+                yield Hit((*path, "topologyKey"), f"no node has a label {key}{hint}")
+
+
+def _list_terms(pod: Pod) -> list[tuple[Path, dict[str, Any]]]:
+    """Lists the terms of affinity to pods and against them, each with its path."""
+    terms: list[tuple[Path, dict[str, Any]]] = []
+    for kind in ("podAffinity", "podAntiAffinity"):
+        place = ("affinity", kind, _TERMS)
+        for index, term in enumerate(as_list(dig(pod.spec, *place))):
+            terms.append(((*pod.spec_path, *place, index), as_map(term)))
+        place = ("affinity", kind, "preferredDuringSchedulingIgnoredDuringExecution")
+        for index, term in enumerate(as_list(dig(pod.spec, *place))):
+            path = (*pod.spec_path, *place, index, "podAffinityTerm")
+            terms.append((path, as_map(dig(term, "podAffinityTerm"))))
+    return terms
+
+
+def _list_spreads(pod: Pod) -> list[tuple[Path, dict[str, Any]]]:
+    spreads: list[tuple[Path, dict[str, Any]]] = []
+    for index, spread in enumerate(as_list(pod.spec.get("topologySpreadConstraints"))):
+        spreads.append(((*pod.spec_path, "topologySpreadConstraints", index), as_map(spread)))
+    return spreads
+
+
+@rule(
+    "HF482",
+    "constraint-over-no-pod",
+    Severity.ERROR,
+    on=Pod,
+    what="Pod affinity or spreading is over labels that no pod of the file has, or cannot be met.",
+    why="Required affinity to no pod keeps the pod Pending; spreading over none spreads nothing.",
+    source=DOC_SPREAD,
+    fix="select the labels of the pod template",
+    base="serving-pod",
+    bad="""\
+topologySpreadConstraints:
+- maxSkew: 1
+  topologyKey: topology.kubernetes.io/zone
+  whenUnsatisfiable: DoNotSchedule
+  labelSelector: {matchLabels: {app: servers}}
+""",
+    good="""\
+topologySpreadConstraints:
+- maxSkew: 1
+  topologyKey: topology.kubernetes.io/zone
+  whenUnsatisfiable: DoNotSchedule
+  labelSelector: {matchLabels: {app: server}}
+""",
+)
+def constraint_over_no_pod(pod: Pod, context: Context) -> Iterator[Hit]:
+    for path, spread in _list_spreads(pod):
+        selector = spread.get("labelSelector")
+        if match_labels(selector) and not selects(selector, pod):
+            yield Hit((*path, "labelSelector"), "does not match the labels of its own pods")
+    for path, term in _list_terms(pod):
+        selector = term.get("labelSelector")
+        is_here = not term.get("namespaces") and not term.get("namespaceSelector")
+        if match_labels(selector) and is_here:
+            yield from _check_term(path, term, pod, context)
+
+
+def _check_term(path: Path, term: dict[str, Any], pod: Pod, context: Context) -> Iterator[Hit]:
+    selector = term.get("labelSelector")
+    neighbours = context.index.list_pods_near(pod.owner)
+    is_needed = "podAffinity" in path and _TERMS in path
+    if not any(selects(selector, neighbour) for neighbour in neighbours):
+        wanted = match_labels(selector)
+        values = {str(neighbour.labels.get(key)) for key in wanted for neighbour in neighbours}
+        is_typo = any(find_near(value, values, 0.7) for value in wanted.values())
+        if is_typo and (is_needed or "podAntiAffinity" in path):
+            yield Hit((*path, "labelSelector"), "matches none of the pods in its file")
+    if "podAntiAffinity" not in path or _TERMS not in path or not selects(selector, pod):
+        return
+    zones = context.platform.zones
+    key = term.get("topologyKey")
+    limits = {contract.LABEL_ZONE: len(zones), LABEL_REGION: 1}
+    limit = limits.get(as_text(key))
+    if limit is not None and pod.replicas > limit:
+        yield Hit((*path, "topologyKey"), f"{pod.replicas} pods, apart from each other in {limit}")
+
+
+@rule(
+    "HF483",
+    "queue-against-selector",
+    Severity.ERROR,
+    on=Object,
+    kinds=("Job", "JobSet"),
+    what="The queue of a job lends other capacity than its pods select.",
+    why="Kueue finds no flavor for it and never admits it; it stays suspended.",
+    source="https://kueue.sigs.k8s.io/docs/concepts/resource_flavor/",
+    fix="name the queue of the capacity that the pods select",
+    base="job",
+    bad=f"metadata: {{labels: {{{LABEL_QUEUE}: on-demand}}}}",
+    good=f"metadata: {{labels: {{{LABEL_QUEUE}: spot}}}}",
+)
+def queue_against_selector(obj: Object, context: Context) -> Iterator[Hit]:
+    queue = as_text(obj.labels.get(LABEL_QUEUE))
+    platform = context.platform
+    if not queue or obj.namespace not in platform.job_namespaces:
+        return
+    queues = platform.queues
+    if queue not in queues and not context.index.find("LocalQueue", queue, obj.namespace):
+        near_name = find_near(queue, queues, 0.5)
+        hint = f"; did you mean {near_name}?" if near_name else f"; it has {', '.join(queues)}"
+        basis = f"queues of {platform.environment}: {', '.join(queues)}"
+        path = ("metadata", "labels", LABEL_QUEUE)
+        yield Hit(path, f"{obj.namespace} has no LocalQueue {queue}{hint}", basis)
+    if queue not in QUEUES.values():
+        return
+    for pod in obj.pods:
+        placement = context.place(pod)
+        demands = placement.find_demands(
+            contract.LABEL_POOL_CLASS, contract.LABEL_NODEPOOL, contract.LABEL_SPOT
+        )
+        pools = [pool for pool in placement.matching if pool in platform.pools]
+        if not demands or not pools:
+            continue
+        names = {_queue_of(pool) for pool in pools}
+        if queue not in names:
+            listed = ", ".join(sorted(names))
+            basis = platform.basis(pools[0], f"jobs on {pools[0].name} are in queue {listed}")
+            message = f"queue {queue} lends none of the nodes that the pods select"
+            yield Hit(("metadata", "labels", LABEL_QUEUE), message, basis)
+
+
+def _queue_of(pool: Pool) -> str:
+    return QUEUES[pool.capacity]

@@ -1,0 +1,167 @@
+"""HF49x: images that a new node cannot pull."""
+
+import re
+from collections.abc import Iterator
+
+from holdfast.lint.finding import Hit, Severity
+from holdfast.lint.objects import Object, Pod, as_list, as_map, as_text, dig
+from holdfast.lint.references import SECRET
+from holdfast.lint.registry import Context, rule
+
+DOC_IMAGES = "https://kubernetes.io/docs/concepts/containers/images/"
+# Of templates, and of samples in which a reader writes a name, as PROJECT_ID.
+_PLACEHOLDER = re.compile(r"[$<{]|(?<![A-Za-z0-9])[A-Z][A-Z0-9]*_?[A-Z0-9_]{2,}(?![a-z])")
+_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
+_NAME = re.compile(r"[a-z0-9]+([._-]+[a-z0-9]+)*")
+_TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
+_HOST = re.compile(r"[A-Za-z0-9.-]{1,253}(:\d{1,5})?")
+_ARTIFACT_HOST = re.compile(r"([a-z]+(-[a-z]+\d+)?)-docker\.pkg\.dev")
+_PULL_TYPES = ("kubernetes.io/dockerconfigjson", "kubernetes.io/dockercfg")
+# Path below the host: PROJECT/REPOSITORY/IMAGE.
+_ARTIFACT_PARTS = 3
+
+
+@rule(
+    "HF490",
+    "image-name-wrong",
+    Severity.ERROR,
+    on=Pod,
+    what="An image has a name, a tag or a digest that no registry has.",
+    why="The pod stays in InvalidImageName or ImagePullBackOff, on a node that is paid for.",
+    source=DOC_IMAGES,
+    fix="write HOST/PROJECT/REPOSITORY/IMAGE:TAG, or @sha256: and 64 digits",
+    base="container",
+    bad="image: https://us-docker.pkg.dev/acme/ml/trainer:1.4",
+    good="image: us-docker.pkg.dev/acme/ml/trainer:1.4",
+)
+def image_name_wrong(pod: Pod, context: Context) -> Iterator[Hit]:
+    for container in pod.containers:
+        image = as_text(container.body.get("image"))
+        if not image or _PLACEHOLDER.search(image[:600]):
+            continue
+        problem = _judge_image(image[:600])
+        if problem:
+            yield Hit((*container.path, "image"), problem)
+
+
+def _judge_image(image: str) -> str:
+    """Returns what is wrong with the name of an image; empty if nothing is."""
+    if "://" in image:
+        return "an image has no scheme"
+    if image != image.strip() or " " in image:
+        return "an image has no spaces"
+    name, at, digest = image.partition("@")
+    if at and not _DIGEST.fullmatch(digest):
+        return f"{digest[:80]} is no digest: sha256: and 64 digits of 0-9 and a-f"
+    path, colon, tag = name.rpartition(":")
+    if not colon or "/" in tag:
+        path, tag = name, ""
+    if tag and not _TAG.fullmatch(tag):
+        return f"{tag[:80]} is no tag"
+    parts = path.split("/")
+    has_host = len(parts) > 1 and ("." in parts[0] or ":" in parts[0] or parts[0] == "localhost")
+    if has_host and not _HOST.fullmatch(parts[0]):
+        return f"{parts[0]} is no host"
+    names = parts[1:] if has_host else parts
+    for part in names:
+        if not _NAME.fullmatch(part):
+            return f"{part or 'an empty part'} is no part of an image's name: lower case only"
+    if has_host and parts[0].endswith("pkg.dev"):
+        return _judge_artifact(parts)
+    return ""
+
+
+def _judge_artifact(parts: list[str]) -> str:
+    """Judges a name in Google's Artifact Registry."""
+    if not _ARTIFACT_HOST.fullmatch(parts[0]):
+        return f"{parts[0]} is no host of Artifact Registry: REGION-docker.pkg.dev"
+    if len(parts) - 1 < _ARTIFACT_PARTS:
+        return "Artifact Registry has PROJECT/REPOSITORY/IMAGE below its host"
+    return ""
+
+
+@rule(
+    "HF491",
+    "image-never-pulled",
+    Severity.ERROR,
+    on=Pod,
+    what="imagePullPolicy Never: the node has to have the image already.",
+    why="A new node of GKE has none of your images: ErrImageNeverPull.",
+    source=DOC_IMAGES + "#image-pull-policy",
+    fix="set IfNotPresent",
+    base="container",
+    bad="imagePullPolicy: Never",
+    good="imagePullPolicy: IfNotPresent",
+)
+def image_never_pulled(pod: Pod, context: Context) -> Iterator[Hit]:
+    for container in pod.containers:
+        if container.body.get("imagePullPolicy") == "Never":
+            yield Hit((*container.path, "imagePullPolicy"), "a new node has no image")
+
+
+def _secret(kind: str) -> str:
+    return f"""\
+imagePullSecrets: [{{name: pull}}]
+---
+apiVersion: v1
+kind: Secret
+metadata: {{name: pull, namespace: training}}
+type: {kind}
+data: {{.dockerconfigjson: e30=}}
+"""
+
+
+@rule(
+    "HF492",
+    "pull-secret-of-other-type",
+    Severity.ERROR,
+    on=Pod,
+    what="A pod pulls images with a Secret that is no pull secret.",
+    why="The kubelet ignores it and pulls without credentials: the registry refuses.",
+    source="https://kubernetes.io/docs/tasks/configure-pod-container/pull-image-private-registry/",
+    fix="type: kubernetes.io/dockerconfigjson, with the key .dockerconfigjson",
+    base="job-pod",
+    bad=_secret("Opaque"),
+    good=_secret("kubernetes.io/dockerconfigjson"),
+)
+def pull_secret_of_other_type(pod: Pod, context: Context) -> Iterator[Hit]:
+    for index, item in enumerate(as_list(pod.spec.get("imagePullSecrets"))):
+        path = (*pod.spec_path, "imagePullSecrets", index, "name")
+        secret = context.index.find(SECRET, as_text(dig(item, "name")), pod.owner.namespace)
+        if secret is None:
+            continue
+        kind = as_text(secret.body.get("type")) or "Opaque"
+        if kind not in _PULL_TYPES:
+            yield Hit(path, f"Secret {secret.name} is of type {kind}")
+
+
+@rule(
+    "HF493",
+    "secret-not-encoded",
+    Severity.ERROR,
+    on=Object,
+    kinds=(SECRET,),
+    what="A value in `data` of a Secret is no base64, or its type needs another key.",
+    why="The API server refuses the Secret, and the pods that name it do not start.",
+    source="https://kubernetes.io/docs/concepts/configuration/secret/#restriction-names-data",
+    fix="write plain text into stringData",
+    bad="apiVersion: v1\nkind: Secret\nmetadata: {name: a}\ndata: {token: hf_plain-text}\n",
+    good="apiVersion: v1\nkind: Secret\nmetadata: {name: a}\nstringData: {token: text}\n",
+)
+def secret_not_encoded(obj: Object, context: Context) -> Iterator[Hit]:
+    for key, value in as_map(obj.body.get("data")).items():
+        text = re.sub(r"\s", "", as_text(value)[:100_000])
+        if re.search(r"[$<{]", text):
+            continue
+        if len(text) % 4 or not re.fullmatch(r"[A-Za-z0-9+/]*={0,2}", text):
+            yield Hit(("data", key), "is no base64")
+    needed = {
+        "kubernetes.io/dockerconfigjson": ".dockerconfigjson",
+        "kubernetes.io/tls": "tls.crt",
+        "kubernetes.io/basic-auth": "username",
+        "kubernetes.io/ssh-auth": "ssh-privatekey",
+    }
+    key = needed.get(as_text(obj.body.get("type")), "")
+    keys = as_map(obj.body.get("data")).keys() | as_map(obj.body.get("stringData")).keys()
+    if key and keys and key not in keys and key != "username":
+        yield Hit(("type",), f"needs the key {key}; it has {', '.join(sorted(keys)[:5])}")

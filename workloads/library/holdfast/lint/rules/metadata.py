@@ -1,0 +1,213 @@
+"""HF47x: labels and annotations that nothing reads where they are."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from holdfast.lint.document import Path
+from holdfast.lint.finding import Hit, Severity
+from holdfast.lint.objects import Object, Pod, as_map, as_text, find_near, misspells
+from holdfast.lint.registry import Context, rule
+from holdfast.vocabulary.kubernetes import LABEL_QUEUE
+
+DOC_EVICT = "https://cloud.google.com/kubernetes-engine/docs/concepts/cluster-autoscaler"
+DOC_KUEUE = "https://kueue.sigs.k8s.io/docs/reference/labels-and-annotations/"
+# Domain -> the keys that its program reads.
+_KEYS: dict[str, tuple[str, ...]] = {
+    "kueue.x-k8s.io/": (
+        "queue-name",
+        "priority-class",
+        "max-exec-time-seconds",
+        "job-min-parallelism",
+        "job-completions-equal-parallelism",
+        "prebuilt-workload-name",
+        "pod-group-name",
+        "pod-group-total-count",
+        "pod-group-fast-admission",
+        "pod-group-serving",
+        "pod-group-pod-index",
+        "pod-group-pod-index-label",
+        "retriable-in-group",
+        "podset-required-topology",
+        "podset-preferred-topology",
+        "podset-unconstrained-topology",
+        "podset-slice-required-topology",
+        "podset-slice-size",
+        "podset-group-name",
+        "elastic-job",
+        "managed",
+        "multikueue-origin",
+        "priority-boost",
+        "podset",
+        "job-uid",
+        "cluster-queue-name",
+        "local-queue-name",
+        "workload",
+        "tas",
+        "role-hash",
+        "is-group-workload",
+        "pod-suspending-parent",
+        "quota-reserved",
+        "safe-to-forcefully-terminate",
+    ),
+    "jobset.sigs.k8s.io/": (
+        "jobset-name",
+        "jobset-uid",
+        "replicatedjob-name",
+        "replicatedjob-replicas",
+        "job-index",
+        "job-global-index",
+        "job-group-index",
+        "job-key",
+        "group-name",
+        "group-replicas",
+        "restart-attempt",
+        "coordinator",
+        "global-replicas",
+        "priority",
+        "exclusive-topology",
+    ),
+    "alpha.jobset.sigs.k8s.io/": ("exclusive-topology", "node-selector", "namespaced-job"),
+    "cluster-autoscaler.kubernetes.io/": (
+        "safe-to-evict",
+        "safe-to-evict-local-volumes",
+        "enable-ds-eviction",
+        "daemonset-pod",
+        "scale-down-disabled",
+        "pod-scale-up-delay",
+        "consume-provisioning-request",
+        "provisioning-class-name",
+        "daemonset-taint",
+    ),
+    "gke-gcsfuse/": (
+        "volumes",
+        "cpu-limit",
+        "cpu-request",
+        "memory-limit",
+        "memory-request",
+        "ephemeral-storage-limit",
+        "ephemeral-storage-request",
+        "kernel-params",
+    ),
+    "controller.kubernetes.io/": ("pod-deletion-cost",),
+}
+# Annotations that are read on a pod, and do nothing on the object that owns its template.
+_OF_PODS = (
+    "cluster-autoscaler.kubernetes.io/safe-to-evict",
+    "cluster-autoscaler.kubernetes.io/safe-to-evict-local-volumes",
+    "cluster-autoscaler.kubernetes.io/pod-scale-up-delay",
+    "gke-gcsfuse/volumes",
+    "gke-gcsfuse/cpu-limit",
+    "gke-gcsfuse/memory-limit",
+    "gke-gcsfuse/ephemeral-storage-limit",
+    "kueue.x-k8s.io/podset-required-topology",
+    "kueue.x-k8s.io/podset-preferred-topology",
+    "networking.gke.io/interfaces",
+    "networking.gke.io/default-interface",
+    "devices.gke.io/container.tcpx-daemon",
+    "autopilot.gke.io/primary-container",
+    "prometheus.io/scrape",
+    "prometheus.io/port",
+    "prometheus.io/path",
+)
+# Kinds that Kueue starts by a label of their own.
+_QUEUED_KINDS = ("Job", "JobSet", "CronJob", "RayJob", "RayCluster", "PyTorchJob", "TrainJob")
+_NEAR = 0.6
+
+
+@rule(
+    "HF470",
+    "annotation-not-on-the-pod",
+    Severity.WARNING,
+    on=Object,
+    what="An annotation that is read on pods is on the object that owns them.",
+    why="Nothing copies it to the pods, so it has no effect.",
+    source=DOC_EVICT,
+    fix="move it to metadata.annotations of the pod template",
+    base="serving",
+    bad='metadata: {annotations: {cluster-autoscaler.kubernetes.io/safe-to-evict: "false"}}',
+    good=(
+        "spec: {template: {metadata: {annotations:"
+        ' {cluster-autoscaler.kubernetes.io/safe-to-evict: "false"}}}}'
+    ),
+)
+def annotation_not_on_the_pod(obj: Object, context: Context) -> Iterator[Hit]:
+    if obj.kind in ("Pod", "PodTemplate") or not obj.pods:
+        return
+    for key in obj.annotations:
+        if key in _OF_PODS and not all(key in pod.annotations for pod in obj.pods):
+            yield Hit(("metadata", "annotations", key), f"{key} is read on pods", on_key=True)
+
+
+@rule(
+    "HF471",
+    "queue-label-elsewhere",
+    Severity.ERROR,
+    on=Object,
+    kinds=_QUEUED_KINDS,
+    what="The queue of a job is named on its pods, not on the job.",
+    why="Kueue reads the label of the job. It does not manage the job: it runs past the queue.",
+    source=DOC_KUEUE,
+    fix=f"label the job itself: metadata.labels.{LABEL_QUEUE}",
+    base="job",
+    bad=f"spec: {{template: {{metadata: {{labels: {{{LABEL_QUEUE}: spot}}}}}}}}",
+    good=f"metadata: {{labels: {{{LABEL_QUEUE}: spot}}}}",
+)
+def queue_label_elsewhere(obj: Object, context: Context) -> Iterator[Hit]:
+    if LABEL_QUEUE in obj.labels or LABEL_QUEUE in obj.annotations:
+        return
+    for pod in obj.pods:
+        for field, values in (("labels", pod.labels), ("annotations", pod.annotations)):
+            if LABEL_QUEUE in values:
+                path = (*pod.path, "metadata", field, LABEL_QUEUE)
+                yield Hit(path, f"the {field} of the pods name the queue", on_key=True)
+
+
+@rule(
+    "HF472",
+    "key-misspelt",
+    Severity.ERROR,
+    on=Object,
+    what="A label or an annotation is nearly one that Kueue, JobSet, GKE or the platform reads.",
+    why="Nothing reads it: the job has no queue, the pod no sidecar, and no message says so.",
+    source=DOC_KUEUE,
+    fix="correct the key",
+    base="job",
+    bad="metadata: {labels: {kueue.x-k8s.io/queue: spot}}",
+    good=f"metadata: {{labels: {{{LABEL_QUEUE}: spot}}}}",
+)
+def key_misspelt(obj: Object, context: Context) -> Iterator[Hit]:
+    places: list[tuple[Path, Any]] = [
+        (("metadata", "labels"), obj.labels),
+        (("metadata", "annotations"), obj.annotations),
+    ]
+    for pod in obj.pods:
+        places += _list_places(pod)
+    for path, values in dict(places).items():
+        for key in as_map(values):
+            near_key = _find_misspelt(as_text(key))
+            if near_key:
+                message = f"nothing reads {key}; did you mean {near_key}?"
+                yield Hit((*path, key), message, on_key=True)
+
+
+def _list_places(pod: Pod) -> list[tuple[Path, Any]]:
+    path = (*pod.path, "metadata")
+    return [((*path, "labels"), pod.labels), ((*path, "annotations"), pod.annotations)]
+
+
+def _find_misspelt(key: str) -> str:
+    """Returns the key that is read, if this one is nearly it; empty otherwise."""
+    domain, slash, name = key.partition("/")
+    known_names = _KEYS.get(f"{domain}/")
+    if known_names is None:
+        for known_domain in _KEYS:
+            plain = known_domain.rstrip("/")
+            if slash and name in _KEYS[known_domain] and misspells(domain, plain):
+                return known_domain + name
+        return ""
+    if name in known_names:
+        return ""
+    # One that the name begins is meant more likely than one that looks like it.
+    begun = [known_name for known_name in known_names if known_name.startswith(f"{name}-")]
+    near_name = min(begun, key=len, default="") or find_near(name, known_names, _NEAR)
+    return f"{domain}/{near_name}" if near_name else ""

@@ -1,0 +1,274 @@
+"""HF45x: probes and hooks that end a container which works."""
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from holdfast.lint.document import Path
+from holdfast.lint.finding import Hit, Severity
+from holdfast.lint.objects import Container, Pod, as_int, as_list, as_map, as_text, dig
+from holdfast.lint.registry import Context, rule
+from holdfast.lint.rules.shutdown import DEFAULT_GRACE_S, DOC_HOOKS, pre_stop_sleep
+from holdfast.support.values import quantity
+
+DOC_PROBES = "https://kubernetes.io/docs/concepts/workloads/pods/probes/"
+_PROBES = ("startupProbe", "livenessProbe", "readinessProbe")
+_SERVERS = ("vllm", "sglang", "text-generation", "tritonserver", "ollama", "tgi", "lmdeploy")
+_IMAGES = re.compile(r"vllm|sglang|text-generation|triton|ollama|/tgi|lmdeploy|nim/", re.IGNORECASE)
+# A model of several gigabytes is downloaded and put on a GPU.
+_SHORTEST_LOAD_S = 120
+# Any program on a GPU imports its framework first.
+_SHORTEST_START_S = 30
+_DRAIN_OPTIONS = (
+    "--timeout-graceful-shutdown",
+    "--graceful-timeout",
+    "--shutdown-timeout",
+    "--drain-timeout",
+    "--grace-period",
+)
+
+
+def _serve(probes: str, command: str = "[vllm, serve, model]") -> str:
+    return f"ports: [{{name: http, containerPort: 8000}}]\ncommand: {command}\n{probes}"
+
+
+def _ready(port: object) -> str:
+    return f"readinessProbe: {{httpGet: {{path: /health, port: {port}}}}}"
+
+
+@rule(
+    "HF450",
+    "probe-port-unused",
+    Severity.ERROR,
+    on=Pod,
+    what="A probe or a hook asks a port that no container has.",
+    why="It fails for ever: the container is restarted, or gets no request.",
+    source=DOC_PROBES,
+    fix="ask the port that the container listens on",
+    base="serving-container",
+    bad=_serve(_ready(8080)),
+    good=_serve(_ready("http")),
+)
+def probe_port_unused(pod: Pod, context: Context) -> Iterator[Hit]:
+    if any("holdfast" in container.words for container in pod.containers):
+        return  # its servers have ports of their own for health and drains
+    numbers: set[int] = set()
+    for container in pod.containers:
+        numbers |= container.ports.keys()
+    for container in pod.containers:
+        names = sorted(name for name in container.ports.values() if name)
+        option = container.number("--port") or container.number("--http-port")
+        for path, port in _list_ports(container):
+            if isinstance(port, str) and not port.isdecimal():
+                # A port's name is looked up in the container itself.
+                if port not in names:
+                    listed = ", ".join(names) or "none with a name"
+                    yield Hit(path, f"the container has no port {port}; it has {listed}")
+            elif int(port) in numbers or _mentions(pod, str(port)):
+                continue
+            elif option:
+                yield Hit(path, f"asks port {port}, and the program listens on {option}")
+            elif numbers and _is_one_server(container, path):
+                listed = ", ".join(map(str, sorted(numbers)))
+                yield Hit(path, f"no container has the port {port}; there are {listed}")
+
+
+def _is_one_server(container: Container, path: Path) -> bool:
+    """Returns whether a container answers on the ports that it declares alone.
+
+    Many programs answer probes on a port that their manifests leave out. Not so a server of models,
+    nor one that another probe asks for the same path on a declared port.
+    """
+    if _serves_models(container):
+        return True
+    field = path[len(container.path)]
+    request = dig(container.body, field, "httpGet", "path")
+    for other in _PROBES:
+        other_request = as_map(dig(container.body, other, "httpGet"))
+        port = other_request.get("port")
+        is_declared = port in container.ports or port in container.ports.values()
+        if other != field and is_declared and other_request.get("path") == request:
+            return True
+    return False
+
+
+def _list_ports(container: Container) -> Iterator[tuple[Path, Any]]:
+    """Yields the ports that probes and hooks ask, each with its path."""
+    places: list[Path] = [(field,) for field in _PROBES]
+    places += [("lifecycle", "preStop"), ("lifecycle", "postStart")]
+    for place in places:
+        for handler in ("httpGet", "tcpSocket", "grpc"):
+            path = (*place, handler, "port")
+            port = dig(container.body, *path)
+            if as_int(port) or as_text(port):
+                yield (*container.path, *path), port
+
+
+def _mentions(pod: Pod, port: str) -> bool:
+    """Returns whether a command or a variable of the pod contains a port's number."""
+    pattern = re.compile(rf"(?<!\d){re.escape(port[:5])}(?!\d)")
+    for container in pod.containers:
+        values = [str(value) for value in container.env.values()]
+        if pattern.search(container.script) or any(pattern.search(value) for value in values):
+            return True
+    return False
+
+
+@rule(
+    "HF451",
+    "restarted-while-it-loads",
+    Severity.WARNING,
+    on=Pod,
+    what="A server on a GPU has too little time to start before the kubelet restarts it.",
+    why=(
+        "It downloads and loads its weights meanwhile. Killed then, it begins again, for ever, on a"
+        " GPU that is paid for."
+    ),
+    source=DOC_PROBES,
+    fix="a startupProbe with failureThreshold x periodSeconds of ten minutes or more",
+    base="serving-container",
+    bad=_serve("startupProbe: {httpGet: {path: /health, port: http}, periodSeconds: 10}"),
+    good=_serve(
+        "startupProbe: {httpGet: {path: /health, port: http}, periodSeconds: 10, failureThreshold:"
+        " 90}"
+    ),
+)
+def restarted_while_it_loads(pod: Pod, context: Context) -> Iterator[Hit]:
+    for container in pod.main_containers:
+        shortest_s = _SHORTEST_LOAD_S if _serves_models(container) else _SHORTEST_START_S
+        if not container.gpus and shortest_s == _SHORTEST_START_S:
+            continue
+        field = "startupProbe" if container.body.get("startupProbe") else "livenessProbe"
+        probe = as_map(container.body.get(field))
+        if not probe:
+            continue
+        seconds = _probe_time_s(probe)
+        if seconds < shortest_s:
+            yield Hit((*container.path, field), f"gives it {seconds:g} s to load")
+
+
+def _probe_time_s(probe: dict[str, Any]) -> float:
+    """Returns the seconds after which a probe that always fails ends its container."""
+    delay = quantity(probe.get("initialDelaySeconds")) or 0.0
+    period = quantity(probe.get("periodSeconds")) or 10.0
+    failures = quantity(probe.get("failureThreshold")) or 3.0
+    return delay + period * failures
+
+
+def _serves_models(container: Container) -> bool:
+    if _IMAGES.search(as_text(container.body.get("image"))[:500]):
+        return True
+    words = " ".join(container.programs[:6])
+    return any(server in words for server in _SERVERS)
+
+
+@rule(
+    "HF452",
+    "hook-longer-than-grace",
+    Severity.ERROR,
+    on=Pod,
+    what="A preStop hook, or the drain after it, lasts longer than the grace period.",
+    why="The hook is part of the grace period: the container is killed inside it.",
+    source=DOC_HOOKS,
+    fix="set terminationGracePeriodSeconds above the hook's seconds and those of the drain",
+    base="serving-pod",
+    bad="""\
+terminationGracePeriodSeconds: 30
+containers:
+- name: main
+  image: server
+  lifecycle: {preStop: {exec: {command: [sleep, '60']}}}
+  resources: {limits: {nvidia.com/gpu: 1}}
+""",
+    good="""\
+terminationGracePeriodSeconds: 90
+containers:
+- name: main
+  image: server
+  lifecycle: {preStop: {exec: {command: [sleep, '60']}}}
+  resources: {limits: {nvidia.com/gpu: 1}}
+""",
+)
+def hook_longer_than_grace(pod: Pod, context: Context) -> Iterator[Hit]:
+    grace_s = DEFAULT_GRACE_S if pod.grace_s is None else pod.grace_s
+    for container in pod.containers:
+        sleep_s, path = pre_stop_sleep(container)
+        drains = [quantity(container.option(option)) for option in _DRAIN_OPTIONS]
+        drain_s = max((seconds for seconds in drains if seconds), default=0.0)
+        # On Spot HF103 and HF145 compare with the window.
+        if sleep_s and sleep_s >= grace_s and not context.place(pod).on_spot:
+            yield Hit(path, f"sleeps {sleep_s:g} s of a grace period of {grace_s} s")
+        elif sleep_s is not None and drain_s and sleep_s + drain_s > grace_s:
+            message = f"a drain of {drain_s:g} s after {sleep_s:g} s, in {grace_s} s of grace"
+            yield Hit(container.command_path, message)
+    if pod.grace_s == 0 and (pod.job or pod.gpus):
+        path = (*pod.spec_path, "terminationGracePeriodSeconds")
+        yield Hit(path, "0 kills the containers at once, without SIGTERM")
+
+
+@rule(
+    "HF453",
+    "command-is-one-word",
+    Severity.ERROR,
+    on=Pod,
+    what="A command is written as one word, or as words that a shell does not get.",
+    why=(
+        "No shell splits it: the runtime looks for a program with spaces in its name. `sh -c` takes"
+        " one word as its script, and the words after it as $0 and $1."
+    ),
+    source="https://kubernetes.io/docs/tasks/inject-data-application/define-command-argument-container/",
+    fix="one item for each word; the script of sh -c as one item",
+    base="container",
+    bad='command: ["python train.py --epochs 3"]',
+    good="command: [python, train.py, --epochs, '3']",
+)
+def command_is_one_word(pod: Pod, context: Context) -> Iterator[Hit]:
+    for container in pod.containers:
+        places: list[Path] = [("command",)]
+        places += [(field, "exec", "command") for field in _PROBES]
+        places += [("lifecycle", hook, "exec", "command") for hook in ("preStop", "postStart")]
+        if "command" not in container.body:
+            places.append(("args",))
+        for place in places:
+            words = [as_text(word) for word in as_list(dig(container.body, *place))]
+            problem = _judge_words(words, is_program=place != ("args",))
+            if problem:
+                yield Hit((*container.path, *place), problem)
+        yield from _check_arguments(container)
+
+
+def _judge_words(words: list[str], *, is_program: bool) -> str:
+    """Returns what is wrong with a command; empty if nothing is."""
+    if not words:
+        return ""
+    program = words[0].strip()
+    if is_program and " " in program and "\n" not in program and "$(" not in program:
+        return f"`{program[:60]}` is one word, with spaces"
+    if len(words) < 4 or program.rpartition("/")[2] not in ("sh", "bash", "ash", "dash"):
+        return ""
+    for index, word in enumerate(words[1:-1], start=1):
+        if not word.startswith("-"):
+            return ""
+        if "c" in word and not word.startswith("--"):
+            script = words[index + 1]
+            rest = words[index + 2 :]
+            # A script that reads $0 or $1 has arguments.
+            if rest and not re.search(r"\s|[$;&|]", script.strip()):
+                return f"the shell runs `{script[:60]}` alone; words after it are $0 and $1"
+            return ""
+    return ""
+
+
+def _check_arguments(container: Container) -> Iterator[Hit]:
+    """Yields options that are written in one word with their values."""
+    for key in ("command", "args"):
+        words = [as_text(word) for word in as_list(container.body.get(key))]
+        for index, word in enumerate(words):
+            if re.fullmatch(r"--[\w-]{1,60} \S{1,200}", word) and not _is_script(words, index):
+                flag = word.partition(" ")[0]
+                yield Hit((*container.path, key, index), f"{flag} and its value are one word")
+
+
+def _is_script(words: list[str], index: int) -> bool:
+    """Returns whether a word is the script or an argument of a shell."""
+    return any(word.startswith("-") and word.endswith("c") for word in words[:index])

@@ -1,0 +1,337 @@
+"""HF43x: names that have to resolve to an object of the files."""
+
+from collections.abc import Iterable, Iterator
+from pathlib import PurePosixPath
+
+from holdfast.lint.document import Path
+from holdfast.lint.finding import Hit, Severity
+from holdfast.lint.objects import (
+    DEFAULT_NAMESPACE,
+    Object,
+    Pod,
+    as_list,
+    as_map,
+    as_text,
+    dig,
+    find_near,
+)
+from holdfast.lint.references import ACCOUNT, CONFIG_MAP, SECRET, list_keys, list_references
+from holdfast.lint.registry import Context, rule
+
+DOC_SECRETS = "https://kubernetes.io/docs/concepts/configuration/secret/"
+DOC_CONFIG = "https://kubernetes.io/docs/concepts/configuration/configmap/"
+DOC_RBAC = "https://kubernetes.io/docs/reference/access-authn-authz/rbac/"
+_NEAR = 0.7
+_BINDINGS = ("RoleBinding", "ClusterRoleBinding")
+_TOKEN = "/var/run/secrets/kubernetes.io/serviceaccount"
+
+
+def _config(name: str = "params", namespace: str = "training", key: str = "rate") -> str:
+    """Writes a variable that a ConfigMap has, and a ConfigMap."""
+    return f"""\
+env: [{{name: RATE, valueFrom: {{configMapKeyRef: {{name: params, key: rate}}}}}}]
+---
+apiVersion: v1
+kind: ConfigMap
+metadata: {{name: {name}, namespace: {namespace}}}
+data: {{{key}: "0.1"}}
+"""
+
+
+def _is_made(kind: str, name: str, context: Context) -> bool:
+    """Returns whether an operator or a generator of Kustomize makes an object of this name."""
+    generators = {CONFIG_MAP: "configMapGenerator", SECRET: "secretGenerator"}
+    for obj in context.index.by_kind.get("Kustomization", []):
+        for entry in as_list(obj.body.get(generators.get(kind, ""))):
+            if dig(entry, "name") == name:
+                return True
+    if kind != SECRET:
+        return False
+    for source in ("SealedSecret", "ExternalSecret", "Certificate", "SecretProviderClass"):
+        for obj in context.index.by_kind.get(source, []):
+            made = (obj.name, dig(obj.spec, "target", "name"), obj.spec.get("secretName"))
+            if name in made:
+                return True
+    return False
+
+
+def explain_absence(kind: str, name: str, obj: Object, context: Context) -> str:
+    """Returns why an object that is not in the namespace of `obj` is a mistake; empty if unknown.
+
+    It may be in the cluster. Not so if it is in the files in another namespace, if the file of
+    `obj` has one with a similar name, or one that nothing else names.
+    """
+    if _is_made(kind, name, context):
+        return ""
+    namesakes = [item for item in context.index.find_all(kind, name) if is_near_file(item, obj)]
+    homes = [namesake.namespace for namesake in namesakes]
+    if obj.namespace and homes and all(homes):
+        return f"{kind} {name} is in {', '.join(sorted(set(homes)))}, not in {obj.namespace}"
+    neighbours = _list_neighbours(kind, obj, context)
+    near_name = find_near(name, neighbours, _NEAR)
+    if near_name:
+        return f"no {kind} {name}; did you mean {near_name}?"
+    unused = [neighbour for neighbour in neighbours if not _is_named(kind, neighbour, obj, context)]
+    if len(unused) == 1:
+        return f"no {kind} {name}; its file has {unused[0]}, which nothing names"
+    return ""
+
+
+def is_near_file(obj: Object, other: Object) -> bool:
+    """Returns whether two objects are in one folder: other folders may be of other clusters."""
+    return PurePosixPath(obj.file).parent == PurePosixPath(other.file).parent
+
+
+def _list_neighbours(kind: str, obj: Object, context: Context) -> list[str]:
+    """Lists the names of a kind in the file and the namespace of an object."""
+    names: list[str] = []
+    for neighbour in context.index.list_namespace(kind, obj.namespace):
+        if neighbour.file == obj.file and neighbour is not obj:
+            names.append(neighbour.name)
+    return sorted(set(names))
+
+
+def _is_named(kind: str, name: str, obj: Object, context: Context) -> bool:
+    """Returns whether a pod of the namespace, or a binding, names an object."""
+    if (kind, obj.namespace or DEFAULT_NAMESPACE, name) in context.index.pod_references:
+        return True
+    if kind != ACCOUNT:
+        return False
+    for binding_kind in _BINDINGS:
+        for binding in context.index.by_kind.get(binding_kind, []):
+            if any(dig(subject, "name") == name for subject in _subjects(binding)):
+                return True
+    return False
+
+
+def _subjects(binding: Object) -> list[dict[str, object]]:
+    return [as_map(subject) for subject in as_list(binding.body.get("subjects"))]
+
+
+@rule(
+    "HF430",
+    "reference-to-nothing",
+    Severity.ERROR,
+    on=Pod,
+    what=(
+        "A pod names a ConfigMap, Secret, claim or service account of another namespace, or one"
+        " that its file has under another name."
+    ),
+    why="A pod reads its own namespace only. Without the object it does not start, and waits.",
+    source=DOC_SECRETS,
+    fix="write the object's name, in its namespace",
+    base="container",
+    bad=_config(namespace="default"),
+    good=_config(),
+)
+def reference_to_nothing(pod: Pod, context: Context) -> Iterator[Hit]:
+    seen: set[tuple[str, str]] = set()
+    for reference in list_references(pod):
+        identity = (reference.kind, reference.name)
+        is_there = context.index.find(reference.kind, reference.name, pod.owner.namespace)
+        if identity in seen or is_there:
+            continue
+        seen.add(identity)
+        reason = explain_absence(reference.kind, reference.name, pod.owner, context)
+        if reason:
+            yield Hit(reference.path, reason)
+
+
+@rule(
+    "HF431",
+    "key-of-no-config",
+    Severity.ERROR,
+    on=Pod,
+    what="A pod takes a key that the ConfigMap or Secret of the files does not have.",
+    why="The container does not start (CreateContainerConfigError), or its file is missing.",
+    source=DOC_CONFIG,
+    fix="name a key of it, or add the key",
+    base="container",
+    bad=_config(key="learning_rate"),
+    good=_config(),
+)
+def key_of_no_config(pod: Pod, context: Context) -> Iterator[Hit]:
+    for reference in list_references(pod):
+        obj = context.index.find(reference.kind, reference.name, pod.owner.namespace)
+        keys = list_keys(obj) if obj and reference.key else set[str]()
+        if keys and reference.key not in keys:
+            message = f"{reference.name} has no key {reference.key}; it has {_join(keys)}"
+            yield Hit(reference.key_path, message)
+    yield from _check_sub_paths(pod, context)
+
+
+def _check_sub_paths(pod: Pod, context: Context) -> Iterator[Hit]:
+    """Yields mounts of one key, as a file, that the ConfigMap or Secret does not have."""
+    configs: dict[str, Object] = {}
+    for volume in as_list(pod.spec.get("volumes")):
+        for kind, field, name in (
+            (CONFIG_MAP, "configMap", "name"),
+            (SECRET, "secret", "secretName"),
+        ):
+            source = as_map(dig(volume, field))
+            obj = context.index.find(kind, as_text(source.get(name)), pod.owner.namespace)
+            if obj and not source.get("items"):
+                configs[as_text(dig(volume, "name"))] = obj
+    for container in pod.containers:
+        for index, mount in enumerate(as_list(container.body.get("volumeMounts"))):
+            obj = configs.get(as_text(dig(mount, "name")))
+            sub_path = as_text(dig(mount, "subPath"))
+            if obj and sub_path and list_keys(obj) and sub_path not in list_keys(obj):
+                path = (*container.path, "volumeMounts", index, "subPath")
+                yield Hit(path, f"{obj.name} has no key {sub_path}; it has {_join(list_keys(obj))}")
+
+
+def _join(names: Iterable[str]) -> str:
+    return ", ".join(sorted(names)[:5])
+
+
+_ROLE = """\
+spec: {{template: {{spec: {{serviceAccountName: trainer, automountServiceAccountToken: {}}}}}}}
+---
+apiVersion: v1
+kind: ServiceAccount
+metadata: {{name: trainer, namespace: training}}
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: Role
+metadata: {{name: reads, namespace: training}}
+rules: [{{apiGroups: [""], resources: [pods], verbs: [get]}}]
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: RoleBinding
+metadata: {{name: reads, namespace: training}}
+roleRef: {{apiGroup: rbac.authorization.k8s.io, kind: Role, name: reads}}
+subjects: [{{kind: ServiceAccount, name: trainer, namespace: {}}}]
+"""
+_BOUND = _ROLE.format("true", "training")
+
+
+@rule(
+    "HF432",
+    "binding-of-nobody",
+    Severity.ERROR,
+    on=Object,
+    kinds=_BINDINGS,
+    what="A binding names an account or a role that is elsewhere, or has another name.",
+    why="The pods run with the account that has no rights: each call is forbidden.",
+    source=DOC_RBAC,
+    fix="name the account and the role with their own namespace and kind",
+    base="job",
+    bad=_ROLE.format("true", "default"),
+    good=_BOUND,
+)
+def binding_of_nobody(obj: Object, context: Context) -> Iterator[Hit]:
+    yield from _check_role(obj, context)
+    for index, subject in enumerate(_subjects(obj)):
+        if subject.get("kind") != ACCOUNT:
+            continue
+        name = as_text(subject.get("name"))
+        namespace = as_text(subject.get("namespace"))
+        path = ("subjects", index, "namespace")
+        if not namespace:
+            # Kustomize adds the namespace to a binding without one.
+            if obj.namespace:
+                yield Hit(("subjects", index), f"{name} needs a namespace: it is refused without")
+            continue
+        if context.index.find(ACCOUNT, name, namespace) or _is_used(name, namespace, context):
+            continue
+        owners = context.index.find_all(ACCOUNT, name)
+        owners += [pod.owner for pod in context.index.pods_by_account.get(name, [])]
+        homes = {owner.namespace for owner in owners if is_near_file(owner, obj)}
+        homes.discard("")
+        neighbours = [account.name for account in context.index.by_kind.get(ACCOUNT, [])]
+        near_name = find_near(name, neighbours, _NEAR) if obj.file in _files(context) else ""
+        if homes:
+            yield Hit(path, f"{name} is an account of {_join(homes)}, not of {namespace}")
+        elif near_name and context.index.find(ACCOUNT, near_name, namespace):
+            path = ("subjects", index, "name")
+            yield Hit(path, f"no ServiceAccount {name}; did you mean {near_name}?")
+
+
+def _files(context: Context) -> set[str]:
+    return {account.file for account in context.index.by_kind.get(ACCOUNT, [])}
+
+
+def _is_used(account: str, namespace: str, context: Context) -> bool:
+    pods = context.index.pods_by_account.get(account, [])
+    return any(pod.owner.namespace == namespace for pod in pods)
+
+
+def _check_role(obj: Object, context: Context) -> Iterator[Hit]:
+    kind = as_text(dig(obj.body, "roleRef", "kind"))
+    name = as_text(dig(obj.body, "roleRef", "name"))
+    if kind not in ("Role", "ClusterRole"):
+        return
+    if context.index.find(kind, name, obj.namespace if kind == "Role" else None):
+        return
+    other_kind = "ClusterRole" if kind == "Role" else "Role"
+    if context.index.find(other_kind, name):
+        yield Hit(("roleRef", "kind"), f"{name} is a {other_kind}, not a {kind}")
+        return
+    reason = explain_absence(kind, name, obj, context) if kind == "Role" else ""
+    if not reason:
+        names = [role.name for role in context.index.by_kind.get(kind, []) if role.file == obj.file]
+        near_name = find_near(name, names, _NEAR)
+        reason = f"no {kind} {name}; did you mean {near_name}?" if near_name else ""
+    if reason:
+        yield Hit(("roleRef", "name"), reason)
+
+
+@rule(
+    "HF433",
+    "rights-without-token",
+    Severity.ERROR,
+    on=Pod,
+    what="A pod whose account has rights in the cluster gets no token.",
+    why="Its client finds no credentials, or asks as an anonymous user: each call fails.",
+    source="https://kubernetes.io/docs/tasks/configure-pod-container/configure-service-account/",
+    fix="set automountServiceAccountToken: true in the pod, or remove the binding",
+    base="job",
+    bad=_ROLE.format("false", "training"),
+    good=_BOUND,
+)
+def rights_without_token(pod: Pod, context: Context) -> Iterator[Hit]:
+    name = as_text(pod.spec.get("serviceAccountName"))
+    account = context.index.find(ACCOUNT, name, pod.owner.namespace)
+    mounts = pod.spec.get("automountServiceAccountToken")
+    path: Path = (*pod.spec_path, "automountServiceAccountToken")
+    if mounts is None and account:
+        mounts = account.body.get("automountServiceAccountToken")
+        path = (*pod.spec_path, "serviceAccountName")
+    if mounts is not False or _has_own_token(pod) or _is_token_of_others(pod, context):
+        return
+    for kind in _BINDINGS:
+        for binding in context.index.by_kind.get(kind, []):
+            if binding.file != pod.owner.file:
+                continue
+            for subject in _subjects(binding):
+                namespace = subject.get("namespace") or binding.namespace
+                if (subject.get("name"), namespace) == (name, pod.owner.namespace):
+                    yield Hit(path, f"{name} has rights by {binding.title}, and no token")
+                    return
+
+
+def _is_token_of_others(pod: Pod, context: Context) -> bool:
+    """Returns whether another pod of the account takes the token: the rights are for that one."""
+    name = as_text(pod.spec.get("serviceAccountName"))
+    for other in context.index.pods_by_account.get(name, []):
+        is_other = other is not pod and other.owner.namespace == pod.owner.namespace
+        if is_other and other.spec.get("automountServiceAccountToken") is not False:
+            return True
+    return False
+
+
+def _has_own_token(pod: Pod) -> bool:
+    for volume in as_list(pod.spec.get("volumes")):
+        for source in as_list(dig(volume, "projected", "sources")):
+            if dig(source, "serviceAccountToken"):
+                return True
+    mounts = [as_text(dig(mount, "mountPath")) for mount in _list_mounts(pod)]
+    return any(mount.startswith(_TOKEN) for mount in mounts)
+
+
+def _list_mounts(pod: Pod) -> list[object]:
+    mounts: list[object] = []
+    for container in pod.containers:
+        mounts += as_list(container.body.get("volumeMounts"))
+    return mounts

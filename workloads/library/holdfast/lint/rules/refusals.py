@@ -1,0 +1,318 @@
+"""HF51x: values that the API server refuses, or takes for another object."""
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from holdfast.lint import api_fields
+from holdfast.lint.document import Path
+from holdfast.lint.finding import Hit, Severity
+from holdfast.lint.objects import (
+    Object,
+    as_int,
+    as_list,
+    as_map,
+    as_text,
+    dig,
+    find_near,
+)
+from holdfast.lint.registry import Context, rule
+
+DOC_NAMES = "https://kubernetes.io/docs/concepts/overview/working-with-objects/names/"
+DOC_LABELS = "https://kubernetes.io/docs/concepts/overview/working-with-objects/labels/"
+DOC_API = "https://kubernetes.io/docs/reference/kubernetes-api/"
+_SUBDOMAIN = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
+_LABEL = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
+_VALUE = re.compile(r"([A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?)?")
+_PORT_NAME = re.compile(r"(?=.*[a-z])[a-z0-9]([a-z0-9-]{0,13}[a-z0-9])?")
+_PLACEHOLDER = re.compile(r"[$<{]")
+_RBAC_KINDS = ("Role", "ClusterRole", "RoleBinding", "ClusterRoleBinding")
+_SHORT_NAMED = {"CronJob": 52, "Service": 63, "JobSet": 52}
+# Type and field -> the values that there are; the table of fields has no values.
+_VALUES: dict[tuple[str, str], tuple[str, ...]] = {
+    ("V1PodSpec", "restartPolicy"): ("Always", "OnFailure", "Never"),
+    ("V1PodSpec", "dnsPolicy"): ("ClusterFirst", "ClusterFirstWithHostNet", "Default", "None"),
+    ("V1PodSpec", "preemptionPolicy"): ("PreemptLowerPriority", "Never"),
+    ("V1PriorityClass", "preemptionPolicy"): ("PreemptLowerPriority", "Never"),
+    ("V1Container", "imagePullPolicy"): ("Always", "IfNotPresent", "Never"),
+    ("V1Container", "restartPolicy"): ("Always", "Never", "OnFailure"),
+    ("V1Container", "terminationMessagePolicy"): ("File", "FallbackToLogsOnError"),
+    ("V1ContainerPort", "protocol"): ("TCP", "UDP", "SCTP"),
+    ("V1ServicePort", "protocol"): ("TCP", "UDP", "SCTP"),
+    ("V1NetworkPolicyPort", "protocol"): ("TCP", "UDP", "SCTP"),
+    ("V1HTTPGetAction", "scheme"): ("HTTP", "HTTPS"),
+    ("V1JobSpec", "completionMode"): ("Indexed", "NonIndexed"),
+    ("V1JobSpec", "podReplacementPolicy"): ("Failed", "TerminatingOrFailed"),
+    ("V1PodFailurePolicyRule", "action"): ("Count", "FailIndex", "FailJob", "Ignore"),
+    ("V1PodFailurePolicyOnExitCodesRequirement", "operator"): ("In", "NotIn"),
+    ("V1CronJobSpec", "concurrencyPolicy"): ("Allow", "Forbid", "Replace"),
+    ("V1DeploymentStrategy", "type"): ("RollingUpdate", "Recreate"),
+    ("V1StatefulSetUpdateStrategy", "type"): ("RollingUpdate", "OnDelete"),
+    ("V1DaemonSetUpdateStrategy", "type"): ("RollingUpdate", "OnDelete"),
+    ("V1StatefulSetSpec", "podManagementPolicy"): ("OrderedReady", "Parallel"),
+    ("V1ServiceSpec", "type"): ("ClusterIP", "NodePort", "LoadBalancer", "ExternalName"),
+    ("V1ServiceSpec", "externalTrafficPolicy"): ("Cluster", "Local"),
+    ("V1ServiceSpec", "internalTrafficPolicy"): ("Cluster", "Local"),
+    ("V1ServiceSpec", "sessionAffinity"): ("None", "ClientIP"),
+    ("V1PodDisruptionBudgetSpec", "unhealthyPodEvictionPolicy"): (
+        "AlwaysAllow",
+        "IfHealthyBudget",
+    ),
+    ("V1TopologySpreadConstraint", "whenUnsatisfiable"): ("DoNotSchedule", "ScheduleAnyway"),
+    ("V1NodeSelectorRequirement", "operator"): (
+        "In",
+        "NotIn",
+        "Exists",
+        "DoesNotExist",
+        "Gt",
+        "Lt",
+    ),
+    ("V1LabelSelectorRequirement", "operator"): ("In", "NotIn", "Exists", "DoesNotExist"),
+    ("V1EmptyDirVolumeSource", "medium"): ("", "Memory", "HugePages"),
+    ("V1PersistentVolumeClaimSpec", "volumeMode"): ("Filesystem", "Block"),
+    ("V1StorageClass", "volumeBindingMode"): ("Immediate", "WaitForFirstConsumer"),
+    ("V1StorageClass", "reclaimPolicy"): ("Delete", "Retain"),
+    ("V1PersistentVolumeSpec", "persistentVolumeReclaimPolicy"): ("Delete", "Retain", "Recycle"),
+    ("V1PodSecurityContext", "fsGroupChangePolicy"): ("OnRootMismatch", "Always"),
+    ("V1SeccompProfile", "type"): ("RuntimeDefault", "Localhost", "Unconfined"),
+    ("V2MetricSpec", "type"): ("ContainerResource", "External", "Object", "Pods", "Resource"),
+    ("V2MetricTarget", "type"): ("AverageValue", "Utilization", "Value"),
+}
+_LISTS: dict[tuple[str, str], tuple[str, ...]] = {
+    ("V1PersistentVolumeClaimSpec", "accessModes"): (
+        "ReadOnlyMany",
+        "ReadWriteMany",
+        "ReadWriteOnce",
+        "ReadWriteOncePod",
+    ),
+    ("V1NetworkPolicySpec", "policyTypes"): ("Ingress", "Egress"),
+}
+_JOBSET_VALUES: dict[Path, tuple[str, ...]] = {
+    ("spec", "successPolicy", "operator"): ("All", "Any"),
+    ("spec", "startupPolicy", "startupPolicyOrder"): ("AnyOrder", "InOrder"),
+    ("spec", "failurePolicy", "restartStrategy"): (
+        "Recreate",
+        "BlockingRecreate",
+        "InPlaceRestart",
+    ),
+}
+_JOBSET_ACTIONS = (
+    "FailJobSet",
+    "RestartJobSet",
+    "RestartJobSetAndIgnoreMaxRestarts",
+    "RestartJob",
+    "RestartJobAndIgnoreMaxRestarts",
+)
+# https://kubernetes.io/docs/reference/using-api/deprecation-guide/
+_REMOVED = (
+    "admissionregistration.k8s.io/v1beta1",
+    "apiextensions.k8s.io/v1beta1",
+    "apps/v1beta1",
+    "apps/v1beta2",
+    "autoscaling/v2beta1",
+    "autoscaling/v2beta2",
+    "batch/v1beta1",
+    "batch/v2alpha1",
+    "coordination.k8s.io/v1beta1",
+    "discovery.k8s.io/v1beta1",
+    "events.k8s.io/v1beta1",
+    "extensions/v1beta1",
+    "jobset.x-k8s.io/v1alpha1",
+    "kueue.x-k8s.io/v1alpha1",
+    "kueue.x-k8s.io/v1alpha2",
+    "networking.k8s.io/v1beta1",
+    "node.k8s.io/v1beta1",
+    "policy/v1beta1",
+    "rbac.authorization.k8s.io/v1alpha1",
+    "rbac.authorization.k8s.io/v1beta1",
+    "scheduling.k8s.io/v1beta1",
+    "storage.k8s.io/v1beta1",
+)
+_STILL_SERVED = (
+    "IPAddress",
+    "MutatingAdmissionPolicy",
+    "MutatingAdmissionPolicyBinding",
+    "ServiceCIDR",
+    "VolumeAttributesClass",
+)
+_STABLE = re.compile(r"(^|/)v\d+$")
+_FIELD_PATHS = re.compile(
+    r"metadata\.(name|namespace|uid)|metadata\.(labels|annotations)(\['[^']{1,300}'\])?"
+    r"|spec\.(nodeName|serviceAccountName)|status\.(hostIPs?|podIPs?)"
+)
+
+
+@rule(
+    "HF510",
+    "value-unknown",
+    Severity.ERROR,
+    on=Object,
+    what="A field has a value that Kubernetes does not know.",
+    why="The API server refuses the object.",
+    source=DOC_API,
+    fix="use one of the values",
+    base="container",
+    bad="imagePullPolicy: IfNotFound",
+    good="imagePullPolicy: IfNotPresent",
+)
+def value_unknown(obj: Object, context: Context) -> Iterator[Hit]:
+    for path, type_name, value in _walk(obj):
+        for (owner, field), values in _VALUES.items():
+            if owner == type_name and field in value:
+                yield from _check_value((*path, field), value[field], values)
+        for (owner, field), values in _LISTS.items():
+            if owner == type_name:
+                for index, item in enumerate(as_list(value.get(field))):
+                    yield from _check_value((*path, field, index), item, values)
+        if type_name == "V1ObjectFieldSelector":
+            yield from _check_field_path(path, value)
+    if obj.kind == "JobSet":
+        for path, values in _JOBSET_VALUES.items():
+            yield from _check_value(path, dig(obj.body, *path), values)
+        for index, entry in enumerate(as_list(dig(obj.spec, "failurePolicy", "rules"))):
+            path = ("spec", "failurePolicy", "rules", index, "action")
+            yield from _check_value(path, dig(entry, "action"), _JOBSET_ACTIONS)
+
+
+def _walk(obj: Object) -> Iterator[tuple[Path, str, dict[str, Any]]]:
+    """Yields the mappings of an object whose types are known, each with its path and type."""
+    type_name = api_fields.find_type(as_text(obj.body.get("apiVersion")), obj.kind)
+    if type_name:
+        yield from api_fields.find_typed(obj.body, type_name)
+        return
+    for job in obj.jobs:
+        yield from api_fields.find_typed(job.spec, api_fields.JOB_SPEC, job.path)
+    for pod in obj.pods:
+        if pod.job is None:
+            yield from api_fields.find_typed(pod.template, api_fields.POD_TEMPLATE, pod.path)
+
+
+def _check_value(path: Path, value: Any, values: tuple[str, ...]) -> Iterator[Hit]:
+    if value is None or value in values or _PLACEHOLDER.search(str(value)[:200]):
+        return
+    near_name = find_near(str(value), values, 0.6)
+    hint = f"did you mean {near_name}?" if near_name else f"there are {', '.join(values)}"
+    yield Hit(path, f"there is no value {value}{hint}")
+
+
+def _check_field_path(path: Path, value: dict[str, Any]) -> Iterator[Hit]:
+    field_path = as_text(value.get("fieldPath"))
+    if field_path and not _FIELD_PATHS.fullmatch(field_path[:500]):
+        yield Hit((*path, "fieldPath"), f"{field_path} is no field of a pod for variables or files")
+
+
+@rule(
+    "HF511",
+    "value-not-a-text",
+    Severity.ERROR,
+    on=Object,
+    what="A label, an annotation, a variable or a word of a command is a number or true.",
+    why="The API server refuses the object: these values are texts, in YAML with quotes.",
+    source=DOC_LABELS,
+    fix='put it in quotes: "true"',
+    base="job-pod",
+    bad="nodeSelector: {cloud.google.com/gke-spot: true}",
+    good='nodeSelector: {cloud.google.com/gke-spot: "true"}',
+)
+def value_not_a_text(obj: Object, context: Context) -> Iterator[Hit]:
+    for path, type_name, value in _walk(obj):
+        for field in ("labels", "annotations", "matchLabels", "nodeSelector"):
+            yield from _check_map((*path, field), value.get(field))
+        if type_name == "V1ServiceSpec":
+            yield from _check_map((*path, "selector"), value.get("selector"))
+        if type_name == "V1Container":
+            for field in ("command", "args"):
+                yield from _check_items((*path, field), value.get(field))
+        if type_name == "V1EnvVar":
+            yield from _check_text((*path, "value"), value.get("value"))
+        if type_name in ("V1NodeSelectorRequirement", "V1LabelSelectorRequirement"):
+            yield from _check_items((*path, "values"), value.get("values"))
+        if type_name == "V1Toleration":
+            yield from _check_text((*path, "value"), value.get("value"))
+    if obj.kind == "ConfigMap":
+        yield from _check_map(("data",), obj.body.get("data"))
+
+
+def _check_map(path: Path, value: Any) -> Iterator[Hit]:
+    for key, item in as_map(value).items():
+        yield from _check_text((*path, key), item)
+
+
+def _check_items(path: Path, value: Any) -> Iterator[Hit]:
+    for index, item in enumerate(as_list(value)):
+        yield from _check_text((*path, index), item)
+
+
+def _check_text(path: Path, value: Any) -> Iterator[Hit]:
+    if isinstance(value, bool | int | float):
+        shown = str(value).lower() if isinstance(value, bool) else str(value)
+        yield Hit(path, f"{shown} is no text", fix=f'write "{shown}"')
+
+
+@rule(
+    "HF512",
+    "name-invalid",
+    Severity.ERROR,
+    on=Object,
+    what="A name, a label's value or the name of a port has a form that Kubernetes refuses.",
+    why="Names are lower case without underscores; a label's value has no slash or space.",
+    source=DOC_NAMES,
+    fix="use letters, digits and hyphens; put other text into an annotation",
+    base="job",
+    bad="metadata: {name: train_model}",
+    good="metadata: {name: train}",
+)
+def name_invalid(obj: Object, context: Context) -> Iterator[Hit]:
+    name = as_text(obj.metadata.get("name"))
+    if name and obj.kind not in _RBAC_KINDS and not _PLACEHOLDER.search(name[:300]):
+        pattern = _LABEL if obj.kind in ("Namespace", "Service", "JobSet") else _SUBDOMAIN
+        longest = _SHORT_NAMED.get(obj.kind, 253)
+        is_known = api_fields.find_type(as_text(obj.body.get("apiVersion")), obj.kind)
+        if is_known and (not pattern.fullmatch(name) or len(name) > longest):
+            yield Hit(("metadata", "name"), f"{name} is no name of a {obj.kind}")
+    bodies: list[tuple[Path, Any]] = [(("metadata", "labels"), obj.labels)]
+    for pod in obj.pods:
+        bodies.append(((*pod.path, "metadata", "labels"), pod.labels))
+        for container in pod.containers:
+            yield from _check_port_names((*container.path, "ports"), container.body.get("ports"))
+    for path, labels in dict(bodies).items():
+        for key, value in as_map(labels).items():
+            text = as_text(value)
+            if not _PLACEHOLDER.search(text[:300]) and not _VALUE.fullmatch(text):
+                yield Hit((*path, key), f"{text} is no value of a label")
+
+
+def _check_port_names(path: Path, ports: Any) -> Iterator[Hit]:
+    for index, port in enumerate(as_list(ports)):
+        name = as_text(dig(port, "name"))
+        if name and not _PLACEHOLDER.search(name) and not _PORT_NAME.fullmatch(name):
+            yield Hit(
+                (*path, index, "name"), f"{name} is no port name: at most 15 of a-z, 0-9 and -"
+            )
+        number = as_int(dig(port, "containerPort"))
+        if number is not None and not 0 < number < 65_536:
+            yield Hit((*path, index, "containerPort"), f"{number} is no port")
+
+
+@rule(
+    "HF513",
+    "version-unknown",
+    Severity.ERROR,
+    on=Object,
+    what="The API group or version of an object does not have its kind, or has it no more.",
+    why="The API server has no such resource and takes nothing of the file.",
+    source="https://kubernetes.io/docs/reference/using-api/deprecation-guide/",
+    fix="write the apiVersion that has the kind",
+    bad="apiVersion: batch/v1beta1\nkind: CronJob\nmetadata: {name: a}\n",
+    good="apiVersion: v1\nkind: Namespace\nmetadata: {name: a}\n",
+)
+def version_unknown(obj: Object, context: Context) -> Iterator[Hit]:
+    version = as_text(obj.body.get("apiVersion"))
+    versions = api_fields.find_versions(obj.kind)
+    if not versions or version in versions:
+        return
+    is_removed = version in _REMOVED and obj.kind not in _STILL_SERVED
+    # A version of the table without the kind; betas that it lacks may be served all the same.
+    is_other = _STABLE.search(version[:100]) and version in api_fields.list_versions()
+    if is_removed or is_other:
+        yield Hit(("apiVersion",), f"{version} has no {obj.kind}; it is in {', '.join(versions)}")

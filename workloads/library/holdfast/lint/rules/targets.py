@@ -1,0 +1,282 @@
+"""HF434 to HF437: what autoscalers, JobSets, routes and addresses name."""
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from holdfast.lint.document import Path
+from holdfast.lint.finding import Hit, Severity
+from holdfast.lint.objects import (
+    Container,
+    Object,
+    Pod,
+    as_int,
+    as_list,
+    as_maps,
+    as_text,
+    dig,
+    find_near,
+    misspells,
+)
+from holdfast.lint.registry import Context, rule
+from holdfast.lint.rules.references import explain_absence, is_near_file
+from holdfast.lint.rules.scaling import SCALER
+
+DOC_HPA = "https://kubernetes.io/docs/concepts/workloads/autoscaling/horizontal-pod-autoscale/"
+DOC_JOBSET = "https://jobset.sigs.k8s.io/docs/concepts/"
+DOC_DNS = "https://kubernetes.io/docs/concepts/services-networking/dns-pod-service/"
+_SCALED = ("Deployment", "StatefulSet", "ReplicaSet", "ReplicationController")
+_URL = re.compile(
+    r"\b[a-z][a-z0-9+]{1,15}://(?:[^@/\s'\"]{1,100}@)?([a-z0-9][a-z0-9.-]{0,250})(?::(\d{1,5}))?"
+)
+_CLUSTER_HOST = re.compile(
+    r"(?<![\w./-])([a-z0-9][a-z0-9-]{0,62}\.[a-z0-9-]{1,63}\.svc(?:\.[a-z0-9.-]{1,100})?)(?::(\d{1,5}))?"
+)
+_LONGEST = 4_000
+_TOP_DOMAINS = ("com", "org", "io", "net", "ai", "dev", "internal", "local", "google", "app", "co")
+
+
+def _scaler(target: str) -> str:
+    return f"""\
+metadata: {{name: server}}
+---
+apiVersion: autoscaling/v2
+kind: HorizontalPodAutoscaler
+metadata: {{name: server, namespace: serving}}
+spec:
+  scaleTargetRef: {{apiVersion: apps/v1, kind: Deployment, name: {target}}}
+  minReplicas: 2
+  maxReplicas: 8
+"""
+
+
+@rule(
+    "HF434",
+    "scaler-of-nothing",
+    Severity.ERROR,
+    on=Object,
+    kinds=(SCALER, "VerticalPodAutoscaler", "ScaledObject"),
+    what="An autoscaler names a workload that its file has under another name or kind.",
+    why="It reports FailedGetScale in its own conditions only, and scales nothing.",
+    source=DOC_HPA,
+    fix="name the Deployment or StatefulSet",
+    base="serving",
+    bad=_scaler("servers"),
+    good=_scaler("server"),
+)
+def scaler_of_nothing(obj: Object, context: Context) -> Iterator[Hit]:
+    field = "targetRef" if obj.kind == "VerticalPodAutoscaler" else "scaleTargetRef"
+    kind = as_text(dig(obj.spec, field, "kind")) or "Deployment"
+    name = as_text(dig(obj.spec, field, "name"))
+    if not name or context.index.find(kind, name, obj.namespace):
+        return
+    for other_kind in _SCALED:
+        if context.index.find(other_kind, name, obj.namespace):
+            yield Hit(("spec", field, "kind"), f"{name} is a {other_kind}, not a {kind}")
+            return
+    neighbours: list[str] = []
+    for workload in context.index.list_namespace(kind, obj.namespace):
+        if workload.file == obj.file:
+            neighbours.append(workload.name)
+    reason = explain_absence(kind, name, obj, context)
+    if not reason and neighbours:
+        reason = f"no {kind} {name}; its file has {', '.join(sorted(neighbours)[:5])}"
+    if reason:
+        yield Hit(("spec", field, "name"), reason)
+
+
+@rule(
+    "HF435",
+    "replicated-job-unknown",
+    Severity.ERROR,
+    on=Object,
+    kinds=("JobSet",),
+    what="A policy, an order or the coordinator of a JobSet names a replicated job that it lacks.",
+    why="JobSet's webhook refuses it, or waits for a job that never comes.",
+    source=DOC_JOBSET,
+    fix="name one of its replicatedJobs",
+    base="jobset",
+    bad="spec: {successPolicy: {operator: All, targetReplicatedJobs: [worker]}}",
+    good="spec: {successPolicy: {operator: All, targetReplicatedJobs: [workers]}}",
+)
+def replicated_job_unknown(obj: Object, context: Context) -> Iterator[Hit]:
+    jobs = as_list(obj.spec.get("replicatedJobs"))
+    names = [as_text(dig(job, "name")) for job in jobs]
+    for path, name in _list_job_names(obj, jobs):
+        if name and name not in names:
+            yield Hit(path, f"no replicated job {name}; there are {', '.join(names)}")
+
+
+def _list_job_names(obj: Object, jobs: list[Any]) -> Iterator[tuple[Path, str]]:
+    """Yields the names of replicated jobs in a JobSet, each with its path."""
+    lists: list[Path] = [("spec", "successPolicy", "targetReplicatedJobs")]
+    for index in range(len(as_list(dig(obj.spec, "failurePolicy", "rules")))):
+        lists.append(("spec", "failurePolicy", "rules", index, "targetReplicatedJobs"))
+    for path in lists:
+        for index, name in enumerate(as_list(dig(obj.body, *path))):
+            yield (*path, index), as_text(name)
+    path = ("spec", "coordinator", "replicatedJob")
+    yield path, as_text(dig(obj.body, *path))
+    for number, job in enumerate(jobs):
+        for index, dependency in enumerate(as_list(dig(job, "dependsOn"))):
+            path = ("spec", "replicatedJobs", number, "dependsOn", index, "name")
+            yield path, as_text(dig(dependency, "name"))
+
+
+_ROUTED = """\
+ports: [{{containerPort: 8080}}]
+---
+apiVersion: v1
+kind: Service
+metadata: {{name: server, namespace: serving}}
+spec: {{selector: {{app: server}}, ports: [{{name: http, port: 80, targetPort: 8080}}]}}
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: HTTPRoute
+metadata: {{name: server, namespace: serving}}
+spec: {{rules: [{{backendRefs: [{{name: {}, port: {}}}]}}]}}
+"""
+
+
+@rule(
+    "HF436",
+    "backend-unknown",
+    Severity.ERROR,
+    on=Object,
+    what="A route, an ingress or a StatefulSet names a Service or a port that is not there.",
+    why="Clients get an error from the load balancer; pods of a StatefulSet get no names.",
+    source="https://kubernetes.io/docs/concepts/services-networking/service/",
+    fix="name the Service, and its port instead of that of the container",
+    base="serving-container",
+    bad=_ROUTED.format("server", 8080),
+    good=_ROUTED.format("server", 80),
+)
+def backend_unknown(obj: Object, context: Context) -> Iterator[Hit]:
+    for path, name, port, namespace in _list_backends(obj):
+        service = context.index.find("Service", name, namespace or obj.namespace)
+        if service is None:
+            reason = "" if namespace else explain_absence("Service", name, obj, context)
+            # A StatefulSet works without its Service, but for the names of its pods.
+            if reason and (obj.kind != "StatefulSet" or "did you mean" in reason):
+                yield Hit(path, reason)
+        elif port not in (None, "") and not _has_port(service, port):
+            yield Hit(path, f"Service {name} has no port {port}; it has {_list_ports(service)}")
+
+
+def _list_backends(obj: Object) -> Iterator[tuple[Path, str, Any, str]]:
+    """Yields path, name, port and namespace of each Service that an object sends requests to."""
+    if obj.kind == "StatefulSet":
+        name = as_text(obj.spec.get("serviceName"))
+        if name:
+            yield ("spec", "serviceName"), name, None, ""
+    if obj.kind in ("HTTPRoute", "GRPCRoute", "TCPRoute"):
+        for number, entry in enumerate(as_list(obj.spec.get("rules"))):
+            for index, backend in enumerate(as_list(dig(entry, "backendRefs"))):
+                if dig(backend, "kind") in (None, "Service"):
+                    path = ("spec", "rules", number, "backendRefs", index, "name")
+                    name = as_text(dig(backend, "name"))
+                    namespace = as_text(dig(backend, "namespace"))
+                    yield path, name, dig(backend, "port"), namespace
+    if obj.kind == "Ingress":
+        yield from _list_ingress_backends(obj)
+
+
+def _list_ingress_backends(obj: Object) -> Iterator[tuple[Path, str, Any, str]]:
+    places: list[Path] = [("spec", "defaultBackend")]
+    for number, entry in enumerate(as_list(obj.spec.get("rules"))):
+        for index in range(len(as_list(dig(entry, "http", "paths")))):
+            places.append(("spec", "rules", number, "http", "paths", index, "backend"))
+    for place in places:
+        service = dig(obj.body, *place, "service")
+        port = dig(service, "port", "number") or dig(service, "port", "name")
+        if as_text(dig(service, "name")):
+            yield (*place, "service", "name"), as_text(dig(service, "name")), port, ""
+
+
+def _has_port(service: Object, port: Any) -> bool:
+    for entry in as_maps(service.spec.get("ports")):
+        if port in (entry.get("port"), entry.get("name")):
+            return True
+    return not as_list(service.spec.get("ports"))
+
+
+def _list_ports(service: Object) -> str:
+    ports = as_maps(service.spec.get("ports"))
+    return ", ".join(str(entry.get("port")) for entry in ports[:5])
+
+
+def _client(url: str) -> str:
+    return f"""\
+env: [{{name: SCORES, value: '{url}'}}]
+---
+apiVersion: v1
+kind: Service
+metadata: {{name: scores, namespace: serving}}
+spec: {{selector: {{app: scores}}, ports: [{{port: 80, targetPort: 8080}}]}}
+"""
+
+
+@rule(
+    "HF437",
+    "address-of-no-service",
+    Severity.ERROR,
+    on=Pod,
+    what="An address in a command or a variable names a Service of the files wrongly.",
+    why=(
+        "The name does not resolve, or nothing listens on the port: a Service answers on its own"
+        " ports, in its own namespace."
+    ),
+    source=DOC_DNS,
+    fix="write NAME.NAMESPACE and a port of the Service",
+    base="container",
+    bad=_client("http://scores.serving:8080/v2"),
+    good=_client("http://scores.serving:80/v2"),
+)
+def address_of_no_service(pod: Pod, context: Context) -> Iterator[Hit]:
+    if not context.index.by_kind.get("Service"):
+        return
+    for container in pod.containers:
+        for path, text in _list_texts(container):
+            matches = [*_URL.finditer(text[:_LONGEST]), *_CLUSTER_HOST.finditer(text[:_LONGEST])]
+            for match in {found.groups() for found in matches}:
+                host, port = match
+                reason = _judge_address(host.rstrip("."), port or "", pod, context)
+                if reason:
+                    yield Hit(path, reason)
+                    break
+
+
+def _list_texts(container: Container) -> Iterator[tuple[Path, str]]:
+    for index, item in enumerate(as_list(container.body.get("env"))):
+        text = container.expand(as_text(dig(item, "value")))
+        yield (*container.path, "env", index, "value"), text
+    for key in ("command", "args"):
+        for index, word in enumerate(as_list(container.body.get(key))):
+            yield (*container.path, key, index), container.expand(as_text(word))
+
+
+def _judge_address(host: str, port: str, pod: Pod, context: Context) -> str:
+    """Returns why an address is wrong; empty if it is right or not of the files."""
+    labels = host.split(".")
+    is_in_cluster = len(labels) > 2 and labels[2] == "svc"
+    if len(labels) > 2 and not is_in_cluster:
+        return ""
+    if len(labels) == 2 and labels[1] in _TOP_DOMAINS:
+        return ""
+    name = labels[0]
+    namespace = labels[1] if len(labels) > 1 else pod.owner.namespace
+    service = context.index.find("Service", name, namespace)
+    if service:
+        is_headless = service.spec.get("clusterIP") == "None"
+        if port and not is_headless and not _has_port(service, as_int(int(port))):
+            return f"Service {name} has no port {port}; it has {_list_ports(service)}"
+        return ""
+    namesakes = context.index.find_all("Service", name)
+    homes = [item.namespace for item in namesakes if is_near_file(item, pod.owner)]
+    if namespace and homes and all(homes):
+        return f"Service {name} is in {', '.join(sorted(set(homes)))}, not in {namespace}"
+    near_name = ""
+    for neighbour in context.index.list_namespace("Service", namespace):
+        if neighbour.file == pod.owner.file and misspells(name, neighbour.name):
+            near_name = find_near(name, [neighbour.name], 0.75) or near_name
+    return f"no Service {name}; did you mean {near_name}?" if near_name else ""

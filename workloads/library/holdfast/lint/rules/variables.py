@@ -1,0 +1,370 @@
+"""HF46x: environment variables that no program reads, and references to nothing."""
+
+import re
+from collections.abc import Iterator
+
+from holdfast.lint.document import Path
+from holdfast.lint.finding import Hit, Severity
+from holdfast.lint.objects import Container, Job, Pod, as_int, as_list, as_text, dig, find_near
+from holdfast.lint.registry import Context, rule
+from holdfast.support.values import quantity
+from holdfast.vocabulary import environment
+
+DOC_NCCL = "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html"
+DOC_VARIABLES = "https://kubernetes.io/docs/tasks/inject-data-application/define-interdependent-environment-variables/"
+DOC_CUDA = "https://docs.nvidia.com/cuda/cuda-c-programming-guide/#env-vars"
+# What programs of this field read, by their own documentation.
+_NAMES = """
+    ACCELERATE_MIXED_PRECISION ACCELERATE_USE_DEEPSPEED ACCELERATE_USE_FSDP AWS_ACCESS_KEY_ID
+    AWS_DEFAULT_REGION AWS_REGION AWS_SECRET_ACCESS_KEY AWS_SESSION_TOKEN CLOUDSDK_CORE_PROJECT
+    CUBLAS_WORKSPACE_CONFIG CUDA_CACHE_PATH CUDA_DEVICE_MAX_CONNECTIONS CUDA_DEVICE_ORDER
+    CUDA_HOME CUDA_LAUNCH_BLOCKING CUDA_MODULE_LOADING CUDA_VISIBLE_DEVICES DEEPSPEED_LOG_LEVEL
+    DIFFUSERS_CACHE FI_PROVIDER FSDP_SHARDING_STRATEGY GCE_METADATA_HOST GCLOUD_PROJECT
+    GLOO_SOCKET_IFNAME GOOGLE_APPLICATION_CREDENTIALS GOOGLE_CLOUD_PROJECT GOOGLE_CLOUD_REGION
+    GROUP_RANK HF_ASSETS_CACHE HF_DATASETS_CACHE HF_DATASETS_OFFLINE HF_ENDPOINT HF_HOME
+    HF_HUB_CACHE HF_HUB_DISABLE_TELEMETRY HF_HUB_DOWNLOAD_TIMEOUT HF_HUB_ENABLE_HF_TRANSFER
+    HF_HUB_ETAG_TIMEOUT HF_HUB_OFFLINE HF_MODULES_CACHE HF_TOKEN HF_TOKEN_PATH
+    HF_XET_HIGH_PERFORMANCE HTTPS_PROXY HTTP_PROXY HUGGINGFACE_HUB_CACHE HUGGING_FACE_HUB_TOKEN
+    JAX_COMPILATION_CACHE_DIR JAX_COORDINATOR_ADDRESS JAX_ENABLE_X64 JAX_PLATFORMS
+    JAX_TRACEBACK_FILTERING JOB_COMPLETION_INDEX LD_LIBRARY_PATH LD_PRELOAD LIBTPU_INIT_ARGS
+    LOCAL_RANK LOCAL_WORLD_SIZE LOG_LEVEL MASTER_ADDR MASTER_PORT MKL_NUM_THREADS
+    MLFLOW_EXPERIMENT_NAME MLFLOW_RUN_ID MLFLOW_TRACKING_TOKEN MLFLOW_TRACKING_URI MPLCONFIGDIR
+    NCCL_ALGO NCCL_ASYNC_ERROR_HANDLING NCCL_BLOCKING_WAIT NCCL_BUFFSIZE NCCL_CROSS_NIC
+    NCCL_CUMEM_ENABLE NCCL_DEBUG NCCL_DEBUG_FILE NCCL_DEBUG_SUBSYS NCCL_FASTRAK_CTRL_DEV
+    NCCL_FASTRAK_IFNAME NCCL_IB_DISABLE NCCL_IB_HCA NCCL_IB_TIMEOUT NCCL_LAUNCH_MODE
+    NCCL_MAX_NCHANNELS NCCL_MIN_NCHANNELS NCCL_NET NCCL_NET_GDR_LEVEL NCCL_NSOCKS_PERTHREAD
+    NCCL_NTHREADS NCCL_NVLS_ENABLE NCCL_P2P_DISABLE NCCL_P2P_LEVEL NCCL_PROTO NCCL_SHM_DISABLE
+    NCCL_SOCKET_FAMILY NCCL_SOCKET_IFNAME NCCL_SOCKET_NTHREADS NCCL_TIMEOUT NCCL_TOPO_FILE
+    NCCL_TUNER_CONFIG_PATH NCCL_TUNER_PLUGIN NODE_RANK NO_PROXY NUMBA_CACHE_DIR
+    NUMEXPR_NUM_THREADS NVIDIA_DRIVER_CAPABILITIES NVIDIA_REQUIRE_CUDA NVIDIA_TF32_OVERRIDE
+    NVIDIA_VISIBLE_DEVICES OLLAMA_HOST OLLAMA_KEEP_ALIVE OLLAMA_MODELS OLLAMA_NUM_PARALLEL
+    OMP_NUM_THREADS OPENBLAS_NUM_THREADS OTEL_EXPORTER_OTLP_ENDPOINT OTEL_SERVICE_NAME
+    PET_MASTER_ADDR PET_MASTER_PORT PET_MAX_RESTARTS PET_NNODES PET_NODE_RANK PET_NPROC_PER_NODE
+    PET_RDZV_BACKEND PET_RDZV_ENDPOINT PET_RDZV_ID PUBSUB_EMULATOR_HOST PUBSUB_PROJECT_ID
+    PYTHONDONTWRITEBYTECODE PYTHONFAULTHANDLER PYTHONHASHSEED PYTHONIOENCODING PYTHONPATH
+    PYTHONUNBUFFERED PYTHONWARNINGS PYTORCH_ALLOC_CONF PYTORCH_CUDA_ALLOC_CONF
+    PYTORCH_ENABLE_MPS_FALLBACK RANK RAY_ADDRESS RAY_TMPDIR RAY_memory_monitor_refresh_ms
+    SENTENCE_TRANSFORMERS_HOME SGLANG_TORCH_PROFILER_DIR STORAGE_EMULATOR_HOST TF_CONFIG
+    TF_CPP_MIN_LOG_LEVEL TF_ENABLE_ONEDNN_OPTS TF_FORCE_GPU_ALLOW_GROWTH TF_GPU_ALLOCATOR TMPDIR
+    TOKENIZERS_PARALLELISM TORCHELASTIC_MAX_RESTARTS TORCHINDUCTOR_CACHE_DIR TORCH_CPP_LOG_LEVEL
+    TORCH_CUDA_ARCH_LIST TORCH_DISTRIBUTED_DEBUG TORCH_EXTENSIONS_DIR TORCH_HOME
+    TORCH_NCCL_ASYNC_ERROR_HANDLING TORCH_NCCL_AVOID_RECORD_STREAMS TORCH_NCCL_BLOCKING_WAIT
+    TORCH_NCCL_DUMP_ON_TIMEOUT TORCH_NCCL_ENABLE_MONITORING TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC
+    TORCH_NCCL_TRACE_BUFFER_SIZE TPU_CHIPS_PER_HOST_BOUNDS TPU_LIBRARY_PATH TPU_WORKER_HOSTNAMES
+    TPU_WORKER_ID TP_SOCKET_IFNAME TRANSFORMERS_CACHE TRANSFORMERS_OFFLINE
+    TRANSFORMERS_VERBOSITY TRITON_CACHE_DIR UCX_NET_DEVICES UCX_TLS
+    VLLM_ALLOW_LONG_MAX_MODEL_LEN VLLM_API_KEY VLLM_ATTENTION_BACKEND VLLM_CACHE_ROOT
+    VLLM_CONFIG_ROOT VLLM_CPU_KVCACHE_SPACE VLLM_ENGINE_ITERATION_TIMEOUT_S
+    VLLM_FLASH_ATTN_VERSION VLLM_HOST_IP VLLM_HTTP_TIMEOUT_KEEP_ALIVE VLLM_LOGGING_LEVEL
+    VLLM_NO_USAGE_STATS VLLM_PORT VLLM_PP_LAYER_PARTITION VLLM_RPC_TIMEOUT VLLM_SKIP_P2P_CHECK
+    VLLM_TARGET_DEVICE VLLM_TORCH_PROFILER_DIR VLLM_USE_MODELSCOPE VLLM_USE_RAY_SPMD_WORKER
+    VLLM_USE_V1 VLLM_WORKER_MULTIPROC_METHOD WANDB_API_KEY WANDB_BASE_URL WANDB_CACHE_DIR
+    WANDB_DIR WANDB_DISABLED WANDB_ENTITY WANDB_MODE WANDB_NAME WANDB_NOTES WANDB_PROJECT
+    WANDB_RESUME WANDB_RUN_GROUP WANDB_RUN_ID WANDB_TAGS WORLD_SIZE XDG_CACHE_HOME XLA_FLAGS
+    XLA_PYTHON_CLIENT_ALLOCATOR XLA_PYTHON_CLIENT_MEM_FRACTION XLA_PYTHON_CLIENT_PREALLOCATE
+"""
+_KNOWN = frozenset(_NAMES.split())
+_OURS = frozenset(
+    value
+    for name, value in vars(environment).items()
+    if name.startswith("ENV_") and isinstance(value, str)
+)
+# Families in which a name that is nearly a known one is not another program's.
+_FAMILIES = (
+    "NCCL_",
+    "TORCH_",
+    "PYTORCH_",
+    "CUDA_",
+    "NVIDIA_",
+    "HF_",
+    "HUGGING",
+    "TRANSFORMERS_",
+    "VLLM_",
+    "HOLDFAST_",
+    "GLOO_",
+    "PET_",
+    "WANDB_",
+    "MASTER_",
+    "GOOGLE_",
+    "OMP_",
+    "JAX_",
+    "XLA_",
+    "PYTHON",
+    "LD_",
+    "TOKENIZERS_",
+)
+_NEAR = 0.85
+_REFERENCE = re.compile(r"(?<!\$)\$\(([A-Za-z_][A-Za-z0-9_.-]{0,200})\)")
+_SHELL_VARIABLE = re.compile(r"\$\{?([A-Za-z_][A-Za-z0-9_]{0,200})\}?")
+_SHELLS = ("sh", "bash", "ash", "dash", "zsh")
+_INDEX = "JOB_COMPLETION_INDEX"
+_FROM_SERVICES = ("_SERVICE_HOST", "_SERVICE_PORT")
+_DEVICES = ("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES")
+_PARALLEL = ("--tensor-parallel-size", "-tp", "--tp", "--tp-size", "--num-gpus", "--num_gpus")
+_VALUES = {
+    "NCCL_DEBUG": ("VERSION", "WARN", "INFO", "TRACE", "ABORT"),
+    "TORCH_DISTRIBUTED_DEBUG": ("OFF", "INFO", "DETAIL"),
+    "WANDB_MODE": ("online", "offline", "disabled", "shared", "dryrun"),
+    "CUDA_DEVICE_ORDER": ("PCI_BUS_ID", "FASTEST_FIRST"),
+    "VLLM_WORKER_MULTIPROC_METHOD": ("fork", "spawn"),
+    "VLLM_LOGGING_LEVEL": ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"),
+}
+_ALLOCATOR = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
+
+
+def _list_variables(container: Container) -> Iterator[tuple[Path, str, str]]:
+    """Yields path, name and literal value of each variable."""
+    for index, item in enumerate(as_list(container.body.get("env"))):
+        path = (*container.path, "env", index)
+        yield path, as_text(dig(item, "name")), as_text(dig(item, "value"))
+
+
+@rule(
+    "HF460",
+    "variable-misspelt",
+    Severity.WARNING,
+    on=Pod,
+    what="A variable is nearly one that a library reads, or has a value that it does not know.",
+    why="The library reads its own name only, and goes on with its default without a word.",
+    source=DOC_NCCL,
+    fix="correct the name or the value",
+    base="container",
+    bad="env: [{name: NCCL_SOCKET_IFNAMES, value: eth0}]",
+    good="env: [{name: NCCL_SOCKET_IFNAME, value: eth0}]",
+)
+def variable_misspelt(pod: Pod, context: Context) -> Iterator[Hit]:
+    known_names = _KNOWN | _OURS
+    for container in pod.containers:
+        text = container.script
+        for path, name, value in _list_variables(container):
+            values = _VALUES.get(name)
+            spellings = {value, value.upper(), value.lower()}
+            if values and value and "$" not in value and spellings.isdisjoint(values):
+                yield Hit((*path, "value"), f"{name} knows {', '.join(values)}")
+            if name in _ALLOCATOR and "=" in value and ":" not in value:
+                yield Hit((*path, "value"), f"{name} takes key:value, not key=value")
+            if name in known_names or not name or name in text:
+                continue
+            near_name = _find_misspelt(name, known_names)
+            if near_name:
+                yield Hit((*path, "name"), f"nothing reads {name}; did you mean {near_name}?")
+
+
+def _find_misspelt(name: str, known_names: frozenset[str]) -> str:
+    """Returns the known variable that a name is a typing error of; empty if there is none."""
+    if name.upper() != name and name.upper() in known_names and name.lower() != name:
+        return name.upper()
+    near_name = find_near(name, known_names, _NEAR)
+    is_of_family = name.startswith(_FAMILIES) or near_name.startswith(_FAMILIES)
+    # NCCL_P2P_DISABLE and NCCL_SHM_DISABLE are both right: digits and words that differ whole are.
+    parts, near_parts = set(name.split("_")), set(near_name.split("_"))
+    differing = parts ^ near_parts
+    if not near_name or not is_of_family or any(part.isdecimal() for part in differing):
+        return ""
+    return near_name if _are_alike(parts - near_parts, near_parts - parts) else ""
+
+
+def _are_alike(parts: set[str], near_parts: set[str]) -> bool:
+    """Returns whether the parts in which two names differ are typing errors of each other."""
+    if not parts or not near_parts:
+        return len(parts | near_parts) == 0 or all(len(part) < 3 for part in parts | near_parts)
+    return all(find_near(part, near_parts, 0.6) for part in parts)
+
+
+@rule(
+    "HF461",
+    "reference-undefined",
+    Severity.ERROR,
+    on=Pod,
+    what="A command or a variable refers to a variable that the container does not have.",
+    why=(
+        "Kubernetes leaves $(NAME) as it is, if NAME is not defined before it. Without a shell"
+        " $NAME is a plain text."
+    ),
+    source=DOC_VARIABLES,
+    fix="define the variable, earlier in the list; write $(NAME) where no shell runs",
+    base="container",
+    bad="command: [python, train.py, --data, $(DATA)]",
+    good="command: [python, train.py, --data, $(DATA)]\nenv: [{name: DATA, value: gs://b/d}]",
+)
+def reference_undefined(pod: Pod, context: Context) -> Iterator[Hit]:
+    for container in pod.containers:
+        if container.body.get("envFrom"):
+            continue
+        names = {name for _, name, _ in _list_variables(container)}
+        names |= _list_given(pod)
+        yield from _check_variables(container, pod)
+        if _has_shell(container):
+            continue
+        for key in ("command", "args"):
+            for index, word in enumerate(as_list(container.body.get(key))):
+                path = (*container.path, key, index)
+                yield from _check_word(path, as_text(word), names)
+
+
+def _list_given(pod: Pod) -> set[str]:
+    """Returns the variables that Kubernetes adds by itself."""
+    is_indexed = pod.job and (pod.job.in_jobset or pod.job.spec.get("completionMode") == "Indexed")
+    return {_INDEX} if is_indexed else set()
+
+
+def _has_shell(container: Container) -> bool:
+    return any(program in _SHELLS for program in container.programs[:3])
+
+
+def _check_word(path: Path, word: str, names: set[str]) -> Iterator[Hit]:
+    for name in _REFERENCE.findall(word[:4_000]):
+        if name not in names and not name.endswith(_FROM_SERVICES):
+            reason = "is no variable of the container"
+            if name == _INDEX:
+                reason = "is there only with completionMode Indexed"
+            yield Hit(path, f"{name} {reason}")
+    match = _SHELL_VARIABLE.fullmatch(word) or re.search(r"=\$\{?([A-Z_][A-Z0-9_]*)\}?$", word)
+    if match and match[1] in names:
+        yield Hit(path, f"no shell replaces ${match[1]}; write $({match[1]})")
+
+
+def _check_variables(container: Container, pod: Pod) -> Iterator[Hit]:
+    """Yields variables whose values refer to one that is defined later, or not at all."""
+    all_names = [name for _, name, _ in _list_variables(container)]
+    defined = _list_given(pod)
+    for path, name, value in _list_variables(container):
+        for reference in _REFERENCE.findall(value[:4_000]):
+            if reference in defined or reference.endswith(_FROM_SERVICES):
+                continue
+            is_later = reference in all_names
+            reason = "is defined after it" if is_later else "is no variable of the container"
+            yield Hit((*path, "value"), f"{reference} {reason}")
+        defined.add(name)
+
+
+@rule(
+    "HF462",
+    "more-devices-than-gpus",
+    Severity.ERROR,
+    on=Pod,
+    what="A variable or an option names more devices than the container has GPUs.",
+    why="A process without a device fails at its first call: invalid device ordinal.",
+    source=DOC_CUDA,
+    fix="leave CUDA_VISIBLE_DEVICES out; make the options equal to nvidia.com/gpu",
+    base="container",
+    bad="env: [{name: CUDA_VISIBLE_DEVICES, value: '0,1'}]",
+    good="env: [{name: CUDA_VISIBLE_DEVICES, value: '0'}]",
+)
+def more_devices_than_gpus(pod: Pod, context: Context) -> Iterator[Hit]:
+    for container in pod.containers:
+        if not container.gpus:
+            continue
+        for path, name, value in _list_variables(container):
+            devices = [part.strip() for part in value.split(",")] if value else []
+            numbers = [int(part) for part in devices if part.isdecimal() and len(part) < 4]
+            is_beyond = len(devices) > container.gpus or max(numbers, default=0) >= container.gpus
+            if name in _DEVICES and numbers and is_beyond:
+                message = f"{name} is {value}, and the container has {container.gpus} GPUs"
+                yield Hit((*path, "value"), message)
+        for option in _PARALLEL:
+            count = container.number(option)
+            if count is not None and count > container.gpus and _is_alone(container):
+                message = f"{option} {count}, and the container has {container.gpus} GPUs"
+                yield Hit(container.command_path, message)
+
+
+def _is_alone(container: Container) -> bool:
+    """Returns whether a server has no other pods to spread its model over."""
+    options = ("--distributed-executor-backend", "--nnodes", "--dist-init-addr", "--node-rank")
+    return not any(container.option(option) for option in options) and "ray" not in container.words
+
+
+_TIME_OPTION = re.compile(
+    r"--(?:max|train|total|run|wall|job)?[-_]?(?:train|run|job|wall)?[-_]?"
+    r"(hours?|minutes|mins|seconds|secs|duration|time|runtime|walltime|time[-_]limit)(?:[-_](h|hours|s|seconds|minutes|limit))?"
+)
+_CLOCK = re.compile(r"(?:(\d{1,3})[-:])?(\d{1,3}):(\d\d):(\d\d)")
+_UNITS_S = {"h": 3_600.0, "m": 60.0, "s": 1.0}
+
+
+@rule(
+    "HF463",
+    "deadline-before-the-end",
+    Severity.ERROR,
+    on=Job,
+    what="A Job ends by its deadline before the time that its program is told to run.",
+    why="The Job fails with DeadlineExceeded, and nothing starts it again.",
+    source="https://kubernetes.io/docs/concepts/workloads/controllers/job/#job-termination-and-cleanup",
+    fix="set activeDeadlineSeconds above the program's time, with room for evictions",
+    base="job",
+    bad="""\
+spec:
+  activeDeadlineSeconds: 3600
+  template:
+    spec:
+      containers:
+      - name: main
+        image: train
+        command: [python, train.py, --max-hours, '48']
+        resources: {limits: {nvidia.com/gpu: 1}}
+""",
+    good="""\
+spec:
+  activeDeadlineSeconds: 259200
+  template:
+    spec:
+      containers:
+      - name: main
+        image: train
+        command: [python, train.py, --max-hours, '48']
+        resources: {limits: {nvidia.com/gpu: 1}}
+""",
+)
+def deadline_before_the_end(job: Job, context: Context) -> Iterator[Hit]:
+    limits: list[tuple[Path, int]] = []
+    path = (*job.path, "activeDeadlineSeconds")
+    limits.append((path, as_int(job.spec.get("activeDeadlineSeconds")) or 0))
+    if job.pod:
+        path = (*job.pod.spec_path, "activeDeadlineSeconds")
+        limits.append((path, as_int(job.pod.spec.get("activeDeadlineSeconds")) or 0))
+    for container in job.containers:
+        for option, seconds in _list_times(container):
+            for path, limit_s in limits:
+                if 0 < limit_s < seconds:
+                    message = f"ends after {limit_s} s, and {option} is {seconds:g} s"
+                    yield Hit(path, message)
+
+
+def _list_times(container: Container) -> Iterator[tuple[str, float]]:
+    """Yields the options of a program that state how long it runs, in seconds."""
+    words = [part for word in container.words for part in word[:4_000].split()]
+    for index, word in enumerate(words):
+        option, equals, value = word.partition("=")
+        match = _TIME_OPTION.fullmatch(option)
+        if match:
+            text = value if equals else (words[index + 1] if index + 1 < len(words) else "")
+            seconds = _parse_time(text, match[1] + (match[2] or ""))
+            if seconds:
+                yield option, seconds
+        if word == "timeout" and index + 1 < len(words):
+            seconds = _parse_time(words[index + 1], "seconds")
+            if seconds:
+                yield "timeout", seconds
+
+
+def _parse_time(text: str, unit: str) -> float:
+    """Returns seconds; 0 where the text is no time, or has no unit."""
+    text = text.strip("'\"")
+    clock = _CLOCK.fullmatch(text)
+    if clock:
+        days, hours, minutes, seconds = (int(part or 0) for part in clock.groups())
+        return ((days * 24 + hours) * 60 + minutes) * 60.0 + seconds
+    number = quantity(text[:-1]) if text[-1:] in _UNITS_S else None
+    if number is not None:
+        return number * _UNITS_S[text[-1]]
+    if text.endswith("d") and quantity(text[:-1]) is not None:
+        return (quantity(text[:-1]) or 0.0) * 86_400
+    number = quantity(text)
+    if number is None:
+        return 0.0
+    if "hour" in unit or unit.endswith("h"):
+        return number * 3_600
+    if "min" in unit:
+        return number * 60
+    return number if "sec" in unit or unit.endswith("s") else 0.0

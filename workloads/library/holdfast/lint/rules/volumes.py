@@ -1,0 +1,354 @@
+"""HF208 to HF214: volumes that are not where the program looks, or cannot be made."""
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from holdfast.lint.document import Path
+from holdfast.lint.finding import Hit, Severity
+from holdfast.lint.objects import (
+    Container,
+    Object,
+    Pod,
+    as_list,
+    as_map,
+    as_maps,
+    as_text,
+    dig,
+    find_near,
+    misspells,
+)
+from holdfast.lint.registry import Context, rule
+from holdfast.vocabulary.kubernetes import FUSE_DRIVER
+
+DOC_MODES = "https://cloud.google.com/kubernetes-engine/docs/concepts/persistent-volumes"
+DOC_FUSE = (
+    "https://cloud.google.com/kubernetes-engine/docs/how-to/cloud-storage-fuse-csi-driver-setup"
+)
+_SHM = re.compile(r"^(d?shm|dev-shm|shared?-memory|shmem)$")
+_SHM_PATH = "/dev/shm"
+# Classes of GKE, and those of disks, which one node at a time can write.
+_DISK_CLASSES = ("standard", "standard-rwo", "premium-rwo", "regional-rwo")
+_CLASSES = (
+    *("standard", "standard-rwo", "premium-rwo", "standard-rwx", "premium-rwx", "enterprise-rwx"),
+    *("enterprise-multishare-rwx", "zonal-rwx", "regional-rwx", "parallelstore-rwx"),
+)
+_DISK_DRIVER = "pd.csi.storage.gke.io"
+_FOLDER_VARIABLE = re.compile(
+    r"(_HOME|_CACHE|_CACHE_DIR|_DIR|_ROOT|CACHE_HOME|TMPDIR|_PATH|_FOLDER|_MODELS)$"
+)
+_FOLDER_OPTION = re.compile(
+    r"--?[\w-]*(dir|directory|path|folder|root|cache|out|output|data|dataset|download-dir|model)$"
+)
+_WRITES = re.compile(r"(HOME|CACHE|TMP|OUT|LOG|WANDB_DIR|CHECKPOINT|_MODELS)")
+# Caches that may hold what was downloaded beforehand.
+_READ_TOO = ("HF_HOME", "HF_HUB_CACHE", "TRANSFORMERS_CACHE", "HUGGINGFACE_HUB_CACHE")
+_PLACEHOLDER = re.compile(r"[$<{]|^[A-Z][A-Z0-9_]+$")
+_BUCKET = re.compile(r"[a-z0-9]([a-z0-9._-]{0,220}[a-z0-9])?|_")
+
+
+def _mounted(path: str) -> str:
+    return f"""\
+volumes: [{{name: shm, emptyDir: {{medium: Memory, sizeLimit: 1Gi}}}}]
+containers:
+- name: main
+  image: train
+  resources: {{limits: {{nvidia.com/gpu: 1, memory: 8Gi}}}}
+  volumeMounts: [{{name: shm, mountPath: {path}}}]
+"""
+
+
+@rule(
+    "HF208",
+    "shared-memory-elsewhere",
+    Severity.ERROR,
+    on=Pod,
+    what="A folder in memory for shared memory is not mounted at /dev/shm.",
+    why="/dev/shm then has 64 MiB: loaders of data and NCCL end with a bus error.",
+    source="https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting.html",
+    fix=f"mountPath: {_SHM_PATH}",
+    base="job-pod",
+    bad=_mounted("/shm"),
+    good=_mounted("/dev/shm"),
+)
+def shared_memory_elsewhere(pod: Pod, context: Context) -> Iterator[Hit]:
+    folders: set[str] = set()
+    for index, volume in enumerate(as_list(pod.spec.get("volumes"))):
+        name = as_text(dig(volume, "name"))
+        folder = dig(volume, "emptyDir")
+        if not isinstance(folder, dict):
+            continue
+        if _SHM.fullmatch(name[:60]):
+            folders.add(name)
+            if folder.get("medium") != "Memory":
+                path = (*pod.spec_path, "volumes", index, "emptyDir")
+                yield Hit(path, f"{name} is on the disk; shared memory needs medium: Memory")
+    for container in pod.containers:
+        for index, mount in enumerate(as_list(container.body.get("volumeMounts"))):
+            place = as_text(dig(mount, "mountPath")).rstrip("/")
+            if dig(mount, "name") in folders and place not in (_SHM_PATH, "/run/shm"):
+                path = (*container.path, "volumeMounts", index, "mountPath")
+                yield Hit(path, f"shared memory is at {place}, and programs use {_SHM_PATH}")
+
+
+def _claim(mode: str, storage_class: str) -> str:
+    return f"""\
+apiVersion: v1
+kind: PersistentVolumeClaim
+metadata: {{name: data, namespace: serving}}
+spec:
+  accessModes: [{mode}]
+  storageClassName: {storage_class}
+  resources: {{requests: {{storage: 10Gi}}}}
+"""
+
+
+@rule(
+    "HF209",
+    "class-cannot-make-it",
+    Severity.ERROR,
+    on=Object,
+    kinds=("PersistentVolumeClaim", "StatefulSet"),
+    what="A claim asks a storage class for a mode that its disks do not have, or names no class.",
+    why="Nothing is provisioned: the pods of the claim stay Pending.",
+    source=DOC_MODES,
+    fix="ReadWriteOnce on disks; a class of Filestore (standard-rwx) or a bucket for many nodes",
+    bad=_claim("ReadWriteMany", "premium-rwo"),
+    good=_claim("ReadWriteMany", "standard-rwx"),
+)
+def class_cannot_make_it(obj: Object, context: Context) -> Iterator[Hit]:
+    claims: list[tuple[Path, Any]] = []
+    if obj.kind == "PersistentVolumeClaim":
+        claims.append((("spec",), obj.spec))
+    for index, claim in enumerate(as_list(obj.spec.get("volumeClaimTemplates"))):
+        claims.append((("spec", "volumeClaimTemplates", index, "spec"), dig(claim, "spec")))
+    for path, spec in claims:
+        name = as_text(dig(spec, "storageClassName"))
+        modes = as_list(dig(spec, "accessModes"))
+        if not modes and "accessModes" not in as_map(spec):
+            yield Hit(path, "has no accessModes: the API server refuses it")
+        own_class = context.index.find("StorageClass", name)
+        is_disk = name in _DISK_CLASSES
+        if own_class:
+            is_disk = own_class.body.get("provisioner") == _DISK_DRIVER
+        is_many = "ReadWriteMany" in modes and dig(spec, "volumeMode") != "Block"
+        if is_disk and is_many and not dig(spec, "volumeName"):
+            yield Hit((*path, "storageClassName"), f"disks of {name} are not ReadWriteMany")
+        if name and not own_class and name not in (*_CLASSES, *_DISK_CLASSES):
+            own = [known.name for known in context.index.by_kind.get("StorageClass", [])]
+            near_name = find_near(name, [*_CLASSES, *own], 0.8)
+            if near_name:
+                message = f"no storage class {name}; did you mean {near_name}?"
+                yield Hit((*path, "storageClassName"), message)
+
+
+def _fuse(attributes: str, driver: str = FUSE_DRIVER) -> str:
+    return f"""\
+metadata: {{annotations: {{gke-gcsfuse/volumes: "true"}}}}
+spec:
+  volumes: [{{name: data, csi: {{driver: {driver}, volumeAttributes: {attributes}}}}}]
+  containers:
+  - name: main
+    image: train
+    resources: {{limits: {{nvidia.com/gpu: 1}}}}
+    volumeMounts: [{{name: data, mountPath: /data, readOnly: true}}]
+"""
+
+
+@rule(
+    "HF210",
+    "bucket-named-wrong",
+    Severity.ERROR,
+    on=Pod,
+    what="A Cloud Storage FUSE volume has no bucket's name, or the driver's name is misspelt.",
+    why="The mount fails, and the pod stays in ContainerCreating.",
+    source=DOC_FUSE,
+    fix="volumeAttributes: {bucketName: NAME}, without gs://; a folder by only-dir",
+    base="job-template",
+    bad=_fuse("{bucketName: 'gs://data'}"),
+    good=_fuse("{bucketName: data}"),
+)
+def bucket_named_wrong(pod: Pod, context: Context) -> Iterator[Hit]:
+    for index, volume in enumerate(as_list(pod.spec.get("volumes"))):
+        path = (*pod.spec_path, "volumes", index, "csi")
+        driver = as_text(dig(volume, "csi", "driver"))
+        if driver != FUSE_DRIVER:
+            if driver and misspells(driver, FUSE_DRIVER):
+                yield Hit((*path, "driver"), f"no driver {driver}; did you mean {FUSE_DRIVER}?")
+            continue
+        attributes = as_map(dig(volume, "csi", "volumeAttributes"))
+        bucket = as_text(attributes.get("bucketName"))
+        if not bucket:
+            keys = ", ".join(attributes) or "nothing"
+            yield Hit((*path, "volumeAttributes"), f"has no bucketName; it has {keys}")
+        elif not _PLACEHOLDER.search(bucket) and not _BUCKET.fullmatch(bucket[:300]):
+            message = f"{bucket} is no name of a bucket: no gs:// and no folder"
+            yield Hit((*path, "volumeAttributes", "bucketName"), message)
+        options = as_text(attributes.get("mountOptions"))
+        for option in re.split(r"[,\s]+", options[:2_000]):
+            near_option = find_near(option.replace("_", "-"), ("implicit-dirs", "only-dir"), 0.9)
+            if "_" in option.partition("=")[0] and near_option:
+                message = f"no option {option}; did you mean {near_option}?"
+                yield Hit((*path, "volumeAttributes", "mountOptions"), message)
+
+
+def _folder(path: str, *, read_only: bool = False) -> str:
+    mount = f"{{name: cache, mountPath: /cache, readOnly: {str(read_only).lower()}}}"
+    return f"""\
+volumes: [{{name: cache, emptyDir: {{sizeLimit: 1Gi}}}}]
+containers:
+- name: main
+  image: train
+  env: [{{name: HF_HOME, value: {path}}}]
+  securityContext: {{readOnlyRootFilesystem: true}}
+  resources: {{limits: {{nvidia.com/gpu: 1, ephemeral-storage: 4Gi}}}}
+  volumeMounts: [{mount}]
+"""
+
+
+@rule(
+    "HF211",
+    "folder-not-writable",
+    Severity.ERROR,
+    on=Pod,
+    what="A variable names a folder for files that is on no mount, or on a read-only one.",
+    why="The root file system of the container is read-only: the program ends at its first write.",
+    source="https://kubernetes.io/docs/tasks/configure-pod-container/security-context/",
+    fix="mount a volume there, or name a folder of a mount",
+    base="job-pod",
+    bad=_folder("/root/hf"),
+    good=_folder("/cache/hf"),
+)
+def folder_not_writable(pod: Pod, context: Context) -> Iterator[Hit]:
+    for container in pod.containers:
+        is_read_only = dig(container.body, "securityContext", "readOnlyRootFilesystem") is True
+        for index, item in enumerate(as_list(container.body.get("env"))):
+            name = as_text(dig(item, "name"))
+            folder = as_text(dig(item, "value"))
+            is_written = _FOLDER_VARIABLE.search(name) and _WRITES.search(name)
+            if not is_written or not folder.startswith("/"):
+                continue
+            mount = _find_mount(container, folder)
+            path = (*container.path, "env", index, "value")
+            if mount is None and is_read_only:
+                yield Hit(path, f"{folder} is on no mount, and the root is read-only")
+            elif mount and mount.get("readOnly") is True and name not in _READ_TOO:
+                yield Hit(path, f"{folder} is on a read-only mount")
+
+
+def _find_mount(container: Container, folder: str) -> dict[str, Any] | None:
+    best: dict[str, Any] | None = None
+    for mount in as_maps(container.body.get("volumeMounts")):
+        place = as_text(mount.get("mountPath")).rstrip("/")
+        is_below = folder == place or folder.startswith(f"{place}/")
+        if place and is_below and len(place) > len(as_text(best and best.get("mountPath"))):
+            best = mount
+    return best
+
+
+@rule(
+    "HF212",
+    "folder-beside-its-mount",
+    Severity.WARNING,
+    on=Pod,
+    what="A path in a command or a variable is nearly that of a mount, and on none.",
+    why="The program reads an empty folder, or writes to the container's own disk.",
+    source="https://kubernetes.io/docs/concepts/storage/volumes/",
+    fix="make the path and the mountPath the same",
+    base="job-pod",
+    bad=_folder("/caches/hf").replace("readOnlyRootFilesystem: true", "runAsNonRoot: true"),
+    good=_folder("/cache/hf").replace("readOnlyRootFilesystem: true", "runAsNonRoot: true"),
+)
+def folder_beside_its_mount(pod: Pod, context: Context) -> Iterator[Hit]:
+    for container in pod.containers:
+        mounts = [as_text(mount.get("mountPath")) for mount in _mounts(container)]
+        used = {mount: _is_used(container, mount) for mount in mounts}
+        for path, folder in _list_folders(container):
+            if _find_mount(container, folder) is not None or folder in ("/tmp", "/dev/null"):
+                continue
+            depth = [part for part in folder.split("/") if part]
+            for mount in mounts:
+                size = mount.rstrip("/").count("/")
+                head = "/" + "/".join(depth[:size])
+                is_near = head != mount and find_near(head, [mount], 0.75)
+                if is_near and not used[mount]:
+                    yield Hit(path, f"{folder} is on no mount; {mount} is one")
+                    break
+
+
+def _mounts(container: Container) -> list[dict[str, Any]]:
+    mounts: list[dict[str, Any]] = []
+    for mount in as_maps(container.body.get("volumeMounts")):
+        if as_text(mount.get("mountPath")) not in ("", "/", _SHM_PATH, "/tmp"):
+            mounts.append(mount)
+    return mounts
+
+
+def _is_used(container: Container, folder: str) -> bool:
+    """Returns whether a command or a variable names the path of a mount."""
+    texts = [container.script, *(str(value) for value in container.env.values())]
+    pattern = re.compile(rf"(?<![\w.-]){re.escape(folder.rstrip('/')[:200])}(?![\w-])")
+    return any(pattern.search(text) for text in texts)
+
+
+def _list_folders(container: Container) -> Iterator[tuple[Path, str]]:
+    """Yields the absolute paths that variables and options name."""
+    for index, item in enumerate(as_list(container.body.get("env"))):
+        value = as_text(dig(item, "value"))
+        if value.startswith("/") and ":" not in value and " " not in value:
+            yield (*container.path, "env", index, "value"), value
+    for key in ("command", "args"):
+        words = [as_text(word) for word in as_list(container.body.get(key))]
+        for index, word in enumerate(words):
+            option, equals, value = word.partition("=")
+            before = words[index - 1] if index else ""
+            folder = value if equals and option.startswith("-") else word
+            is_option = (equals and _FOLDER_OPTION.fullmatch(option)) or before.startswith("--")
+            if is_option and folder.startswith("/") and " " not in folder:
+                yield (*container.path, key, index), folder
+
+
+def _deployment(strategy: str) -> str:
+    return f"""\
+spec:
+  replicas: 1
+  strategy: {{type: {strategy}}}
+  template:
+    spec:
+      volumes: [{{name: d, persistentVolumeClaim: {{claimName: data}}}}]
+      containers:
+      - name: main
+        image: server
+        resources: {{limits: {{nvidia.com/gpu: 1}}}}
+        volumeMounts: [{{name: d, mountPath: /d}}]
+---
+{_claim("ReadWriteOnce", "regional-rwo")}"""
+
+
+@rule(
+    "HF213",
+    "claim-held-by-the-old-pod",
+    Severity.WARNING,
+    on=Object,
+    kinds=("Deployment",),
+    what="A Deployment with a ReadWriteOnce claim starts its next pod before the last one ends.",
+    why="The new pod waits for the disk, and the Deployment for the new pod: the roll-out hangs.",
+    source="https://kubernetes.io/docs/concepts/workloads/controllers/deployment/#strategy",
+    fix="strategy: {type: Recreate}",
+    base="serving",
+    bad=_deployment("RollingUpdate"),
+    good=_deployment("Recreate"),
+)
+def claim_held_by_the_old_pod(obj: Object, context: Context) -> Iterator[Hit]:
+    strategy = as_map(obj.spec.get("strategy"))
+    surge = dig(strategy, "rollingUpdate", "maxSurge")
+    if strategy.get("type") == "Recreate" or surge in (0, "0", "0%"):
+        return
+    for pod in obj.pods:
+        for index, volume in enumerate(as_list(pod.spec.get("volumes"))):
+            name = as_text(dig(volume, "persistentVolumeClaim", "claimName"))
+            claim = context.index.find("PersistentVolumeClaim", name, obj.namespace)
+            modes = set(as_list(claim.spec.get("accessModes"))) if claim else set[Any]()
+            if name and modes and modes <= {"ReadWriteOnce", "ReadWriteOncePod"}:
+                path = (*pod.spec_path, "volumes", index, "persistentVolumeClaim", "claimName")
+                yield Hit(path, f"the next pod cannot mount {name} while the last one has it")
