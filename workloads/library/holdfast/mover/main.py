@@ -74,6 +74,8 @@ class Process:
             event_lines.write(self.faulty.step(spot, now))
         with attempt("no job is queued again"):
             requeue(self.api, waits, now, self.namespaces)
+        with attempt("no job is stopped for its max_usd"):
+            self.view.spending.act(self.api, now)
         with attempt("no priority is boosted"):
             self._boost_priorities(now)
         with self.lock:

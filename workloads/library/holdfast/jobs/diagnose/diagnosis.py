@@ -14,8 +14,10 @@ from holdfast.jobs.diagnose.ending_pods import explain_deletion, explain_silent_
 from holdfast.jobs.diagnose.failures import Losses, explain_failure
 from holdfast.jobs.diagnose.job_snapshot import (
     JobSnapshot,
+    Limit,
     condition,
     disruption,
+    find_limit,
     is_ending,
     list_container_statuses,
     runs_since_s,
@@ -93,17 +95,32 @@ def _explain_hold(job: JobSnapshot, cluster: ClusterSnapshot) -> Cause | None:
     queue = queues.explain_flex_start(job, cluster) or queues.explain_kueue(job, cluster)
     if queue:
         return queue
+    limit = find_limit(job)
+    if limit is not None and limit.stopped:
+        return _explain_limit(job, limit)
     blocker = "spec.suspend is true and no queue has it"
     return Cause(Reason.SUSPENDED, blocker, _resume_command(job), _describe_command(job))
 
 
 def _explain_stop(job: JobSnapshot, workload: Object) -> Cause:
     """Explain a Workload that is not active: a person stopped it, or Kueue gave up."""
+    limit = find_limit(job)
+    if limit is not None and limit.stopped:
+        return _explain_limit(job, limit)
     message = brief(str(condition(workload, "Evicted").get("message", "")))
     details = f": {message}" if message else ""
     evidence = f"kubectl describe workload -n {job.namespace} {workload['metadata']['name']}"
     blocker = f"it was stopped and keeps no place in its queue{details}"
     return Cause(Reason.SUSPENDED, blocker, _resume_command(job), evidence)
+
+
+def _explain_limit(job: JobSnapshot, limit: Limit) -> Cause:
+    blocker = (
+        f"it was stopped before its max_usd: it has cost ${limit.spent_usd:,.2f} of"
+        f" ${limit.max_usd:,.2f}"
+    )
+    action = f"{_resume_command(job)} --max-usd {2 * limit.max_usd:g}"
+    return Cause(Reason.SUSPENDED, blocker, action, _describe_command(job))
 
 
 def _resume_command(job: JobSnapshot) -> str:
