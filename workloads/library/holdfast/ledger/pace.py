@@ -19,19 +19,27 @@ LEAST_SPREAD = 0.005
 HOUR_US = 3.6e9
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(
+    frozen=True,
+    kw_only=True,
+    slots=True,
+)
 class Interruption:
-    """What an interruption cost; hours."""
+    """The hours that an interruption cost."""
 
     wait_h: float
-    """Until the next attempt started, without a machine."""
+    """Wait without a machine, until the next attempt."""
     restart_h: float
-    """From there until the first step."""
+    """Time of the next attempt before its first step."""
     lost_h: float
     """Work that was done again, at the usual pace."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(
+    frozen=True,
+    kw_only=True,
+    slots=True,
+)
 class Pace:
     """The state of a run at its last event."""
 
@@ -67,33 +75,55 @@ class Pace:
 
 
 def measure(events: Sequence[Event]) -> Pace | None:
-    """Measures one run, whose events are in time order. None before its pace is known."""
+    """Measures one run, whose events are in time order. None before its pace is all_windows."""
     leads = select_leads(process_runs(events))
     if not leads:
         return None
     evictions = select_evictions(events)
     close_killed_runs(leads, evictions)
     windows = [read_windows(run) for run in leads]
-    known = [window for run_windows in windows for window in run_windows]
-    if len(known) < FEWEST_WINDOWS:
+    all_windows = [window for run_windows in windows for window in run_windows]
+    if len(all_windows) < FEWEST_WINDOWS:
         return None
     step_h = _find_step_h(windows)
     machines_us = _list_machines_us(events, leads)
     return Pace(
-        world_size=int(leads[-1].first_value("start", "world_size", 1)),
-        step=_find_step(leads[-1], windows[-1]) or known[-1].last_step,
+        world_size=int(
+            leads[-1].first_value(
+                "start",
+                "world_size",
+                1,
+            )
+        ),
+        step=_find_step(leads[-1], windows[-1]) or all_windows[-1].last_step,
         total_steps=_find_total_steps(leads),
         step_h=step_h,
-        spread=_find_spread(known),
+        spread=_find_spread(all_windows),
         save_every_h=_find_save_interval_h(leads),
         lives_h=tuple(_list_lives_h(leads, windows)),
-        interruptions=tuple(_find_interruptions(leads, windows, machines_us, step_h)),
-        last_s=known[-1].end_us / 1e6,
-        down_since_s=_find_down_since_s(leads, windows, evictions),
+        interruptions=tuple(
+            _find_interruptions(
+                leads,
+                windows,
+                machines_us,
+                step_h,
+            )
+        ),
+        last_s=all_windows[-1].end_us / 1e6,
+        down_since_s=_find_down_since_s(
+            leads,
+            windows,
+            evictions,
+        ),
         complete=leads[-1].exit_code == 0,
         billed_h=_sum_billed_h(leads, machines_us),
         billed_until_s=leads[-1].ends_us / 1e6,
-        is_whole=leads[0].first_value("start", "attempt", 0) == 0,
+        is_whole=leads[0].first_value(
+            "start",
+            "attempt",
+            0,
+        )
+        == 0,
         capacity=_find_newest(events, "capacity"),
         accelerator=_find_newest(events, "accelerator"),
     )
@@ -119,7 +149,11 @@ def _list_machines_us(events: Sequence[Event], leads: Sequence[ProcessRun]) -> l
 
 def _sum_billed_h(leads: Sequence[ProcessRun], machines_us: Sequence[int]) -> float:
     total_us = 0
-    for run, machine_us in zip(leads, machines_us, strict=True):
+    for run, machine_us in zip(
+        leads,
+        machines_us,
+        strict=True,
+    ):
         total_us += max(0, run.ends_us - machine_us)
     return total_us / HOUR_US
 
@@ -151,7 +185,11 @@ def _find_spread(windows: Sequence[StepWindow]) -> float:
 
 
 def _find_step(run: ProcessRun, windows: Sequence[StepWindow]) -> float:
-    restored = run.first_value("restore", "step", 0)
+    restored = run.first_value(
+        "restore",
+        "step",
+        0,
+    )
     return float(windows[-1].last_step if windows else restored)
 
 
@@ -171,7 +209,11 @@ def _find_down_since_s(
 def _find_total_steps(leads: Sequence[ProcessRun]) -> float | None:
     """Returns the newest word of the program; a restart may have another number of steps."""
     for run in reversed(leads):
-        steps = run.first_value("start", "steps", 0)
+        steps = run.first_value(
+            "start",
+            "steps",
+            0,
+        )
         if steps:
             return float(steps)
     return None
@@ -194,12 +236,21 @@ def _find_interruptions(
     """Yields what each interruption cost. Attempts without a step count with the one before."""
     before: ProcessRun | None = None
     reached = 0.0
-    for run, run_windows, machine_us in zip(leads, windows, machines_us, strict=True):
+    for run, run_windows, machine_us in zip(
+        leads,
+        windows,
+        machines_us,
+        strict=True,
+    ):
         if not run_windows:
             continue
         first = run_windows[0]
         if before is not None:
-            restored = run.first_value("restore", "step", first.last_step - first.steps)
+            restored = run.first_value(
+                "restore",
+                "step",
+                first.last_step - first.steps,
+            )
             yield Interruption(
                 wait_h=max(0, machine_us - before.ends_us) / HOUR_US,
                 restart_h=max(0, first.begin_us - machine_us) / HOUR_US,
@@ -216,6 +267,10 @@ def _list_lives_h(
     leads: Sequence[ProcessRun], windows: Sequence[Sequence[StepWindow]]
 ) -> Iterable[float]:
     """Yields the hours from the first step of each attempt to its end."""
-    for run, run_windows in zip(leads, windows, strict=True):
+    for run, run_windows in zip(
+        leads,
+        windows,
+        strict=True,
+    ):
         if run_windows:
             yield max(0, run.ends_us - run_windows[0].begin_us) / HOUR_US

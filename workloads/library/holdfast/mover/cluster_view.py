@@ -189,8 +189,8 @@ class View(Cluster):
             super().forget_all_but(kind, keys)
             return
         # Without any job so far, none has an entry.
-        of_kind = (self.over, self.parents, self.limited)
-        for jobs in (held.get(kind, {}) for held in of_kind):
+        for jobs_by_path in (self.over, self.parents, self.limited):
+            jobs = jobs_by_path.get(kind, {})
             for key in jobs.keys() - keys:
                 del jobs[key]
 

@@ -40,7 +40,11 @@ WRITE_EVERY_S = 60.0
 HOUR_S = 3_600.0
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(
+    frozen=True,
+    kw_only=True,
+    slots=True,
+)
 class LimitedJob:
     """A Job or JobSet with a limit."""
 
@@ -55,7 +59,7 @@ class LimitedJob:
     """A queue starts it."""
     suspended: bool
     stopped: bool
-    """The mover stopped it, and nobody has resumed it."""
+    """The mover stopped it, and no person has resumed it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,8 +117,8 @@ def _find_window_s(spec: Mapping[str, Any]) -> float:
     if "replicatedJobs" in spec:
         jobs = [group["template"]["spec"] for group in spec["replicatedJobs"]]
     windows_s = [float(DEFAULT_WINDOW.pod_s)]
-    for each in jobs:
-        pod_spec = each.get("template", {}).get("spec", {})
+    for job_spec in jobs:
+        pod_spec = job_spec.get("template", {}).get("spec", {})
         windows_s.append(float(pod_spec.get("terminationGracePeriodSeconds") or 0))
     return max(windows_s)
 
@@ -126,10 +130,10 @@ def _find_api_version(watch_path: str) -> str:
 
 @dataclass(slots=True)
 class Spending:
-    """What jobs with a limit have cost."""
+    """Counts what jobs with a limit have cost."""
 
     by_job: dict[str, Spent] = field(default_factory=dict[str, Spent])
-    """By uid of the Job or JobSet."""
+    """Cost by uid of the Job or JobSet."""
     _limited: dict[str, LimitedJob] = field(default_factory=dict[str, LimitedJob])
     _written_s: dict[str, float] = field(default_factory=dict[str, float])
     _unpriced: set[str] = field(default_factory=set[str])
@@ -150,9 +154,10 @@ class Spending:
         pods_by_node: dict[str, dict[str, Pod]] = defaultdict(dict)
         for uid, pod in pods:
             if uid and pod.node in nodes:
-                known = pods_by_node[pod.node].get(uid)
-                if known is None or pod.running_since_s < known.running_since_s:
-                    pods_by_node[pod.node][uid] = pod
+                pods_of_node = pods_by_node[pod.node]
+                first = pods_of_node.get(uid, pod)
+                is_older = pod.running_since_s < first.running_since_s
+                pods_of_node[uid] = pod if is_older else first
         counted = {uid: self._find_spent(uid, job) for uid, job in limited.items()}
         added = dict.fromkeys(limited, 0.0)
         per_hour = dict.fromkeys(limited, 0.0)
@@ -165,16 +170,28 @@ class Spending:
                     added[uid] += usd * max(0.0, now_s - since_s) / HOUR_S
         self.by_job = {}
         for uid, spent in counted.items():
-            self.by_job[uid] = Spent(spent.usd + added[uid], now_s, per_hour[uid])
+            self.by_job[uid] = Spent(
+                spent.usd + added[uid],
+                now_s,
+                per_hour[uid],
+            )
         for uid in self._written_s.keys() - limited.keys():
             del self._written_s[uid]
 
-    def _find_spent(self, uid: str, job: LimitedJob) -> Spent:
+    def _find_spent(
+        self,
+        uid: str,
+        job: LimitedJob,
+    ) -> Spent:
         """Returns what is known: another replica may have counted further."""
-        own = self.by_job.get(uid, Spent())
-        return job.spent if job.spent.until_s > own.until_s else own
+        counted = self.by_job.get(uid, Spent())
+        return job.spent if job.spent.until_s > counted.until_s else counted
 
-    def _find_price(self, uid: str, node: Node) -> float:
+    def _find_price(
+        self,
+        uid: str,
+        node: Node,
+    ) -> float:
         if node.own_usd_per_hour:
             return node.own_usd_per_hour
         region = node.zone.rpartition("-")[0]
@@ -184,11 +201,20 @@ class Spending:
             if uid not in self._unpriced:
                 self._unpriced.add(uid)
                 name = self._limited[uid].body["name"]
-                LOG.warning("max_usd of %s is not kept: %s: %s", name, error.what, error.got)
+                LOG.warning(
+                    "max_usd of %s is not kept: %s: %s",
+                    name,
+                    error.what,
+                    error.got,
+                )
             return 0.0
         return prices.find_rate(node.capacity)
 
-    def act(self, api: Api, now_s: float) -> int:
+    def act(
+        self,
+        api: Api,
+        now_s: float,
+    ) -> int:
         """Stops the jobs that are about to reach their limit, and writes what jobs have cost.
 
         Returns how many were stopped. Only the replica that leads calls it.
@@ -198,7 +224,12 @@ class Spending:
             spent = self.by_job[uid]
             try:
                 if self._is_due(job, spent):
-                    _stop(api, job, spent, now_s)
+                    _stop(
+                        api,
+                        job,
+                        spent,
+                        now_s,
+                    )
                     self._written_s[uid] = now_s
                     count += 1
                 elif spent.per_hour and now_s - self._written_s.get(uid, 0.0) >= WRITE_EVERY_S:
@@ -208,17 +239,30 @@ class Spending:
             except ApiError as error:
                 if error.status != 404:
                     name = job.body["name"]
-                    LOG.warning("max_usd of %s is not kept in this pass: %s", name, error)
+                    LOG.warning(
+                        "max_usd of %s is not kept in this pass: %s",
+                        name,
+                        error,
+                    )
         return count
 
-    def _is_due(self, job: LimitedJob, spent: Spent) -> bool:
+    def _is_due(
+        self,
+        job: LimitedJob,
+        spent: Spent,
+    ) -> bool:
         if job.stopped and job.suspended and not spent.per_hour:
             return False
         to_come_usd = spent.per_hour * (job.window_s + MARGIN_S) / HOUR_S
         return spent.usd + to_come_usd >= job.max_usd
 
 
-def _stop(api: Api, job: LimitedJob, spent: Spent, now_s: float) -> None:
+def _stop(
+    api: Api,
+    job: LimitedJob,
+    spent: Spent,
+    now_s: float,
+) -> None:
     """Stops a job as `holdfast stop` does: by its Workload if a queue has it."""
     annotations = {ANNOTATION_SPENT: spent.text, ANNOTATION_STOPPED_FOR: STOPPED_FOR_MAX_USD}
     api.merge(job.path, {"metadata": {"annotations": annotations}})
@@ -234,5 +278,15 @@ def _stop(api: Api, job: LimitedJob, spent: Spent, now_s: float) -> None:
         f"stopped with ${spent.usd:.2f} of its max_usd ${job.max_usd:.2f} spent; what is left is"
         " for its last save"
     )
-    LOG.info("%s: %s", job.body["name"], message)
-    write_event(api, job.body, REASON, message, now_s)
+    LOG.info(
+        "%s: %s",
+        job.body["name"],
+        message,
+    )
+    write_event(
+        api,
+        job.body,
+        REASON,
+        message,
+        now_s,
+    )

@@ -18,7 +18,7 @@ from holdfast.place.scenarios import Waits
 from holdfast.place.simulation_arrays import Bools, Floats
 
 SHARE = 0.8
-"""How often an interval holds."""
+"""Share of the intervals that hold."""
 DRAWS = 4_000
 MOST_INTERRUPTIONS = 10_000
 PRIOR_RESTART_H = 5 / 60
@@ -29,12 +29,16 @@ TAILS = np.array([3.0, 5.0, 10.0, 1_000.0])
 """Shapes of the law of lives: small ones have long lives and many short ones, the last has none."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(
+    frozen=True,
+    kw_only=True,
+    slots=True,
+)
 class Cost:
-    """What one interruption cost; hours."""
+    """The hours that one interruption cost."""
 
     wait_h: float
-    """Without a machine, which is not billed."""
+    """Wait without a machine, which is not billed."""
     restart_h: float
     lost_h: float
     """Work that is done again."""
@@ -42,16 +46,20 @@ class Cost:
 
 @dataclass(frozen=True, slots=True)
 class Life:
-    """How long an attempt worked."""
+    """The time for which an attempt worked."""
 
     hours: float
     interrupted: bool
     """False: it completed, or it is still alive."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(
+    frozen=True,
+    kw_only=True,
+    slots=True,
+)
 class Outlook:
-    """What is known of the rest of a job."""
+    """Everything that is known of the rest of a job."""
 
     left_h: float
     """Work from now on, if nothing interrupts it."""
@@ -67,12 +75,16 @@ class Outlook:
     age_h: float = 0.0
     """Hours since the first step of the present attempt."""
     costs: Sequence[Cost] = field(default_factory=tuple[Cost, ...])
-    """What interruptions have cost here."""
+    """Costs of interruptions that were seen here."""
     down_for_h: float | None = None
     """Hours since it was interrupted, if it has not continued yet."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(
+    frozen=True,
+    kw_only=True,
+    slots=True,
+)
 class Forecast:
     """80 % intervals and medians, from now on."""
 
@@ -89,10 +101,19 @@ class Forecast:
         return self.undisturbed >= SHARE
 
 
-def forecast(outlook: Outlook, *, seed: int = 0, draws: int = DRAWS) -> Forecast:
+def forecast(
+    outlook: Outlook,
+    *,
+    seed: int = 0,
+    draws: int = DRAWS,
+) -> Forecast:
     """Simulate the rest of the job `draws` times."""
     rng = np.random.default_rng(seed)
-    hours, paid_h, undisturbed = _simulate(outlook, rng, draws)
+    hours, paid_h, undisturbed = _simulate(
+        outlook,
+        rng,
+        draws,
+    )
     return Forecast(
         hours=shortest_interval(hours),
         median_h=float(np.median(hours)),
@@ -116,20 +137,35 @@ def shortest_interval(values: Floats, share: float = SHARE) -> tuple[float, floa
 
 
 def _simulate(
-    outlook: Outlook, rng: np.random.Generator, draws: int
+    outlook: Outlook,
+    rng: np.random.Generator,
+    draws: int,
 ) -> tuple[Floats, Floats, float]:
     """Return hours until the end, and those on machines, of each draw; and the share of draws
     without an interruption.
     """
     factor = np.exp(outlook.spread * rng.standard_normal(draws))
     left_h = np.full(draws, outlook.left_h) * factor
-    tail, scale_h = _draw_life_laws(outlook, rng, draws)
+    tail, scale_h = _draw_life_laws(
+        outlook,
+        rng,
+        draws,
+    )
     age_h = outlook.age_h if outlook.down_for_h is None else 0.0
-    per_hour = _draw_rates(rng, tail, scale_h + age_h)
+    per_hour = _draw_rates(
+        rng,
+        tail,
+        scale_h + age_h,
+    )
     hours = np.zeros(draws)
     paid_h = np.zeros(draws)
     if outlook.down_for_h is not None:
-        cost = _draw_present_costs(outlook, rng, draws, outlook.down_for_h)
+        cost = _draw_present_costs(
+            outlook,
+            rng,
+            draws,
+            outlook.down_for_h,
+        )
         hours += cost.wait_h + cost.restart_h
         paid_h += cost.restart_h
         left_h += cost.lost_h
@@ -138,7 +174,15 @@ def _simulate(
     for number in range(MOST_INTERRUPTIONS):
         life_h = rng.exponential(1.0 / per_hour)
         changed = rng.random(draws) < RATE_CHANGES
-        per_hour = np.where(changed, _draw_rates(rng, tail, scale_h), per_hour)
+        per_hour = np.where(
+            changed,
+            _draw_rates(
+                rng,
+                tail,
+                scale_h,
+            ),
+            per_hour,
+        )
         ends = running & (life_h >= left_h)
         hours[ends] += left_h[ends]
         paid_h[ends] += left_h[ends]
@@ -147,16 +191,28 @@ def _simulate(
             undisturbed = float(ends.mean())
         if not running.any():
             break
-        cost = _draw_costs(outlook, rng, draws)
+        cost = _draw_costs(
+            outlook,
+            rng,
+            draws,
+        )
         hours += running * (life_h + cost.wait_h + cost.restart_h)
         paid_h += running * (life_h + cost.restart_h)
         # Of a commit that is older than this moment nothing is lost twice.
         lost_h = np.minimum(cost.lost_h, life_h + outlook.save_every_h)
-        left_h = np.where(running, left_h - life_h + lost_h, left_h)
+        left_h = np.where(
+            running,
+            left_h - life_h + lost_h,
+            left_h,
+        )
     return hours, paid_h, undisturbed
 
 
-def _draw_rates(rng: np.random.Generator, tail: Floats, scale_h: Floats) -> Floats:
+def _draw_rates(
+    rng: np.random.Generator,
+    tail: Floats,
+    scale_h: Floats,
+) -> Floats:
     """Draw interruptions an hour: lives are then of a Lomax law of this tail and scale.
 
     An attempt of some age has such a rate too, with its age added to the scale.
@@ -165,41 +221,68 @@ def _draw_rates(rng: np.random.Generator, tail: Floats, scale_h: Floats) -> Floa
 
 
 def _draw_life_laws(
-    outlook: Outlook, rng: np.random.Generator, draws: int
+    outlook: Outlook,
+    rng: np.random.Generator,
+    draws: int,
 ) -> tuple[Floats, Floats]:
     """Draw tail and scale of the law of lives, as likely as they make the lives that were seen.
 
     The record counts as PRIOR_EVENTS more lives, of its mean.
     """
-    seen = sum(life.interrupted for life in outlook.lives)
-    if not outlook.prior_per_hour and not seen:
+    count = sum(life.interrupted for life in outlook.lives)
+    if not outlook.prior_per_hour and not count:
         return np.full(draws, TAILS[-1]), np.full(draws, TAILS[-1] / NEVER_PER_HOUR)
-    hours = np.array([life.hours for life in outlook.lives])
-    interrupted = np.array([life.interrupted for life in outlook.lives], bool)
-    total_h = float(hours.sum())
-    mean_h = total_h / max(seen, 1)
+    total_h = sum(life.hours for life in outlook.lives)
+    mean_h = total_h / max(count, 1)
     if outlook.prior_per_hour:
-        prior_h = 1.0 / outlook.prior_per_hour
-        mean_h = (total_h + PRIOR_EVENTS * prior_h) / (seen + PRIOR_EVENTS)
-    means_h = mean_h * np.geomspace(1 / 8, 8, 49)
-    tails, means = np.meshgrid(TAILS, means_h, indexing="ij")
+        prior_total_h = PRIOR_EVENTS / outlook.prior_per_hour
+        mean_h = (total_h + prior_total_h) / (count + PRIOR_EVENTS)
+    means_h = mean_h * np.geomspace(
+        1 / 8,
+        8,
+        49,
+    )
+    tails, means = np.meshgrid(
+        TAILS,
+        means_h,
+        indexing="ij",
+    )
     tails = tails.ravel()
     scales_h = means.ravel() * tails
     likelihood = np.zeros(len(tails))
-    for life_h, ended in zip(hours, interrupted, strict=True):
-        likelihood += _log_likelihood(life_h, tails, scales_h, ended=bool(ended))
+    for life in outlook.lives:
+        likelihood += _log_likelihood(
+            life,
+            tails,
+            scales_h,
+        )
     if outlook.prior_per_hour:
-        prior = _log_likelihood(prior_h, tails, scales_h, ended=True)
-        likelihood += PRIOR_EVENTS * prior
+        prior_life = Life(1.0 / outlook.prior_per_hour, interrupted=True)
+        likelihood += PRIOR_EVENTS * _log_likelihood(
+            prior_life,
+            tails,
+            scales_h,
+        )
     weights = np.exp(likelihood - likelihood.max())
-    rows = rng.choice(len(tails), size=draws, p=weights / weights.sum())
+    rows = rng.choice(
+        len(tails),
+        size=draws,
+        p=weights / weights.sum(),
+    )
     return tails[rows], scales_h[rows]
 
 
-def _log_likelihood(life_h: float, tails: Floats, scales_h: Floats, *, ended: bool) -> Floats:
-    grown = np.log1p(life_h / scales_h)
-    survived = -tails * grown
-    return survived + np.log(tails / scales_h) - grown if ended else survived
+def _log_likelihood(
+    life: Life,
+    tails: Floats,
+    scales_h: Floats,
+) -> Floats:
+    """Return the logarithm of how likely each law makes a life."""
+    growth = np.log1p(life.hours / scales_h)
+    survival = -tails * growth
+    if not life.interrupted:
+        return survival
+    return survival + np.log(tails / scales_h) - growth
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,34 +292,64 @@ class _Costs:
     lost_h: Floats
 
 
-def _draw_costs(outlook: Outlook, rng: np.random.Generator, draws: int) -> _Costs:
+def _draw_costs(
+    outlook: Outlook,
+    rng: np.random.Generator,
+    draws: int,
+) -> _Costs:
     """Draw what an interruption costs: one that was seen here, or one of the record."""
     waits_h = np.zeros(draws)
     if outlook.waits is not None:
-        waits_h = outlook.waits.draw(rng, draws, 2)[:, 1]
+        waits_h = outlook.waits.draw(
+            rng,
+            draws,
+            2,
+        )[:, 1]
     expected = _Costs(
         waits_h,
         np.full(draws, PRIOR_RESTART_H),
         rng.random(draws) * outlook.save_every_h,
     )
-    seen = len(outlook.costs)
-    if not seen:
+    count = len(outlook.costs)
+    if not count:
         return expected
     table = np.array([(cost.wait_h, cost.restart_h, cost.lost_h) for cost in outlook.costs])
-    chosen = table[rng.integers(seen, size=draws)]
-    is_seen: Bools = rng.random(draws) * (seen + PRIOR_EVENTS) < seen
+    rows = table[rng.integers(count, size=draws)]
+    is_seen: Bools = rng.random(draws) * (count + PRIOR_EVENTS) < count
     return _Costs(
-        np.where(is_seen, chosen[:, 0], expected.wait_h),
-        np.where(is_seen, chosen[:, 1], expected.restart_h),
-        np.where(is_seen, chosen[:, 2], expected.lost_h),
+        np.where(
+            is_seen,
+            rows[:, 0],
+            expected.wait_h,
+        ),
+        np.where(
+            is_seen,
+            rows[:, 1],
+            expected.restart_h,
+        ),
+        np.where(
+            is_seen,
+            rows[:, 2],
+            expected.lost_h,
+        ),
     )
 
 
 def _draw_present_costs(
-    outlook: Outlook, rng: np.random.Generator, draws: int, down_for_h: float
+    outlook: Outlook,
+    rng: np.random.Generator,
+    draws: int,
+    down_for_h: float,
 ) -> _Costs:
     """Draw what is left of an interruption that has lasted for so long."""
-    costs = [_draw_costs(outlook, rng, draws) for _ in range(4)]
+    costs = [
+        _draw_costs(
+            outlook,
+            rng,
+            draws,
+        )
+        for _ in range(4)
+    ]
     wait_h = np.concatenate([cost.wait_h for cost in costs])
     restart_h = np.concatenate([cost.restart_h for cost in costs])
     lost_h = np.concatenate([cost.lost_h for cost in costs])
@@ -246,8 +359,16 @@ def _draw_present_costs(
         left_h = wait_h[rows] - down_for_h
         # A machine may have come meanwhile, and the restart is under way.
         restart_left_h = restart_h[rows] + np.minimum(left_h, 0.0)
-        return _Costs(np.maximum(left_h, 0.0), restart_left_h, lost_h[rows])
+        return _Costs(
+            np.maximum(left_h, 0.0),
+            restart_left_h,
+            lost_h[rows],
+        )
     # Longer than any so far: what has lasted for long lasts for about as long again.
     rows = rng.integers(len(wait_h), size=draws)
     again_h = down_for_h * (1.0 / np.maximum(rng.random(draws), 1e-3) - 1.0)
-    return _Costs(again_h, restart_h[rows], lost_h[rows])
+    return _Costs(
+        again_h,
+        restart_h[rows],
+        lost_h[rows],
+    )

@@ -33,14 +33,14 @@ def read(*lines: Line) -> list[Event]:
     return parse(encoded(lines)).events
 
 
-def measured(*lines: Line) -> Pace:
+def measure_lines(*lines: Line) -> Pace:
     pace = measure(read(*lines))
     assert pace is not None
     return pace
 
 
 def test_a_run_names_its_steps_and_its_pace() -> None:
-    pace = measured(*attempt("a", EPOCH, 0, 100, attempt=0, steps=500))
+    pace = measure_lines(*attempt("a", EPOCH, 0, 100, attempt=0, steps=500))
     assert (pace.step, pace.total_steps) == (100, 500)
     assert pace.step_h == pytest.approx(STEP_S / 3600)
     assert pace.save_every_h == pytest.approx(60 / 3600)
@@ -55,7 +55,7 @@ def test_an_interruption_costs_its_wait_its_restart_and_the_lost_steps() -> None
     evict = line(killed_s, "evict", process="w", signal="SIGKILL", target="job-0")
     node = line(killed_s + 600, "scheduled", process="w", seconds=600, capacity="spot")
     second = attempt("b", killed_s + 900, 90, 120, attempt=1)
-    pace = measured(*first, evict, node, *second)
+    pace = measure_lines(*first, evict, node, *second)
     [cost] = pace.interruptions
     assert cost.wait_h == pytest.approx(600 / 3600)
     assert cost.restart_h == pytest.approx(360 / 3600)
@@ -67,12 +67,12 @@ def test_an_interruption_costs_its_wait_its_restart_and_the_lost_steps() -> None
 
 def test_an_eviction_is_seen_before_the_next_attempt() -> None:
     evict = line(EPOCH + 690, "evict", process="w", signal="SIGKILL", target="job-0")
-    pace = measured(*attempt("a", EPOCH, 0, 100), evict)
+    pace = measure_lines(*attempt("a", EPOCH, 0, 100), evict)
     assert pace.down_since_s == EPOCH + 690
 
 
 def test_later_lines_alone_are_no_whole_run() -> None:
-    assert not measured(*attempt("b", EPOCH, 90, 120, attempt=1)).is_whole
+    assert not measure_lines(*attempt("b", EPOCH, 90, 120, attempt=1)).is_whole
 
 
 def test_nothing_is_said_before_two_windows() -> None:
@@ -80,5 +80,5 @@ def test_nothing_is_said_before_two_windows() -> None:
 
 
 def test_a_completed_run_has_no_interruption() -> None:
-    pace = measured(*sample.training("job"))
+    pace = measure_lines(*sample.training("job"))
     assert pace.complete and not pace.interruptions

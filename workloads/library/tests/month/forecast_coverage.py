@@ -70,26 +70,26 @@ def _ask(
         first_us = next(event.t_us for event in run if event.type == "window")
         for _ in range(ASKED_EACH):
             now_us = rng.randrange(first_us, run[-1].t_us)
-            ended = [p for other, p in paces.items() if runs[other][-1].t_us < now_us]
-            _ask_once(run, pace, ended, now_us, coverage)
+            past = [p for other, p in paces.items() if runs[other][-1].t_us < now_us]
+            _ask_once(run, pace, past, now_us, coverage)
 
 
 def _ask_once(
     run: Sequence[Event],
     whole: Pace,
-    ended: Sequence[Pace],
+    past: Sequence[Pace],
     now_us: int,
     coverage: Coverage,
 ) -> None:
     """Ask with the lines until now, as `explain` does, and compare with the rest of them."""
-    seen = measure([event for event in run if event.t_us <= now_us])
-    if seen is None:
+    pace = measure([event for event in run if event.t_us <= now_us])
+    if pace is None:
         return
     now_s = now_us / 1e6
-    left_h = find_left_h(seen, now_s)
+    left_h = find_left_h(pace, now_s)
     assert left_h is not None, "the lines name the steps of the run"
-    expected = expect(Capacity(seen.capacity), seen.accelerator, seen.world_size)
-    outlook = make_outlook(seen, select_alike(seen, ended), expected, left_h, now_s)
+    expected = expect(Capacity(pace.capacity), pace.accelerator, pace.world_size)
+    outlook = make_outlook(pace, select_alike(pace, past), expected, left_h, now_s)
     end_h = (run[-1].t_us - now_us) / HOUR_US
-    paid_h = whole.billed_h - find_billed_h(seen, now_s)
+    paid_h = whole.billed_h - find_billed_h(pace, now_s)
     coverage.judge(forecast(outlook), end_h, paid_h)

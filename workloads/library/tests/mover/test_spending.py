@@ -37,10 +37,10 @@ def job(**annotations: str) -> dict[str, Any]:
     }
 
 
-def limited(max_usd: float, **annotations: str) -> dict[str, Any]:
+def make_limited(max_usd: float, **annotations: str) -> dict[str, Any]:
     names = {name.replace("_", "-"): text for name, text in annotations.items()}
-    own = {"max-usd": f"{max_usd}"} | names
-    return job(**{f"holdfast.dev/{name}": text for name, text in own.items()})
+    texts = {"max-usd": f"{max_usd}"} | names
+    return job(**{f"holdfast.dev/{name}": text for name, text in texts.items()})
 
 
 def pod(name: str, on: str, began_s: float, owner: str = "uid-run-7") -> dict[str, Any]:
@@ -87,13 +87,13 @@ class Cluster:
     def spend(self, clock: Clock, until_s: float, every_s: float = 10.0) -> None:
         """Let the mover pass until a moment."""
         api: Any = self
-        while clock.now < until_s and not self.stopped:
+        while clock.now < until_s and not self.is_stopped:
             clock.now += every_s
             self.view.passed(clock.now)
             self.view.spending.act(api, clock.now)
 
     @property
-    def stopped(self) -> bool:
+    def is_stopped(self) -> bool:
         return (f"{WORKLOADS}/w", {"spec": {"active": False}}) in self.changes
 
     @property
@@ -106,32 +106,32 @@ def start(body: dict[str, Any], *pods: dict[str, Any], now_s: float) -> tuple[Cl
     clock = Clock(now_s)
     view = View(clock=clock)
     JOBS.apply(view)("ADDED", body)
-    for each in pods:
-        view.node("ADDED", node(each["spec"]["nodeName"], labels=MACHINE))
-        view.pod("ADDED", each)
+    for body_of_pod in pods:
+        view.node("ADDED", node(body_of_pod["spec"]["nodeName"], labels=MACHINE))
+        view.pod("ADDED", body_of_pod)
     return Cluster(body, view), clock
 
 
 def test_a_job_is_stopped_with_the_money_for_its_window_left() -> None:
-    cluster, clock = start(limited(USD), pod("a", "n", EPOCH), now_s=EPOCH)
+    cluster, clock = start(make_limited(USD), pod("a", "n", EPOCH), now_s=EPOCH)
     cluster.spend(clock, EPOCH + 7_200)
     left_usd = USD - cluster.spent.usd
-    assert cluster.stopped
+    assert cluster.is_stopped
     assert USD * WINDOW_S / 3600 < left_usd < USD * (WINDOW_S + MARGIN_S + 20) / 3600
     assert cluster.body["metadata"]["annotations"]["holdfast.dev/stopped-for"] == "max_usd"
     [event] = cluster.events
     assert event.startswith("MaxUsd: stopped with $")
 
 
-def test_every_pod_on_a_node_of_its_own_is_paid_for() -> None:
+def test_each_node_is_paid_for() -> None:
     pods = [pod(f"p{n}", f"n{n}", EPOCH) for n in range(4)]
-    cluster, clock = start(limited(USD), *pods, now_s=EPOCH)
+    cluster, clock = start(make_limited(USD), *pods, now_s=EPOCH)
     cluster.spend(clock, EPOCH + 3_600)
-    assert cluster.stopped and clock.now < EPOCH + 900
+    assert cluster.is_stopped and clock.now < EPOCH + 900
 
 
 def test_jobs_that_share_a_node_pay_in_equal_parts() -> None:
-    cluster, clock = start(limited(100.0), pod("a", "n", EPOCH), now_s=EPOCH)
+    cluster, clock = start(make_limited(100.0), pod("a", "n", EPOCH), now_s=EPOCH)
     other = job() | {"metadata": job()["metadata"] | {"name": "other", "uid": "other"}}
     JOBS.apply(cluster.view)("ADDED", other)
     cluster.view.pod("ADDED", pod("b", "n", EPOCH, owner="other"))
@@ -139,12 +139,12 @@ def test_jobs_that_share_a_node_pay_in_equal_parts() -> None:
     assert cluster.view.spending.by_job["uid-run-7"].usd == pytest.approx(USD / 2)
 
 
-def test_spending_is_added_up_over_restarts_of_job_and_mover() -> None:
+def test_spending_outlives_pods_and_movers() -> None:
     """The second mover reads what the first wrote, and counts the pod that it did not watch."""
-    first, clock = start(limited(2 * USD), pod("a", "n", EPOCH), now_s=EPOCH)
+    first, clock = start(make_limited(2 * USD), pod("a", "n", EPOCH), now_s=EPOCH)
     first.spend(clock, EPOCH + 3_600)
     before_usd = first.spent.usd
-    assert before_usd == pytest.approx(USD, rel=0.03) and not first.stopped
+    assert before_usd == pytest.approx(USD, rel=0.03) and not first.is_stopped
     # Down for half an hour, in which the job got another node.
     body = first.body
     second, clock = start(body, pod("b", "m", EPOCH + 3_900), now_s=EPOCH + 5_400)
@@ -152,18 +152,18 @@ def test_spending_is_added_up_over_restarts_of_job_and_mover() -> None:
     second.spend(clock, EPOCH + 5_410)
     assert second.spent.usd == pytest.approx(before_usd + USD * 1_510 / 3_600, rel=0.001)
     second.spend(clock, EPOCH + 10_800)
-    assert second.stopped
+    assert second.is_stopped
 
 
 def test_another_replica_takes_over_what_the_leader_counted() -> None:
-    body = limited(10.0, spent=f"4.0000 {EPOCH + 3_600:.0f}")
+    body = make_limited(10.0, spent=f"4.0000 {EPOCH + 3_600:.0f}")
     cluster, clock = start(body, pod("a", "n", EPOCH), now_s=EPOCH + 3_600)
     cluster.spend(clock, EPOCH + 7_200)
     assert cluster.view.spending.by_job["uid-run-7"].usd == pytest.approx(4.0 + USD, rel=0.001)
 
 
 def test_a_job_without_a_queue_is_suspended() -> None:
-    body = limited(USD)
+    body = make_limited(USD)
     del body["metadata"]["labels"]
     cluster, clock = start(body, pod("a", "n", EPOCH), now_s=EPOCH)
     cluster.spend(clock, EPOCH + 3_600)
@@ -171,7 +171,7 @@ def test_a_job_without_a_queue_is_suspended() -> None:
 
 
 def test_a_stopped_job_is_left_alone_until_it_runs_again() -> None:
-    body = limited(1.0, spent=f"0.9900 {EPOCH:.0f}", stopped_for="max_usd")
+    body = make_limited(1.0, spent=f"0.9900 {EPOCH:.0f}", stopped_for="max_usd")
     body["spec"]["suspend"] = True
     cluster, clock = start(body, now_s=EPOCH)
     cluster.spend(clock, EPOCH + 60)
@@ -181,11 +181,11 @@ def test_a_stopped_job_is_left_alone_until_it_runs_again() -> None:
     cluster.view.node("ADDED", node("n", labels=MACHINE))
     cluster.view.pod("ADDED", pod("a", "n", EPOCH + 60))
     cluster.spend(clock, EPOCH + 120)
-    assert cluster.stopped
+    assert cluster.is_stopped
 
 
 def test_a_machine_without_a_price_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
-    cluster, clock = start(limited(1.0), pod("a", "n", EPOCH), now_s=EPOCH)
+    cluster, clock = start(make_limited(1.0), pod("a", "n", EPOCH), now_s=EPOCH)
     labels = {"node.kubernetes.io/instance-type": "e2-standard-4"}
     cluster.view.node("MODIFIED", node("n", labels=labels))
     cluster.spend(clock, EPOCH + 60)
@@ -193,7 +193,7 @@ def test_a_machine_without_a_price_is_logged_once(caplog: pytest.LogCaptureFixtu
 
 
 def test_a_failing_request_is_tried_again() -> None:
-    cluster, clock = start(limited(USD / 10), pod("a", "n", EPOCH), now_s=EPOCH)
+    cluster, clock = start(make_limited(USD / 10), pod("a", "n", EPOCH), now_s=EPOCH)
     view = cluster.view
 
     class Refusing(Cluster):
@@ -202,11 +202,11 @@ def test_a_failing_request_is_tried_again() -> None:
 
     Refusing(cluster.body, view).spend(clock, EPOCH + 300)
     cluster.spend(clock, EPOCH + 320)
-    assert cluster.stopped
+    assert cluster.is_stopped
 
 
 @pytest.mark.parametrize("text", ["", "1", "a b", "nan 1", "-1 5", "inf 1"])
-def test_an_annotation_of_another_form_counts_nothing(text: str) -> None:
+def test_an_unreadable_annotation_counts_nothing(text: str) -> None:
     assert read_spent(text) == Spent()
 
 
@@ -217,7 +217,7 @@ def test_a_limit_that_is_no_amount_is_none(text: str) -> None:
 
 
 def test_a_gang_is_limited_by_its_jobset() -> None:
-    body = limited(5.0)
+    body = make_limited(5.0)
     pods = {"template": {"spec": {"terminationGracePeriodSeconds": 300}}}
     body["spec"] = {"replicatedJobs": [{"template": {"spec": pods}}]}
     path = "/apis/jobset.x-k8s.io/v1alpha2/namespaces/training/jobsets"

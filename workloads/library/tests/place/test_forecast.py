@@ -59,7 +59,7 @@ def test_an_interruption_that_lasts_is_waited_for() -> None:
     assert late.median_h == pytest.approx(1.2, abs=0.05)
 
 
-def test_a_wait_beyond_all_that_were_seen_is_expected_to_last_as_long_again() -> None:
+def test_unseen_waits_last_as_long_again() -> None:
     answer = forecast(
         Outlook(
             left_h=1.0,
@@ -80,6 +80,4 @@ def test_shortest_interval_holds_its_share() -> None:
 
 def test_intervals_hold_four_times_in_five_on_the_recorded_zones() -> None:
     coverage = measure_coverage(seed=1, jobs=400)
-    times, dollars = coverage.shares()
-    assert 0.75 <= times <= 0.85
-    assert 0.75 <= dollars <= 0.85
+    assert coverage.is_calibrated, coverage.describe()

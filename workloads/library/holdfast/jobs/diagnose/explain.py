@@ -47,7 +47,7 @@ class Explanation:
     cause: Cause
     similar: str
     forecast: JobForecast | None = None
-    """When a running job will be done, and for how much."""
+    """The end and the price of a running job."""
 
     def lines(self) -> list[tuple[str, str]]:
         """Return name and text of each line that has a text."""

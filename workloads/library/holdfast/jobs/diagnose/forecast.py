@@ -40,17 +40,25 @@ MAX_LINES = 5_000
 MAX_BYTES = 4 << 20
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(
+    frozen=True,
+    kw_only=True,
+    slots=True,
+)
 class Expectation:
-    """What the platform's record says of a job's capacity, before anything was measured here."""
+    """Interruptions and waits by the platform's record, before anything was measured here."""
 
     per_hour: float
     waits: Waits | None
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(
+    frozen=True,
+    kw_only=True,
+    slots=True,
+)
 class JobForecast:
-    """When a job will be done, and for how much. Each pair holds four times in five."""
+    """The end of a job and its price. Each pair holds four times in five."""
 
     done_from: str
     """A time of RFC 3339, like `done_to` and `done_likely`."""
@@ -101,22 +109,38 @@ def forecast_job(
             by_index |= name == job.name and index is not None
     paces = _measure_all(runs_by_job.pop(job.name, []))
     # Of a sweep, points that have not started yet say nothing.
-    wanted = int(job.body["spec"].get("completions") or job.size) if by_index else 1
-    if len(paces) < wanted:
+    point_count = int(job.body["spec"].get("completions") or job.size) if by_index else 1
+    if len(paces) < point_count:
         return None
-    others = [pace for runs in runs_by_job.values() for pace in _measure_all(runs)]
+    other_paces: list[Pace] = []
+    for runs in runs_by_job.values():
+        other_paces += _measure_all(runs)
     annotations = job.body["metadata"].get("annotations") or {}
     work_h = read_number(annotations.get(ANNOTATION_HOURS)) or 0.0
     capacity = rented.capacity if rented else pricing.guess_capacity(job.pod_spec)
-    expected = expect(capacity, _find_accelerator(job), 1 if by_index else job.size)
+    expected = expect(
+        capacity,
+        _find_accelerator(job),
+        1 if by_index else job.size,
+    )
     forecasts: list[tuple[Pace, Forecast]] = []
     for pace in paces:
-        left_h = find_left_h(pace, now_s, work_h)
+        left_h = find_left_h(
+            pace,
+            now_s,
+            work_h,
+        )
         if pace.complete:
             continue
         if left_h is None:
             return None
-        outlook = make_outlook(pace, select_alike(pace, others), expected, left_h, now_s)
+        outlook = make_outlook(
+            pace,
+            select_alike(pace, other_paces),
+            expected,
+            left_h,
+            now_s,
+        )
         forecasts.append((pace, forecast(outlook)))
     if not forecasts:
         return None
@@ -124,7 +148,12 @@ def forecast_job(
     usd_per_hour = None
     if rented is not None and rented.usd is not None and not by_index:
         usd_per_hour = rented.usd * job.size
-    return _describe(pace, last, usd_per_hour, now_s)
+    return _describe(
+        pace,
+        last,
+        usd_per_hour,
+        now_s,
+    )
 
 
 def _describe(
@@ -166,15 +195,20 @@ def read_own_lines(api: Api, job: JobSnapshot) -> list[Event]:
     """Return the event lines in the logs of the pods that lead the job; none without the right."""
     pods = sorted(job.pods, key=_creation_time)
     leads = [pod for pod in pods if get_place(pod) <= 0]
-    others = [pod for pod in pods if get_place(pod) > 0]
+    followers = [pod for pod in pods if get_place(pod) > 0]
     lines: list[bytes] = []
-    for pod in [*leads[-MAX_PODS:], *others[-MAX_PODS:]]:
+    for pod in [*leads[-MAX_PODS:], *followers[-MAX_PODS:]]:
         meta = pod["metadata"]
         path = f"/api/v1/namespaces/{meta['namespace']}/pods/{meta['name']}/log"
         names = [container["name"] for container in pod["spec"]["containers"]]
         container = MAIN if MAIN in names else names[0]
         try:
-            log = api.text(path, container=container, tailLines=MAX_LINES, limitBytes=MAX_BYTES)
+            log = api.text(
+                path,
+                container=container,
+                tailLines=MAX_LINES,
+                limitBytes=MAX_BYTES,
+            )
         except ApiError:
             continue  # it has not started, is gone, or the user may not read logs
         for line in log.splitlines():
@@ -192,7 +226,11 @@ def _find_accelerator(job: JobSnapshot) -> str:
     return selector.get(LABEL_ACCELERATOR, "")
 
 
-def expect(capacity: Capacity, accelerator: str, nodes: int) -> Expectation:
+def expect(
+    capacity: Capacity,
+    accelerator: str,
+    nodes: int,
+) -> Expectation:
     """Return what the record says. Only Spot is interrupted; the end of a node is announced."""
     if capacity is not Capacity.SPOT:
         return Expectation(per_hour=0.0, waits=None)
@@ -201,7 +239,11 @@ def expect(capacity: Capacity, accelerator: str, nodes: int) -> Expectation:
     return Expectation(per_hour=per_hour, waits=waits)
 
 
-def find_left_h(pace: Pace, now_s: float, work_h: float = 0.0) -> float | None:
+def find_left_h(
+    pace: Pace,
+    now_s: float,
+    work_h: float = 0.0,
+) -> float | None:
     """Return the hours of work that are left, without an interruption; None if nothing says it.
 
     work_h: the work of the whole job by its file, if its program does not name its steps.
@@ -224,12 +266,12 @@ def find_billed_h(pace: Pace, now_s: float) -> float:
     return pace.billed_h + max(0.0, now_s - pace.billed_until_s) / HOUR_S
 
 
-def select_alike(pace: Pace, others: Iterable[Pace]) -> list[Pace]:
+def select_alike(pace: Pace, candidates: Iterable[Pace]) -> list[Pace]:
     """Return the runs on the same capacity and GPU, of as many processes."""
     if not pace.capacity:
         return []
     key = (pace.capacity, pace.accelerator, pace.world_size)
-    return [other for other in others if key == _find_class(other)]
+    return [other for other in candidates if key == _find_class(other)]
 
 
 def _find_class(pace: Pace) -> tuple[str, str, int]:
@@ -247,8 +289,13 @@ def make_outlook(
     costs: list[Cost] = []
     lives: list[Life] = []
     for run in (pace, *alike):
-        for each in run.interruptions:
-            costs.append(Cost(wait_h=each.wait_h, restart_h=each.restart_h, lost_h=each.lost_h))
+        for interruption in run.interruptions:
+            cost = Cost(
+                wait_h=interruption.wait_h,
+                restart_h=interruption.restart_h,
+                lost_h=interruption.lost_h,
+            )
+            costs.append(cost)
         # The last attempt of others may have ended by the wish of a person.
         is_interrupted = run is pace and pace.down_since_s is not None
         *earlier_h, last_h = run.lives_h

@@ -288,7 +288,7 @@ def get_place(pod: Object) -> int:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Limit:
-    """What a job may cost, and what the mover has counted."""
+    """The most that a job may cost, and the cost that the mover has counted."""
 
     max_usd: float
     spent_usd: float

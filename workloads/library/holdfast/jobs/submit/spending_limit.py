@@ -28,9 +28,9 @@ def describe(job: OwnJob, bodies: list[Body], platform: Platform) -> str:
     work_h = job.hours * job.rounds
     least_usd = max(LEAST_H, work_h) * usd_per_hour
     if job.max_usd <= least_usd:
-        what = f"{work_h:g} h of undisturbed work" if work_h > LEAST_H else f"{LEAST_H:g} h"
+        work = f"{work_h:g} h of undisturbed work" if work_h > LEAST_H else f"{LEAST_H:g} h"
         raise InputError(
-            f"max_usd: {what} cost more",
+            f"max_usd: {work} cost more",
             got=f"${job.max_usd:,.2f} at ${usd_per_hour:,.2f} an hour",
             allowed=f"more than ${least_usd:,.2f}, and room for restarts",
             fix="raise max_usd, or leave it out",
