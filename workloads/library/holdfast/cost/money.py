@@ -43,6 +43,16 @@ class Prices:
             return Capacity.FLEX_START, self.flex_start
         return Capacity.ON_DEMAND, self.on_demand
 
+    def find_rate(self, capacity: str) -> float:
+        """Returns the price on a capacity by its name; 0 for a reservation, which has its own."""
+        if capacity == Capacity.RESERVED.value:
+            return 0.0
+        if capacity == Capacity.SPOT.value:
+            return self.spot
+        if capacity == Capacity.FLEX_START.value:
+            return self.flex_start or self.on_demand
+        return self.on_demand
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Money:

@@ -83,7 +83,8 @@ def _is_mapping(value: object) -> bool:
 
 
 _COUNTS = (
-    "step first_step last_step bytes rank slowest_rank world_size nodes of attempt code failures"
+    "step steps first_step last_step bytes rank slowest_rank world_size nodes of attempt code"
+    " failures"
 )
 _SECONDS = "seconds blocking_seconds"
 _NAMES = (

@@ -42,9 +42,9 @@ class StepWindow(NamedTuple):
 
 def make_ledger(events: Sequence[Event]) -> JobLedger:
     evictions = select_evictions(events)
-    leads = _select_leads(process_runs(events))
-    _close_killed_runs(leads, evictions)
-    windows = [_read_windows(run) for run in leads]
+    leads = select_leads(process_runs(events))
+    close_killed_runs(leads, evictions)
+    windows = [read_windows(run) for run in leads]
     kept_steps = _find_kept_steps(leads)
     sizes = find_gang_sizes(leads)
     places = max((size.places for size in sizes), default=1)
@@ -99,7 +99,7 @@ def _find_restarts(leads: Sequence[ProcessRun]) -> Iterable[Restart]:
         before = run
 
 
-def _select_leads(runs: Iterable[ProcessRun]) -> list[ProcessRun]:
+def select_leads(runs: Iterable[ProcessRun]) -> list[ProcessRun]:
     """Returns the runs of rank 0.
 
     A launcher writes only how it ended, which is how the ranks before it ended.
@@ -116,7 +116,7 @@ def _select_leads(runs: Iterable[ProcessRun]) -> list[ProcessRun]:
     return leads
 
 
-def _read_windows(run: ProcessRun) -> list[StepWindow]:
+def read_windows(run: ProcessRun) -> list[StepWindow]:
     windows: list[StepWindow] = []
     for event in run.select("window"):
         begin_us, end_us = find_interval_us(event)
@@ -128,7 +128,7 @@ def _read_windows(run: ProcessRun) -> list[StepWindow]:
     return windows
 
 
-def _close_killed_runs(leads: Sequence[ProcessRun], evictions: Sequence[Event]) -> None:
+def close_killed_runs(leads: Sequence[ProcessRun], evictions: Sequence[Event]) -> None:
     """Dates the end of killed processes, which leave no line about it.
 
     The first eviction after the last line and before the next run is their end.

@@ -13,6 +13,7 @@ from holdfast.ledger.events import Event
 from holdfast.mover.movable_jobs import Movable
 from holdfast.mover.mover import Observation, Pods
 from holdfast.mover.node_usage import NodeUsage, NodeUsages
+from holdfast.mover.spending import LimitedJob, Spending, read_limited_job
 from holdfast.support.values import unix_s
 from holdfast.vocabulary.job_identity import read_source
 from holdfast.vocabulary.kubernetes import ANNOTATION_SOURCE, JOB_API, JOBSET_API, api_path
@@ -41,8 +42,11 @@ class View(Cluster):
     over: dict[str, dict[str, EndedJob]] = field(default_factory=dict)
     """Path of a watch -> uid -> job that ended and has no receipt."""
     node_usages: NodeUsages = field(default_factory=NodeUsages)
+    spending: Spending = field(default_factory=Spending)
     parents: dict[str, dict[str, str]] = field(default_factory=dict)
     """Path of a watch -> uid of a Job or JobSet -> uid of its controller, or empty."""
+    limited: dict[str, dict[str, LimitedJob]] = field(default_factory=dict)
+    """Path of a watch -> uid -> job with a limit of dollars."""
     writers: dict[tuple[str, str], str] = field(default_factory=dict)
     """Namespace and name of a pod -> uid of its controller. Labels would not do: any author can
     write them.
@@ -62,13 +66,18 @@ class View(Cluster):
         """Applies a change of a Job or JobSet that the watch of `path` saw."""
         parents = self.parents.setdefault(path, {})
         over = self.over.setdefault(path, {})
+        limited = self.limited.setdefault(path, {})
         meta = body["metadata"]
         uid = meta["uid"]
         over.pop(uid, None)
+        limited.pop(uid, None)
         if change == "DELETED":
             parents.pop(uid, None)
             return
         parents[uid] = find_controller(body)
+        limited_job = read_limited_job(path, body)
+        if limited_job is not None:
+            limited[uid] = limited_job
         end_s = find_end_s(body)
         # The annotation records the receipt, so that no job gets a second one.
         annotations = meta.get("annotations") or {}
@@ -112,6 +121,10 @@ class View(Cluster):
         """
         pods = [(self.root(pod.owner), pod) for pod in self.pods.values()]
         self.node_usages.passed(pods, self.nodes, now_s)
+        limited_jobs: dict[str, LimitedJob] = {}
+        for jobs in self.limited.values():
+            limited_jobs |= jobs
+        self.spending.count(limited_jobs, pods, self.nodes, now_s)
         self.lines(now_s)  # dropped here, because the exporter writes them
 
     def ended(self, now_s: float) -> list[EndedJob]:
@@ -175,8 +188,9 @@ class View(Cluster):
         if not kind.startswith("/"):
             super().forget_all_but(kind, keys)
             return
-        # Without any job so far, neither has an entry.
-        for jobs in (self.over.get(kind, {}), self.parents.get(kind, {})):
+        # Without any job so far, none has an entry.
+        for jobs_by_path in (self.over, self.parents, self.limited):
+            jobs = jobs_by_path.get(kind, {})
             for key in jobs.keys() - keys:
                 del jobs[key]
 

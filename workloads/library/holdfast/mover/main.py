@@ -78,6 +78,8 @@ class Process:
             requeue(self.api, waits, now, self.namespaces)
         with attempt("no nodes are given back"):
             self.gangs.step(now, self.namespaces)
+        with attempt("no job is stopped for its max_usd"):
+            self.view.spending.act(self.api, now)
         with attempt("no priority is boosted"):
             self._boost_priorities(now)
         with self.lock:

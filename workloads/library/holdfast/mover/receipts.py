@@ -13,14 +13,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from holdfast.controllers.controller_log import get_logger
-from holdfast.cost.money import Prices, find_prices
+from holdfast.cost.money import find_prices
 from holdfast.cost.receipt import Receipt, receipt
 from holdfast.ledger.events import Reading
 from holdfast.ledger.job_ledger import JobLedger, job_ledgers
 from holdfast.mover.cluster_view import EndedJob
 from holdfast.mover.node_usage import NodeUsage
 from holdfast.support.errors import InputError, Unjudged
-from holdfast.vocabulary.capacity import Capacity
 from holdfast.vocabulary.roles import DEFAULT_TEAM
 from holdfast.vocabulary.telemetry import KIND_TRAINING
 
@@ -121,7 +120,7 @@ def lane_prices(runs: Sequence[JobLedger], usage: NodeUsage) -> tuple[float, flo
     on_demand_usd_s = 0.0
     for (machine, region, capacity), seconds in usage.node_s.items():
         prices = find_prices(machine, region)
-        paid_usd_s += seconds * _choose_price(prices, capacity)
+        paid_usd_s += seconds * prices.find_rate(capacity)
         on_demand_usd_s += seconds * prices.on_demand
     # A rigid gang is one lane whatever its size. An elastic gang has one for each place, a batch
     # has one for each worker, and runs by index have one each.
@@ -129,13 +128,3 @@ def lane_prices(runs: Sequence[JobLedger], usage: NodeUsage) -> tuple[float, flo
     is_rigid_gang = run.kind == KIND_TRAINING and run.index is None and run.lanes == 1
     lane_s = usage.on_s if is_rigid_gang else usage.pod_s
     return paid_usd_s / lane_s, on_demand_usd_s / lane_s, lane_s / 3600
-
-
-def _choose_price(prices: Prices, capacity: str) -> float:
-    if capacity == Capacity.RESERVED.value:
-        return 0.0  # its own price is in own_usd_s
-    if capacity == Capacity.SPOT.value:
-        return prices.spot
-    if capacity == Capacity.FLEX_START.value:
-        return prices.flex_start or prices.on_demand
-    return prices.on_demand

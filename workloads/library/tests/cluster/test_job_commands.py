@@ -8,6 +8,7 @@ import pty
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -17,9 +18,12 @@ import pytest
 
 from holdfast.clients.api import Api, Object
 from holdfast.commands import app
+from holdfast.cost.money import find_prices
 from holdfast.jobs.diagnose import explain
+from holdfast.mover.cluster_view import View, list_job_kinds
 from holdfast.support.command_line import run_app
-from holdfast.vocabulary.pools import Pool
+from holdfast.vocabulary.kubernetes import ANNOTATION_MAX_USD, ANNOTATION_STOPPED_FOR
+from holdfast.vocabulary.pools import LABEL_ZONE, Pool
 from tests import platforms
 from tests.cluster.sim import queues
 from tests.cluster.sim.host_kubelet import HostKubelet, running_on_host
@@ -119,11 +123,12 @@ def trainer(world: World, pool: Pool, checkpoints: Path, steps: int) -> Object:
 
 def create(world: World, name: str, template: Object, **spec: Any) -> None:
     labels = {"app.kubernetes.io/name": "kept-run"}
+    annotations = spec.pop("annotations", {})
     queue = spec.pop("queue", "")
     if queue:
         labels[queues.QUEUE_LABEL] = queue
     body = {
-        "metadata": {"name": name, "labels": labels},
+        "metadata": {"name": name, "labels": labels, "annotations": annotations},
         "spec": {
             "completionMode": "Indexed",
             "completions": 1,
@@ -195,6 +200,57 @@ def test_a_queued_job_saves_when_it_is_stopped_and_resumes_from_there(
     until("its pods are gone", lambda: not world.pods())
     job = world.job("kept-run-1a2b3c4d")
     assert job["spec"]["suspend"] and not job["status"].get("failed")
+
+
+@pytest.mark.timeout(300)
+def test_a_job_saves_before_it_reaches_its_max_usd(
+    world: World,
+    spot: Pool,
+    kueue: None,
+    kubelet: HostKubelet,
+    terminal: Terminal,
+    tmp_path: Path,
+) -> None:
+    """The mover looks an hour later: what that hour costs is close to the limit."""
+    queues.lend(world, spot, 1)
+    template = trainer(world, spot, tmp_path / "checkpoints", 1_000_000)
+    prices = find_prices(spot.machine_type, "us-central1")
+    create(
+        world,
+        "kept-run-1a2b3c4d",
+        template,
+        annotations={ANNOTATION_MAX_USD: f"{prices.spot:.4f}"},
+        queue=queues.QUEUE,
+        suspend=True,
+    )
+    until("it trains", lambda: events(kubelet, "window"))
+    assert not events(kubelet, "commit")
+    now_s = time.time() + 3_600
+    view = View(clock=lambda: now_s)
+    for node in world.api.items("/api/v1/nodes"):
+        node["metadata"]["labels"][LABEL_ZONE] = "us-central1-a"
+        view.node("ADDED", node)
+    for pod in world.pods():
+        view.pod("ADDED", pod)
+    (kind,) = [kind for kind in list_job_kinds([world.name]) if kind.path.startswith(JOBS)]
+    for job in world.api.items(kind.path):
+        kind.apply(view)("ADDED", job)
+    view.passed(now_s)
+    assert view.spending.act(world.api, now_s) == 1
+
+    (commit,) = until("it has saved", lambda: events(kubelet, "commit"))
+    assert commit["step"] > 0
+    until("its pods are gone", lambda: not world.pods())
+    cause = explain.explain(world.api, "kept-run", world.name).cause
+    assert "it was stopped before its max_usd" in cause.blocker
+    assert "--max-usd" in terminal.run("resume", "kept-run", code=2)
+    assert "resumed kept-run" in terminal.run("resume", "kept-run", "--max-usd", "500")
+    until(
+        "it has restored",
+        lambda: [line for line in events(kubelet, "restore") if line["step"] == commit["step"]],
+    )
+    annotations = world.job("kept-run-1a2b3c4d")["metadata"]["annotations"]
+    assert annotations[ANNOTATION_MAX_USD] == "500" and ANNOTATION_STOPPED_FOR not in annotations
 
 
 def test_a_log_shows_each_attempt_and_a_job_that_never_started_has_none(

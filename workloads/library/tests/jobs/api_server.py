@@ -87,7 +87,11 @@ def write_kubeconfig(path: Path, address: str) -> Path:
 def _log(printed: list[tuple[str, str]], query: dict[str, str]) -> bytes:
     """Returns lines as a kubelet does: by whole seconds, cut off in the middle of a line."""
     since = query.get("sinceTime", "").removesuffix("Z")
-    lines = [f"{t} {line}\n" for t, line in printed if t[: len(since)] >= since]
+    has_times = query.get("timestamps") == "true"
+    lines: list[str] = []
+    for t, line in printed:
+        if t[: len(since)] >= since:
+            lines.append(f"{t} {line}\n" if has_times else f"{line}\n")
     return "".join(lines).encode()[: int(query["limitBytes"])]
 
 

@@ -157,17 +157,20 @@ class Month:
 
     def play(self) -> list[Firing]:
         for minute in range(1, self.days * DAY_MIN):
-            self.minute = minute
-            self.platform.minute = minute
-            self.recorder.minute = minute
-            for job in self.jobs:
-                self._live(job)
-            self.jobs = [job for job in self.jobs if not job.is_gone]
-            for begins_min, steps in self.scripts:
-                if minute >= begins_min:
-                    next(steps, None)
-            self._publish()
+            self.pass_minute(minute)
         return firings(alerts(LIMITS), self.recorder)
+
+    def pass_minute(self, minute: int) -> None:
+        self.minute = minute
+        self.platform.minute = minute
+        self.recorder.minute = minute
+        for job in self.jobs:
+            self._live(job)
+        self.jobs = [job for job in self.jobs if not job.is_gone]
+        for begins_min, steps in self.scripts:
+            if minute >= begins_min:
+                next(steps, None)
+        self._publish()
 
     def _live(self, job: Job) -> None:
         age = self.minute - job.born_min

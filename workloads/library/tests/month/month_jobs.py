@@ -132,6 +132,7 @@ class Platform:
                 rank=0,
                 world_size=job.kind.pods,
                 attempt=job.attempt,
+                steps=job.work_min * STEPS_A_MINUTE,
             )
             self._write_lead(
                 job,

@@ -157,6 +157,9 @@ def stop(
 
 def resume(
     job: JobName,
+    max_usd: Annotated[
+        float | None, typer.Option(help="A new limit of what the job may cost in all.")
+    ] = None,
     namespace: Namespace = "",
     platform: PlatformFile = None,
     kubeconfig: Kubeconfig = None,
@@ -167,7 +170,7 @@ def resume(
     from holdfast.jobs.control import stopping
 
     api, document, snapshot = _find(job, namespace, platform, kubeconfig, context)
-    stopping.resume(api, document, snapshot)
+    stopping.resume(api, document, snapshot, max_usd)
     output.note(f"resumed {snapshot.name}")
     output.note(f"Next: holdfast explain {snapshot.name}")
 

@@ -8,6 +8,7 @@ job in a queue is stopped by its Workload, since Kueue would start it again othe
 # Why it is so: infra/decisions/0128.
 
 import json
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -17,13 +18,17 @@ from holdfast.clients.api import Api, ApiError, Object
 from holdfast.jobs.control import pod_logs
 from holdfast.jobs.control.pod_logs import Selection, Source, Streams
 from holdfast.jobs.diagnose import job_snapshot
-from holdfast.jobs.diagnose.job_snapshot import APPS, JOBS, JOBSETS, KUEUE, JobSnapshot
+from holdfast.jobs.diagnose.job_snapshot import APPS, JOBS, JOBSETS, KUEUE, JobSnapshot, Limit
 from holdfast.jobs.submit.submission import lacks_right
 from holdfast.platform import Platform
 from holdfast.support.errors import InputError, Later, Unjudged
 from holdfast.support.values import moment, rfc3339
 from holdfast.vocabulary.capacity import ANNOTATION_QUEUED_AGAIN
-from holdfast.vocabulary.kubernetes import LABEL_QUEUE
+from holdfast.vocabulary.kubernetes import (
+    ANNOTATION_MAX_USD,
+    ANNOTATION_STOPPED_FOR,
+    LABEL_QUEUE,
+)
 from holdfast.vocabulary.lifecycle import DEFAULT_WINDOW
 
 ANNOTATION_REPLICAS = "holdfast.dev/stopped-replicas"
@@ -136,8 +141,17 @@ def find_window_s(job: JobSnapshot) -> float:
     return float(job.pod_spec.get("terminationGracePeriodSeconds") or DEFAULT_WINDOW.pod_s)
 
 
-def resume(api: Api, platform: Platform, job: JobSnapshot) -> None:
-    """Start a stopped job again, from its newest checkpoint. Raises InputError if it runs."""
+def resume(
+    api: Api,
+    platform: Platform,
+    job: JobSnapshot,
+    max_usd: float | None = None,
+) -> None:
+    """Start a stopped job again, from its newest checkpoint.
+
+    max_usd: a new limit of what it may cost in all. Raises InputError if the job runs, or if it has
+    reached its limit.
+    """
     if job.finished:
         raise InputError(
             "the job has ended",
@@ -152,7 +166,41 @@ def resume(api: Api, platform: Platform, job: JobSnapshot) -> None:
             allowed="a job that `holdfast stop` stopped",
             fix=f"holdfast explain {job.name}",
         )
+    limit = job_snapshot.find_limit(job)
+    if limit is not None and limit.stopped and max_usd is None:
+        raise InputError(
+            "the job was stopped before its max_usd",
+            got=f"{job.name}: ${limit.spent_usd:,.2f} of ${limit.max_usd:,.2f}",
+            allowed="a higher limit",
+            fix=f"holdfast resume {job.name} --max-usd {2 * limit.max_usd:g}",
+        )
+    if max_usd is not None:
+        _raise_limit(api, platform, job, limit, max_usd)
     _set_stopped(api, platform, job, stopped=False)
+
+
+def _raise_limit(
+    api: Api,
+    platform: Platform,
+    job: JobSnapshot,
+    limit: Limit | None,
+    max_usd: float,
+) -> None:
+    least_usd = limit.spent_usd if limit else 0.0
+    if not least_usd < max_usd < math.inf:
+        raise InputError(
+            "--max-usd",
+            got=max_usd,
+            allowed=f"more than ${least_usd:,.2f}, which {job.name} has cost",
+            fix="a higher one",
+        )
+    annotations = {ANNOTATION_MAX_USD: f"{max_usd:g}", ANNOTATION_STOPPED_FOR: None}
+    try:
+        api.merge(_path(job), {"metadata": {"annotations": annotations}})
+    except ApiError as error:
+        if not lacks_right(error):
+            raise
+        raise _no_right(platform, job, error) from error
 
 
 def _set_stopped(api: Api, platform: Platform, job: JobSnapshot, *, stopped: bool) -> float:

@@ -14,8 +14,10 @@ from holdfast.jobs.diagnose.ending_pods import explain_deletion, explain_silent_
 from holdfast.jobs.diagnose.failures import Losses, explain_failure
 from holdfast.jobs.diagnose.job_snapshot import (
     JobSnapshot,
+    Limit,
     condition,
     disruption,
+    find_limit,
     is_ending,
     list_container_statuses,
     runs_since_s,
@@ -93,14 +95,20 @@ def _explain_hold(job: JobSnapshot, cluster: ClusterSnapshot) -> Cause | None:
     queue = queues.explain_flex_start(job, cluster) or queues.explain_kueue(job, cluster)
     if queue:
         return queue
+    limit = find_limit(job)
+    if limit is not None and limit.stopped:
+        return _explain_limit(job, limit)
     blocker = "spec.suspend is true and no queue has it"
     return Cause(Reason.SUSPENDED, blocker, _resume_command(job), _describe_command(job))
 
 
 def _explain_stop(job: JobSnapshot, workload: Object) -> Cause:
-    """Explain a Workload that is not active: it gave its nodes back, a person stopped it, or Kueue
-    gave up.
+    """Explain a Workload that is not active: its price limit ended it, it gave its nodes back, a
+    person stopped it, or Kueue gave up.
     """
+    limit = find_limit(job)
+    if limit is not None and limit.stopped:
+        return _explain_limit(job, limit)
     if job.return_time:
         return _explain_pause(job, workload)
     message = brief(str(condition(workload, "Evicted").get("message", "")))
@@ -119,6 +127,15 @@ def _explain_pause(job: JobSnapshot, workload: Object) -> Cause:
     action = f"wait, or queue it now: {_resume_command(job)}"
     evidence = f"kubectl describe workload -n {job.namespace} {workload['metadata']['name']}"
     return Cause(Reason.BACK_OFF, blocker, action, evidence)
+
+
+def _explain_limit(job: JobSnapshot, limit: Limit) -> Cause:
+    blocker = (
+        f"it was stopped before its max_usd: it has cost ${limit.spent_usd:,.2f} of"
+        f" ${limit.max_usd:,.2f}"
+    )
+    action = f"{_resume_command(job)} --max-usd {2 * limit.max_usd:g}"
+    return Cause(Reason.SUSPENDED, blocker, action, _describe_command(job))
 
 
 def _resume_command(job: JobSnapshot) -> str:

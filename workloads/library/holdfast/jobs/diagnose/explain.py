@@ -17,8 +17,10 @@ from holdfast.jobs.diagnose.closed_hosts import EXPLAINABLE, explain_closed_host
 from holdfast.jobs.diagnose.cluster_snapshot import ClusterSnapshot
 from holdfast.jobs.diagnose.diagnosis import describe_state, find_cause
 from holdfast.jobs.diagnose.failures import Count, losses
+from holdfast.jobs.diagnose.forecast import JobForecast, forecast_job
 from holdfast.jobs.diagnose.job_snapshot import (
     JobSnapshot,
+    find_limit,
     held_since_s,
     loss_time_s,
     ran_s,
@@ -44,6 +46,8 @@ class Explanation:
     state: str
     cause: Cause
     similar: str
+    forecast: JobForecast | None = None
+    """The end and the price of a running job."""
 
     def lines(self) -> list[tuple[str, str]]:
         """Return name and text of each line that has a text."""
@@ -53,6 +57,7 @@ class Explanation:
             "blocker": cause.blocker,
             "position": cause.position,
             "similar": self.similar,
+            "forecast": self.forecast.text() if self.forecast else "",
             "do": cause.action,
             "evidence": cause.evidence,
         }
@@ -84,10 +89,8 @@ def explain(
     if platform and cause.reason in EXPLAINABLE:
         cause = explain_closed_host(api, job, platform) or cause
     now = time.time()
-    usd_per_hour: float | None = None
-    if platform and (job.missing_places or (summary and summary.size)):
-        machine = pricing.find_rented(job.pod_spec, platform, prices.load())
-        usd_per_hour = machine.usd if machine else None
+    machine = pricing.find_rented(job.pod_spec, platform, prices.load()) if platform else None
+    usd_per_hour = machine.usd if machine else None
     wait = in_place_text(job, now, usd_per_hour)
     progress = progress_text(summary, now, usd_per_hour)
     if wait:
@@ -98,9 +101,10 @@ def explain(
     return Explanation(
         job=job.name,
         namespace=job.namespace,
-        state=describe_state(job, job_losses) + describe_coming_end(job, now),
+        state=describe_state(job, job_losses) + describe_coming_end(job, now) + limit_text(job),
         cause=cause,
         similar=describe_similar_waits(job, cluster),
+        forecast=forecast_job(api, job, machine, events, now),
     )
 
 
@@ -124,6 +128,14 @@ def describe_coming_end(job: JobSnapshot, now_s: float) -> str:
         f"; stopped in {max(left_s, 0) / 3600:.1f} h by its max_hours, {limit_s / 3600:g} h after"
         " its start: submit it again under its name, and it resumes"
     )
+
+
+def limit_text(job: JobSnapshot) -> str:
+    """Return what a job with a limit has cost, or an empty text."""
+    limit = find_limit(job)
+    if limit is None:
+        return ""
+    return f"; ${limit.spent_usd:,.2f} of its max_usd ${limit.max_usd:,.2f} spent"
 
 
 def describe_similar_waits(job: JobSnapshot, cluster: ClusterSnapshot) -> str:

@@ -3,6 +3,7 @@
 A job is a JobSet, a Job that no JobSet owns, or a Deployment of workers. Nothing here judges.
 """
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -300,6 +301,40 @@ def runs_since_s(job: JobSnapshot) -> float | None:
 def get_place(pod: Object) -> int:
     """Return the pod's index in its Job, or -1 if it has none."""
     return int(pod["metadata"].get("annotations", {}).get(kubernetes.ANNOTATION_INDEX, -1))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Limit:
+    """The most that a job may cost, and the cost that the mover has counted."""
+
+    max_usd: float
+    spent_usd: float
+    stopped: bool
+    """The mover stopped the job before it reached its limit."""
+
+
+def find_limit(job: JobSnapshot) -> Limit | None:
+    """Return the limit of what a job may cost; None without one."""
+    annotations: dict[str, str] = job.body["metadata"].get("annotations") or {}
+    max_usd = read_number(annotations.get(kubernetes.ANNOTATION_MAX_USD))
+    if not max_usd:
+        return None
+    spent, _, _ = annotations.get(kubernetes.ANNOTATION_SPENT, "").partition(" ")
+    stopped_for = annotations.get(kubernetes.ANNOTATION_STOPPED_FOR)
+    return Limit(
+        max_usd=max_usd,
+        spent_usd=read_number(spent) or 0.0,
+        stopped=stopped_for == kubernetes.STOPPED_FOR_MAX_USD,
+    )
+
+
+def read_number(text: object) -> float | None:
+    """Return the finite number of an annotation; None if it is missing or none."""
+    try:
+        number = float(str(text))
+    except ValueError:
+        return None
+    return number if math.isfinite(number) else None
 
 
 def loss_time_s(job: JobSnapshot, place: int) -> float | None:

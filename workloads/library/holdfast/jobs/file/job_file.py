@@ -25,6 +25,7 @@ AUTO = "auto"
 CPU_ONLY = "none"
 FEWEST_SHARDED = 2
 MAX_HOURS = 10_000.0
+MAX_USD = 10_000_000.0
 MAX_WAIT_HOURS = 168.0
 MAX_LANES = 20
 _IN_MEMORY = " memory"
@@ -183,6 +184,13 @@ class OwnJob:
         0.0,
         minimum=0,
         maximum=MAX_HOURS,
+    )
+    max_usd: float = about(
+        "The platform stops the job, with a last save, before its machines have cost more dollars,"
+        " those of all restarts together. `holdfast resume NAME --max-usd` raises it. 0: no limit.",
+        0.0,
+        minimum=0,
+        maximum=MAX_USD,
     )
     resumes: bool = about("Another machine can go on where this one stopped.", True)
     on_notice: str = about(

@@ -96,7 +96,7 @@ def bodies(
         restarts=job.restarts,
         namespace=job.home,
         labels=_list_labels(job),
-        annotations=_list_annotations(archive),
+        annotations=_list_annotations(job, archive),
     )
     if job.in_place:
         return [*objects, *elastic(context, task)]
@@ -123,9 +123,16 @@ def _list_labels(job: OwnJob) -> dict[str, str]:
     return {kubernetes.LABEL_JOB_PRIORITY: kubernetes.name_job_priority(job.priority)}
 
 
-def _list_annotations(archive: Archive | None) -> dict[str, str]:
+def _list_annotations(job: OwnJob, archive: Archive | None) -> dict[str, str]:
     """Return the annotations of the job's own object."""
-    return {} if archive is None else {kubernetes.ANNOTATION_SOURCE: f"sha256:{archive.digest}"}
+    annotations: dict[str, str] = {}
+    if job.hours:
+        annotations[kubernetes.ANNOTATION_HOURS] = f"{job.hours:g}"
+    if job.max_usd:
+        annotations[kubernetes.ANNOTATION_MAX_USD] = f"{job.max_usd:g}"
+    if archive is not None:
+        annotations[kubernetes.ANNOTATION_SOURCE] = f"sha256:{archive.digest}"
+    return annotations
 
 
 def _add_plan(body: Body, placed: Placed) -> Body:

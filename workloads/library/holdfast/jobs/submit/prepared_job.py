@@ -19,7 +19,7 @@ from holdfast.jobs.plan.pricing import PurchasePlan
 from holdfast.jobs.render import manifests
 from holdfast.jobs.render.source_volume import find_upload
 from holdfast.jobs.source.archive import Upload, pack
-from holdfast.jobs.submit import external_checks, follower, submission
+from holdfast.jobs.submit import external_checks, follower, spending_limit, submission
 from holdfast.jobs.submit.follower import Following, Report
 from holdfast.manifests import database
 from holdfast.manifests.render_context import Body, RenderContext
@@ -78,6 +78,8 @@ def prepare(job: OwnJob, platform: Platform, folder: Path = Path()) -> Prepared:
     objects = manifests.bodies(pinned, context, placed, archive)
     manifests.judge(f"{job.name}.yaml", manifests.text(platform.name, objects), platform, folder)
     notes = [f"placed: {placed.reason}"]
+    if job.max_usd:
+        notes.append(spending_limit.describe(job, objects, platform))
     upload = None
     if archive is not None:
         upload = find_upload(job, platform, archive)

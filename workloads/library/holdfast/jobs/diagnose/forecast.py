@@ -1,0 +1,320 @@
+"""Forecasts the end and the price of a running job, from its own event lines and from those of
+jobs like it in this cluster.
+"""
+
+# Why it is so: infra/decisions/0147.
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from holdfast.clients.api import Api, ApiError, Object
+from holdfast.jobs.diagnose.job_snapshot import (
+    JobSnapshot,
+    get_place,
+    read_number,
+)
+from holdfast.jobs.plan import pricing
+from holdfast.jobs.plan.pricing import Rented
+from holdfast.ledger.events import Event, parse, read_folder
+from holdfast.ledger.job_ledger import by_run
+from holdfast.ledger.pace import Pace, measure
+from holdfast.manifests.pods import MAIN
+from holdfast.place.forecast import SHARE, Cost, Forecast, Life, Outlook, forecast
+from holdfast.place.preemption_rate import PRIOR_CHURN
+from holdfast.place.scenarios import Waits, list_scenarios
+from holdfast.support.values import rfc3339
+from holdfast.vocabulary.capacity import Capacity
+from holdfast.vocabulary.kubernetes import ANNOTATION_HOURS
+from holdfast.vocabulary.pools import LABEL_ACCELERATOR
+from holdfast.vocabulary.telemetry import KIND_TRAINING
+
+HOUR_S = 3_600.0
+CPU_CHURN = 0.05
+"""Interruptions of a Spot node without GPUs an hour; an assumption, as for L4."""
+LEAST_LEFT_H = 1 / 3_600
+MAX_PODS = 4
+"""Pods of rank 0 whose logs are read, and as many of others: any of an elastic gang may lead it."""
+MAX_LINES = 5_000
+MAX_BYTES = 4 << 20
+
+
+@dataclass(
+    frozen=True,
+    kw_only=True,
+    slots=True,
+)
+class Expectation:
+    """Interruptions and waits by the platform's record, before anything was measured here."""
+
+    per_hour: float
+    waits: Waits | None
+
+
+@dataclass(
+    frozen=True,
+    kw_only=True,
+    slots=True,
+)
+class JobForecast:
+    """The end of a job and its price. Each pair holds four times in five."""
+
+    done_from: str
+    """A time of RFC 3339, like `done_to` and `done_likely`."""
+    done_to: str
+    done_likely: str
+    undisturbed: float
+    """Probability that nothing interrupts it any more."""
+    usd_from: float | None
+    """Dollars from its first start to its end; None without a price, or without its first lines."""
+    usd_to: float | None
+    usd_so_far: float | None
+
+    def text(self) -> str:
+        when = f"done {_short(self.done_from)} to {_short(self.done_to)} UTC"
+        parts = [f"{when}, likely {_short(self.done_likely)}"]
+        if self.usd_from is not None and self.usd_to is not None:
+            so_far = f" (${self.usd_so_far:,.2f} so far)" if self.usd_so_far is not None else ""
+            parts.append(f"for ${self.usd_from:,.2f} to ${self.usd_to:,.2f}{so_far}")
+        share = max(SHARE, self.undisturbed)
+        parts.append(f"{share:.0%} sure")
+        return ", ".join(parts)
+
+
+def _short(time: str) -> str:
+    """Return `11-28 14:05` of a time of RFC 3339."""
+    return time[5:16].replace("T", " ")
+
+
+def forecast_job(
+    api: Api,
+    job: JobSnapshot,
+    rented: Rented | None,
+    events: Path | None,
+    now_s: float,
+) -> JobForecast | None:
+    """Forecast a running job. None if it has ended or waits, or if its lines do not show enough.
+
+    events: the folder of event lines of all jobs; None: the logs of the job's own pods are read.
+    """
+    if job.finished or job.suspended or job.kind == "Deployment":
+        return None
+    lines = read_folder(events).events if events else read_own_lines(api, job)
+    runs_by_job: dict[str, list[Sequence[Event]]] = defaultdict(list)
+    by_index = False
+    for (name, index, kind), run in by_run(lines).items():
+        if kind == KIND_TRAINING:
+            runs_by_job[name].append(run)
+            by_index |= name == job.name and index is not None
+    paces = _measure_all(runs_by_job.pop(job.name, []))
+    # Of a sweep, points that have not started yet say nothing.
+    point_count = int(job.body["spec"].get("completions") or job.size) if by_index else 1
+    if len(paces) < point_count:
+        return None
+    other_paces: list[Pace] = []
+    for runs in runs_by_job.values():
+        other_paces += _measure_all(runs)
+    annotations = job.body["metadata"].get("annotations") or {}
+    work_h = read_number(annotations.get(ANNOTATION_HOURS)) or 0.0
+    capacity = rented.capacity if rented else pricing.guess_capacity(job.pod_spec)
+    expected = expect(
+        capacity,
+        _find_accelerator(job),
+        1 if by_index else job.size,
+    )
+    forecasts: list[tuple[Pace, Forecast]] = []
+    for pace in paces:
+        left_h = find_left_h(
+            pace,
+            now_s,
+            work_h,
+        )
+        if pace.complete:
+            continue
+        if left_h is None:
+            return None
+        outlook = make_outlook(
+            pace,
+            select_alike(pace, other_paces),
+            expected,
+            left_h,
+            now_s,
+        )
+        forecasts.append((pace, forecast(outlook)))
+    if not forecasts:
+        return None
+    pace, last = max(forecasts, key=lambda pair: pair[1].median_h)
+    usd_per_hour = None
+    if rented is not None and rented.usd is not None and not by_index:
+        usd_per_hour = rented.usd * job.size
+    return _describe(
+        pace,
+        last,
+        usd_per_hour,
+        now_s,
+    )
+
+
+def _describe(
+    pace: Pace,
+    answer: Forecast,
+    usd_per_hour: float | None,
+    now_s: float,
+) -> JobForecast:
+    low_h, high_h = answer.hours
+    so_far = None
+    usd_from = None
+    usd_to = None
+    if usd_per_hour is not None and pace.is_whole:
+        so_far = find_billed_h(pace, now_s) * usd_per_hour
+        low_paid_h, high_paid_h = answer.paid_hours
+        usd_from = so_far + low_paid_h * usd_per_hour
+        usd_to = so_far + high_paid_h * usd_per_hour
+    return JobForecast(
+        done_from=rfc3339(now_s + low_h * HOUR_S),
+        done_to=rfc3339(now_s + high_h * HOUR_S),
+        done_likely=rfc3339(now_s + answer.median_h * HOUR_S),
+        undisturbed=answer.undisturbed,
+        usd_from=usd_from,
+        usd_to=usd_to,
+        usd_so_far=so_far,
+    )
+
+
+def _measure_all(runs: Iterable[Sequence[Event]]) -> list[Pace]:
+    paces: list[Pace] = []
+    for run in runs:
+        pace = measure(run)
+        if pace is not None:
+            paces.append(pace)
+    return paces
+
+
+def read_own_lines(api: Api, job: JobSnapshot) -> list[Event]:
+    """Return the event lines in the logs of the pods that lead the job; none without the right."""
+    pods = sorted(job.pods, key=_creation_time)
+    leads = [pod for pod in pods if get_place(pod) <= 0]
+    followers = [pod for pod in pods if get_place(pod) > 0]
+    lines: list[bytes] = []
+    for pod in [*leads[-MAX_PODS:], *followers[-MAX_PODS:]]:
+        meta = pod["metadata"]
+        path = f"/api/v1/namespaces/{meta['namespace']}/pods/{meta['name']}/log"
+        names = [container["name"] for container in pod["spec"]["containers"]]
+        container = MAIN if MAIN in names else names[0]
+        try:
+            log = api.text(
+                path,
+                container=container,
+                tailLines=MAX_LINES,
+                limitBytes=MAX_BYTES,
+            )
+        except ApiError:
+            continue  # it has not started, is gone, or the user may not read logs
+        for line in log.splitlines():
+            if line.startswith("{") and '"event"' in line:
+                lines.append(line.encode())
+    return parse(lines, job=job.name).events
+
+
+def _creation_time(pod: Object) -> str:
+    return pod["metadata"]["creationTimestamp"]
+
+
+def _find_accelerator(job: JobSnapshot) -> str:
+    selector: dict[str, str] = job.pod_spec.get("nodeSelector") or {}
+    return selector.get(LABEL_ACCELERATOR, "")
+
+
+def expect(
+    capacity: Capacity,
+    accelerator: str,
+    nodes: int,
+) -> Expectation:
+    """Return what the record says. Only Spot is interrupted; the end of a node is announced."""
+    if capacity is not Capacity.SPOT:
+        return Expectation(per_hour=0.0, waits=None)
+    per_hour = nodes * PRIOR_CHURN.get(accelerator, CPU_CHURN)
+    waits = list_scenarios(accelerator, nodes)[1].waits if accelerator else None
+    return Expectation(per_hour=per_hour, waits=waits)
+
+
+def find_left_h(
+    pace: Pace,
+    now_s: float,
+    work_h: float = 0.0,
+) -> float | None:
+    """Return the hours of work that are left, without an interruption; None if nothing says it.
+
+    work_h: the work of the whole job by its file, if its program does not name its steps.
+    """
+    if pace.total_steps:
+        left_h = (pace.total_steps - pace.step) * pace.step_h
+    elif work_h:
+        left_h = work_h - pace.step * pace.step_h
+    else:
+        return None
+    if pace.down_since_s is None:
+        left_h -= max(0.0, now_s - pace.last_s) / HOUR_S
+    return max(LEAST_LEFT_H, left_h)
+
+
+def find_billed_h(pace: Pace, now_s: float) -> float:
+    """Return the hours on machines until now."""
+    if pace.down_since_s is not None:
+        return pace.billed_h
+    return pace.billed_h + max(0.0, now_s - pace.billed_until_s) / HOUR_S
+
+
+def select_alike(pace: Pace, candidates: Iterable[Pace]) -> list[Pace]:
+    """Return the runs on the same capacity and GPU, of as many processes."""
+    if not pace.capacity:
+        return []
+    key = (pace.capacity, pace.accelerator, pace.world_size)
+    return [other for other in candidates if key == _find_class(other)]
+
+
+def _find_class(pace: Pace) -> tuple[str, str, int]:
+    return pace.capacity, pace.accelerator, pace.world_size
+
+
+def make_outlook(
+    pace: Pace,
+    alike: Iterable[Pace],
+    expected: Expectation,
+    left_h: float,
+    now_s: float,
+) -> Outlook:
+    """Join what the job shows with what jobs like it have shown in this cluster."""
+    costs: list[Cost] = []
+    lives: list[Life] = []
+    for run in (pace, *alike):
+        for interruption in run.interruptions:
+            cost = Cost(
+                wait_h=interruption.wait_h,
+                restart_h=interruption.restart_h,
+                lost_h=interruption.lost_h,
+            )
+            costs.append(cost)
+        # The last attempt of others may have ended by the wish of a person.
+        is_interrupted = run is pace and pace.down_since_s is not None
+        *earlier_h, last_h = run.lives_h
+        lives += [Life(hours, interrupted=True) for hours in earlier_h]
+        lives.append(Life(last_h, interrupted=is_interrupted))
+    age_h = 0.0
+    down_for_h = None
+    if pace.down_since_s is None:
+        age_h = pace.lives_h[-1] + max(0.0, now_s - pace.last_s) / HOUR_S
+    else:
+        down_for_h = max(0.0, now_s - pace.down_since_s) / HOUR_S
+    return Outlook(
+        left_h=left_h,
+        spread=pace.spread,
+        save_every_h=pace.save_every_h,
+        prior_per_hour=expected.per_hour,
+        waits=expected.waits,
+        lives=lives,
+        age_h=age_h,
+        costs=costs,
+        down_for_h=down_for_h,
+    )

@@ -1,0 +1,172 @@
+"""`explain` says when a running job will be done and for how much, and shows its limit."""
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.clients.api import Api
+from holdfast.jobs.control import stopping
+from holdfast.jobs.diagnose.explain import Explanation, explain
+from holdfast.jobs.diagnose.job_snapshot import JobSnapshot, find_limit
+from holdfast.jobs.submit import prepared_job
+from holdfast.support.errors import InputError
+from tests import platforms
+from tests.platforms import with_images
+from workloads.library.tests.jobs.api_server import serving
+from workloads.library.tests.jobs.test_job_file import own
+from workloads.library.tests.jobs.test_one_answer import running_job, write_events
+from workloads.library.tests.sample import Line, line
+
+EXAMPLE = platforms.load("example")
+POOL = EXAMPLE.pool("spot-l4-g2-standard-8")
+STEP_S = 6.0
+LOG_TIME = "2026-11-28T12:00:00.000000000Z"
+MAX_USD = "holdfast.dev/max-usd"
+SPENT = "holdfast.dev/spent"
+STOPPED_FOR = "holdfast.dev/stopped-for"
+
+
+def write_lines(total: int, **start: Any) -> list[Line]:
+    """The lines of a job that has done 100 of `total` steps until now, in ten minutes."""
+    now_s = time.time()
+    begin_s = now_s - 660
+    lines = [line(begin_s, "start", job="train", rank=0, world_size=1, attempt=0, **start)]
+    if total:
+        lines[0]["steps"] = total
+    for step in range(10, 101, 10):
+        t = begin_s + 60 + step * STEP_S
+        fields = {"first_step": step - 9, "last_step": step, "seconds": 10 * STEP_S}
+        lines.append(line(t, "window", job="train", **fields))
+        lines.append(line(t, "commit", job="train", step=step, seconds=1.0, bytes=1))
+    return lines
+
+
+def make_cluster(**annotations: str) -> dict[str, list[Any]]:
+    lists = running_job("train")
+    for pod in lists["/api/v1/pods"]:
+        pod["spec"] |= {"nodeSelector": POOL.selector(), "tolerations": POOL.tolerations()}
+    [job] = lists["/apis/batch/v1/jobs"]
+    job["metadata"]["annotations"] = annotations
+    return lists
+
+
+def ask(
+    folder: Path,
+    lines: list[Line],
+    lists: dict[str, list[Any]],
+    events: Path | None = None,
+) -> Explanation:
+    logs = {} if events else {"train-0": [(LOG_TIME, json.dumps(row)) for row in lines]}
+    with serving(lists, folder, logs) as kubeconfig:
+        return explain(Api(kubeconfig), "train", platform=EXAMPLE, events=events)
+
+
+def test_the_log_of_its_pod_is_enough(tmp_path: Path) -> None:
+    explanation = ask(tmp_path, write_lines(1_100), make_cluster())
+    forecast = explanation.forecast
+    assert forecast is not None
+    hours = 1_000 * STEP_S / 3600
+    done_s = stopping.moment(forecast.done_likely)
+    assert done_s is not None
+    assert done_s.timestamp() - time.time() == pytest.approx(hours * 3600, rel=0.1)
+    assert forecast.done_from < forecast.done_likely < forecast.done_to
+    assert forecast.usd_so_far is not None and forecast.usd_from is not None
+    assert 0 < forecast.usd_so_far < forecast.usd_from < (forecast.usd_to or 0)
+    assert 0.5 < forecast.undisturbed < 1.0
+    text = dict(explanation.lines())["forecast"]
+    assert text.startswith("done ") and " UTC, likely " in text and ", for $" in text
+
+
+def test_hours_of_the_file_stand_in_for_unknown_steps(tmp_path: Path) -> None:
+    assert ask(tmp_path, write_lines(0), make_cluster()).forecast is None
+    cluster = make_cluster(**{"holdfast.dev/hours": "2"})
+    forecast = ask(tmp_path, write_lines(0), cluster).forecast
+    assert forecast is not None
+    done = stopping.moment(forecast.done_likely)
+    assert done is not None
+    assert done.timestamp() - time.time() == pytest.approx(2 * 3600 - 600, rel=0.1)
+
+
+def test_events_of_other_jobs_count_too(tmp_path: Path) -> None:
+    """Another job on the same capacity was interrupted every quarter of an hour."""
+    events = tmp_path / "events"
+    events.mkdir()
+    node = {"seconds": 5.0, "capacity": "spot", "accelerator": "nvidia-l4"}
+    others: list[Line] = []
+    begin_s = time.time() - 100_000
+    for attempt in range(80):
+        t = begin_s + attempt * 1_200
+        process = f"p{attempt}"
+        others.append(line(t, "scheduled", job="other", process="watcher", **node))
+        others.append(line(t + 10, "start", job="other", process=process, rank=0, world_size=1))
+        for number in (1, 2):
+            fields = {"first_step": 1, "last_step": 50 * number, "seconds": 400.0}
+            others.append(line(t + 410 * number, "window", job="other", process=process, **fields))
+        others.append(line(t + 900, "exit", job="other", process=process, code=143, step=100))
+    own_lines = write_lines(1_100)
+    own_lines.insert(0, line(own_lines[0]["t"], "scheduled", job="train", process="w", **node))
+    write_events(events / "train.jsonl", "train", own_lines)
+    alone = ask(tmp_path, [], make_cluster(), events).forecast
+    write_events(events / "other.jsonl", "other", others)
+    joined = ask(tmp_path, [], make_cluster(), events).forecast
+    assert alone is not None and joined is not None
+    assert joined.undisturbed < 0.1 < alone.undisturbed
+    assert joined.done_to > alone.done_to
+
+
+def test_without_lines_nothing_is_forecast(tmp_path: Path) -> None:
+    assert ask(tmp_path, [], make_cluster()).forecast is None
+
+
+def test_explain_shows_what_a_limited_job_has_cost(tmp_path: Path) -> None:
+    cluster = make_cluster(**{MAX_USD: "40", SPENT: "12.3400 1790000000"})
+    assert "; $12.34 of its max_usd $40.00 spent" in ask(tmp_path, [], cluster).state
+
+
+def test_a_job_that_reached_its_limit_says_how_to_go_on(tmp_path: Path) -> None:
+    cluster = make_cluster(**{MAX_USD: "40", SPENT: "39.9 1", STOPPED_FOR: "max_usd"})
+    [job] = cluster["/apis/batch/v1/jobs"]
+    job["spec"]["suspend"] = True
+    cause = ask(tmp_path, [], cluster).cause
+    assert cause.blocker == "it was stopped before its max_usd: it has cost $39.90 of $40.00"
+    assert cause.action == "holdfast resume train --max-usd 80"
+
+
+def test_resume_needs_a_higher_limit() -> None:
+    annotations = {MAX_USD: "40", SPENT: "39.9 1", STOPPED_FOR: "max_usd"}
+    meta = {"name": "train", "namespace": "training", "annotations": annotations}
+    body = {"kind": "Job", "metadata": meta, "spec": {"suspend": True}}
+    job = JobSnapshot(body=body, pods=[])
+    limit = find_limit(job)
+    assert limit is not None and limit.stopped
+    with pytest.raises(InputError, match="before its max_usd") as refusal:
+        stopping.resume(Api.over(None), EXAMPLE, job)
+    assert refusal.value.fix == "holdfast resume train --max-usd 80"
+    for max_usd in (39.0, float("inf"), float("nan")):
+        with pytest.raises(InputError, match="--max-usd"):
+            stopping.resume(Api.over(None), EXAMPLE, job, max_usd)
+
+
+def test_submit_says_what_a_limit_buys() -> None:
+    job = own(gpus="1xl4", capacity="spot", max_usd=20.0)
+    prepared = prepared_job.prepare(job, with_images("example"))
+    assert any(note.startswith("max_usd: stopped with a last save") for note in prepared.notes)
+    annotations = prepared.bodies[-1]["metadata"]["annotations"]
+    assert annotations[MAX_USD] == "20"
+
+
+@pytest.mark.parametrize(
+    ("fields", "problem"),
+    [
+        ({"gpus": "1xl4", "max_usd": 0.01}, "max_usd: 0.5 h cost more"),
+        ({"gpus": "1xl4", "hours": 100.0, "max_usd": 20.0}, "max_usd: 100 h of undisturbed work"),
+        ({"gpus": "none", "max_usd": 20.0}, "have no price in the table"),
+        ({"gpus": "1xl4", "max_usd": -1.0}, "max_usd"),
+    ],
+)
+def test_a_limit_that_cannot_be_kept_is_refused(fields: dict[str, Any], problem: str) -> None:
+    with pytest.raises(InputError, match=problem):
+        prepared_job.prepare(own(**fields), with_images("example"))

@@ -1,0 +1,83 @@
+"""Intervals of a running job: what they hold, and how often they hold on recorded zones."""
+
+import numpy as np
+import pytest
+
+from holdfast.place.forecast import Cost, Life, Outlook, forecast, shortest_interval
+from workloads.library.tests.place.recorded_zones import measure_coverage
+
+CALM = Outlook(
+    left_h=10.0,
+    spread=0.0,
+    save_every_h=0.2,
+    prior_per_hour=0.0,
+    waits=None,
+)
+STORMY = Outlook(
+    left_h=10.0,
+    spread=0.0,
+    save_every_h=0.2,
+    prior_per_hour=0.5,
+    waits=None,
+    lives=[Life(2.0, interrupted=True)] * 20,
+    costs=[Cost(wait_h=1.0, restart_h=0.1, lost_h=0.1)] * 20,
+)
+
+
+def test_an_undisturbed_job_ends_when_its_work_is_done() -> None:
+    answer = forecast(CALM)
+    assert answer.hours == answer.paid_hours == (10.0, 10.0)
+    assert answer.is_certain
+
+
+def test_interruptions_delay_the_end_and_waits_are_not_paid() -> None:
+    answer = forecast(STORMY)
+    low_h, high_h = answer.hours
+    assert 10 < low_h < answer.median_h < high_h
+    # Five interruptions or so: an hour of wait, and twelve minutes that are paid.
+    assert 13 < answer.median_h < 18
+    assert 10.5 < answer.median_paid_h < 11.6
+    assert not answer.is_certain
+
+
+def test_an_interruption_that_lasts_is_waited_for() -> None:
+    fresh, late = (
+        forecast(
+            Outlook(
+                left_h=1.0,
+                spread=0.0,
+                save_every_h=0.2,
+                prior_per_hour=0.001,
+                waits=None,
+                costs=[Cost(wait_h=1.0, restart_h=0.1, lost_h=0.0)] * 50,
+                down_for_h=down_for_h,
+            )
+        )
+        for down_for_h in (0.0, 0.9)
+    )
+    assert fresh.median_h == pytest.approx(2.1, abs=0.05)
+    assert late.median_h == pytest.approx(1.2, abs=0.05)
+
+
+def test_unseen_waits_last_as_long_again() -> None:
+    answer = forecast(
+        Outlook(
+            left_h=1.0,
+            spread=0.0,
+            save_every_h=0.2,
+            prior_per_hour=0.001,
+            waits=None,
+            down_for_h=100.0,
+        )
+    )
+    assert 50 < answer.median_h < 200
+
+
+def test_shortest_interval_holds_its_share() -> None:
+    values = np.concatenate([np.zeros(70), np.arange(1.0, 31.0)])
+    assert shortest_interval(values) == (0.0, 10.0)
+
+
+def test_intervals_hold_four_times_in_five_on_the_recorded_zones() -> None:
+    coverage = measure_coverage(seed=1, jobs=400)
+    assert coverage.is_calibrated, coverage.describe()
