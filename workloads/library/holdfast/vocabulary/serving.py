@@ -58,6 +58,8 @@ HOOK_PORT = 8082
 ROUTER_PORT = 8090
 LIVE_PATH = "/v2/health/live"
 READY_PATH = "/v2/health/ready"
+REJECTIONS_PATH = "/v2/health/rejections"
+"""Path of the reports about requests that end the model, which the proxy's watcher shares."""
 DRAIN_PATH = "/drain"
 
 LABEL_SERVICE = "holdfast.dev/service"
@@ -93,6 +95,7 @@ DRAINING = "holdfast_server_draining"
 REQUESTS = "holdfast_server_requests_total"
 REFUSED = "holdfast_server_refused_total"
 PREDICTOR_DEATHS = "holdfast_server_predictor_deaths_total"
+REJECTED = "holdfast_server_rejected_total"
 QUEUE_SECONDS = "holdfast_server_queue_seconds"
 PREDICT_SECONDS = "holdfast_server_predict_seconds"
 REQUEST_SECONDS = "holdfast_server_request_seconds"
@@ -118,9 +121,10 @@ SERVER_METRICS = {
     ),
     REFUSED: (
         "requests refused, by reason: queue, bytes, deadline, late, loading, leaving, restarting,"
-        " overdue"
+        " overdue, suspected, rejected"
     ),
-    PREDICTOR_DEATHS: "predicting processes that ended by themselves",
+    PREDICTOR_DEATHS: "predicting processes that ended by themselves, or hung and were ended",
+    REJECTED: "requests that ended or hung the model in a process of their own",
     QUEUE_SECONDS: "from a request's arrival to the start of its batch",
     PREDICT_SECONDS: "of a batch in the predicting process",
     REQUEST_SECONDS: "from a request's first byte to its answer",

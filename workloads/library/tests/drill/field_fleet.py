@@ -52,12 +52,10 @@ class FieldFleet(Fleet):
 
     def _find_model(self, replica: Replica) -> int:
         """Returns the process id of the predictor; waits for a new one if it was just killed."""
-        children = list[psutil.Process]()
-        self.until(
-            lambda: children.extend(psutil.Process(replica.pod.pid).children()) or children,
-            "a predicting process",
-        )
-        return children[-1].pid
+        server = psutil.Process(replica.pod.pid)
+        # A second one examines requests that were computed at the death of the first.
+        self.until(lambda: len(server.children()) == 1, "a single predicting process")
+        return server.children()[0].pid
 
     def _pause(self, pid: int, seconds: float) -> None:
         os.kill(pid, signal.SIGSTOP)

@@ -2,7 +2,8 @@
 
 Readiness is probed every second, and a change reaches the proxy `ENDPOINT_DELAY_S` later. A Spot
 notice is SIGTERM and nothing else: the kubelet stops probing the pod, so its endpoint stays until
-the pod has ended. At the end of the window the pod is killed.
+the pod has ended. At the end of the window the pod is killed. Next to the proxy, as in a cluster,
+servers learn which requests ended the model of another one.
 """
 
 import contextlib
@@ -22,6 +23,7 @@ from pathlib import Path
 from holdfast.drill.errors import DrillError
 from holdfast.drill.pods import Pod, own_processes
 from holdfast.inference.proxy.endpoints import Endpoint, discovery, write
+from holdfast.inference.proxy.rejection_sharing import RejectionSharer
 from holdfast.manifests.envoy import CLUSTER, Proxy, bootstrap
 from holdfast.support.distribution import install_command
 from holdfast.support.errors import Unjudged
@@ -100,6 +102,7 @@ class Fleet:
     def running(self, count: int) -> Generator["Fleet"]:
         """Yields once `count` replicas are ready and the proxy answers; ends them afterwards."""
         self.endpoints_file.parent.mkdir(parents=True, exist_ok=True)
+        sharer = RejectionSharer(self._list_servers)
         with own_processes(self.owner):
             try:
                 replicas = [self.start() for _ in range(count)]
@@ -107,9 +110,11 @@ class Fleet:
                     goal = f"replica on port {replica.port} to be ready"
                     self.until(lambda replica=replica: replica.ready, goal)
                 self.start_proxy()
+                sharer.start()
                 yield self
             finally:
                 self._closing.set()
+                sharer.stop.set()
                 for thread in self._threads:
                     thread.join(self.window_s)
                 for pod in self._pods:
@@ -138,6 +143,10 @@ class Fleet:
         options = ("--use-dynamic-base-id", "--concurrency", "1", "-l", "warning")
         self.proxy = self._pod([find_envoy(), "-c", str(config), *options], "envoy")
         self.until(self._proxy_serves, "the proxy to serve")
+
+    def _list_servers(self) -> list[Endpoint]:
+        with self._lock:
+            return [replica.endpoint for replica in self.replicas]
 
     def _proxy(self) -> Proxy:
         return Proxy(
@@ -179,8 +188,10 @@ class Fleet:
     def _change(self, replica: Replica, ready: bool) -> None:
         with self._lock:
             replica.ready = ready
-            endpoints = sorted(r.endpoint for r in self.replicas if r.ready)
-            write(self.endpoints_file, discovery(CLUSTER, endpoints))
+            endpoints = [r.endpoint for r in self.replicas if r.ready]
+            if not endpoints:  # as `choose_endpoints` does
+                endpoints = [r.endpoint for r in self.replicas if not r.leaving]
+            write(self.endpoints_file, discovery(CLUSTER, sorted(endpoints)))
 
     def evict(self, replica: Replica) -> None:
         """Sends a Spot notice: SIGTERM to the pod, and nothing else. Returns at once."""

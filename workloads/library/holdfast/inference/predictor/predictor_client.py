@@ -71,6 +71,11 @@ class ProcessPredictor:
         """The process id; None after a death, until the next prediction."""
         return self._process.pid if self._process else None
 
+    @property
+    def spec(self) -> PredictorSpec:
+        """The predictor that is loaded, with the commit that another process must load too."""
+        return self._spec
+
     def load(self) -> None:
         """Starts the process and waits for its model, which may take minutes.
 
@@ -155,6 +160,13 @@ class ProcessPredictor:
         if self._process is not None:
             self._process.kill()
             self._reap()
+
+    def kill(self) -> None:
+        """Kills the process from any thread: a call that waits for its reply then fails."""
+        pid = self.pid
+        if pid:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
 
     def load_again(self) -> None:
         """Restarts the process if it has died. Raises PredictorBroken if that fails."""

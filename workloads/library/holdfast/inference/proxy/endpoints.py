@@ -1,7 +1,8 @@
 """Endpoint discovery for Envoy: it follows a Service's EndpointSlices and writes them to a file.
 
 A pod gets requests while it is ready and not terminating. If there is none, terminating pods that
-still serve get them, as with kube-proxy (KEP-1669).
+still serve get them, as with kube-proxy (KEP-1669). If there is none of these either, all others
+get them: servers that load their model again hold requests as long as these can wait.
 """
 
 import json
@@ -33,6 +34,7 @@ def choose_endpoints(slices: Iterable[Mapping[str, Any]]) -> list[Endpoint]:
     """
     ready = set[Endpoint]()
     serving = set[Endpoint]()
+    unready = set[Endpoint]()
     for endpoint_slice in slices:
         port = _find_port(endpoint_slice)
         if not port:
@@ -43,9 +45,22 @@ def choose_endpoints(slices: Iterable[Mapping[str, Any]]) -> list[Endpoint]:
             conditions: Mapping[str, Any] = entry.get("conditions") or {}
             if conditions.get("ready") is not False:  # null means unknown, which counts as ready
                 ready |= endpoints
-            elif conditions.get("serving") and conditions.get("terminating"):
+            elif not conditions.get("terminating"):
+                unready |= endpoints
+            elif conditions.get("serving"):
                 serving |= endpoints
-    return sorted(ready or serving)
+    return sorted(ready or serving or unready)
+
+
+def list_endpoints(slices: Iterable[Mapping[str, Any]]) -> list[Endpoint]:
+    """Returns all endpoints, sorted."""
+    endpoints = set[Endpoint]()
+    for endpoint_slice in slices:
+        port = _find_port(endpoint_slice)
+        for entry in endpoint_slice.get("endpoints") or ():
+            for address in entry.get("addresses") or ():
+                endpoints.add(Endpoint(address=address, port=port))
+    return sorted(endpoints)
 
 
 def _find_port(endpoint_slice: Mapping[str, Any]) -> int:
@@ -123,6 +138,11 @@ class Follower(ListAndWatch):
         self._health_port = health_port
         self._slices: dict[str, Mapping[str, Any]] = {}
         self._written: list[Endpoint] | None = None
+
+    @property
+    def servers(self) -> list[Endpoint]:
+        """All servers, also those that get no requests. For other threads."""
+        return list_endpoints(list(self._slices.values()))
 
     def get(self, query: Mapping[str, str], timeout_s: float) -> HTTPResponse:
         parameters = urlencode(self._selector | dict(query))

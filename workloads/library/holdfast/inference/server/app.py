@@ -24,9 +24,15 @@ from holdfast.inference.errors import ItemFault, Refused, redact
 from holdfast.inference.server import tensors
 from holdfast.inference.server.batcher import Ticket
 from holdfast.inference.server.drain import Drain, Phase
-from holdfast.inference.server.http_protocol import STARTED_AT, Deadline, find_deadline
+from holdfast.inference.server.http_protocol import (
+    ATTEMPT_HEADER,
+    STARTED_AT,
+    Deadline,
+    find_deadline,
+)
 from holdfast.inference.server.metrics import Metrics
-from holdfast.inference.server.model_queue import ModelQueue, Request, Values
+from holdfast.inference.server.model_queue import ModelQueue
+from holdfast.inference.server.rejections import digest_items
 from holdfast.inference.server.request_body import (
     DISCONNECTED,
     ByteBudget,
@@ -34,9 +40,10 @@ from holdfast.inference.server.request_body import (
     declared_bytes,
     read_body,
 )
+from holdfast.inference.server.requests import Request, Values
 from holdfast.inference.server.settings import ServerSettings
 from holdfast.runtime import logs
-from holdfast.vocabulary.serving import LIVE_PATH, READY_PATH
+from holdfast.vocabulary.serving import LIVE_PATH, READY_PATH, REJECTIONS_PATH
 
 _BINARY = "inference-header-content-length"
 """The header of the protocol's extension for binary tensors: the length of the JSON before them."""
@@ -46,6 +53,7 @@ _OFF_LOOP_BYTES = 256 * 1024
 
 A parsed body has many times the size of its text, and parsing takes up to a second.
 """
+_REPORT_BYTES = 1024 * 1024
 # An Envoy that checks health removes this server with the first such response, not after its next
 # check.
 _EJECT_HEADER = "x-envoy-immediate-health-check-fail"
@@ -79,6 +87,8 @@ class App:
             Route(READY_PATH, self.ready),
             Route("/v2", self.server),
             Route("/metrics", self.scrape),
+            Route(REJECTIONS_PATH, self.report_rejections),
+            Route(REJECTIONS_PATH, self.learn_rejections, methods=["POST"]),
         ]
         # The first match wins: a version's path ends in anything, so its longer routes come first.
         for path in (version, model):
@@ -164,6 +174,32 @@ class App:
         self.find_model(request)
         return await self.ready(request)
 
+    async def report_rejections(self, request: HttpRequest) -> Response:
+        """Responds with the requests that ended this model, for the other servers of the fleet."""
+        _require_no_proxy(request)
+        if not self._model.loaded:
+            return make_json({})
+        report = self._model.rejections.report(time.monotonic())
+        return make_json({"commit": self._model.commit, **report})
+
+    async def learn_rejections(self, request: HttpRequest) -> Response:
+        _require_no_proxy(request)
+        until_s = time.monotonic() + self._settings.request_s
+        with closing(Reservation(self._budget)) as reservation:
+            body = await read_body(
+                request,
+                reservation,
+                most_bytes=_REPORT_BYTES,
+                until_s=until_s,
+            )
+        try:
+            report = json.loads(body)
+            if self._model.loaded and report["commit"] == self._model.commit:
+                self._model.rejections.learn(report, time.monotonic())
+        except (ValueError, RecursionError, TypeError, KeyError, AttributeError):
+            raise Refused(400, "this is no report of another server") from None
+        return make_json({})
+
     async def infer(self, request: HttpRequest) -> Response:
         deadline = find_deadline(request, self._settings.request_s)
         model = self.find_model(request)
@@ -172,7 +208,7 @@ class App:
                 request,
                 reservation,
                 model,
-                deadline.at_s,
+                deadline,
             )
             if _BINARY in request.headers:
                 raise Refused(400, "binary tensors are not supported; send data as JSON")
@@ -211,6 +247,12 @@ class App:
             loop = asyncio.get_running_loop()
             return await loop.run_in_executor(self._parsing, parse)
         return parse()
+
+    async def _digest(self, bodies: list[bytes]) -> str:
+        if sum(map(len, bodies)) > _OFF_LOOP_BYTES:
+            loop = asyncio.get_running_loop()
+            return await loop.run_in_executor(self._parsing, digest_items, bodies)
+        return digest_items(bodies)
 
     async def _log_fault(self, error: ItemFault, bodies: Sequence[bytes]) -> None:
         """Logs an exception of the model, without content of the request or secrets."""
@@ -258,7 +300,7 @@ class App:
         request: HttpRequest,
         reservation: Reservation,
         model: ModelQueue,
-        until_s: float,
+        deadline: Deadline,
     ) -> None:
         """Raises Refused, before the body is read, if not even a small request can be accepted.
 
@@ -269,8 +311,8 @@ class App:
         if self._drain.leaving or length is None or length > self._settings.body_bytes:
             return
         now = time.monotonic()
-        ticket = Ticket(items=1, arrived_s=now, deadline_s=until_s)
-        refused = model.refusal(ticket, now)
+        ticket = Ticket(items=1, arrived_s=now, deadline_s=deadline.at_s)
+        refused = model.refusal(ticket, now, deadline.tries)
         if refused:
             raise refused
         reservation.require(length)
@@ -287,15 +329,17 @@ class App:
         Raises Refused if the queue or the deadline refuses it, or if the client disconnects.
         Raises ItemFault if the model raises an exception for it.
         """
+        digest = await self._digest(bodies)
         now = time.monotonic()
         request = Request(
             items=len(bodies),
             arrived_s=now,
             deadline_s=deadline.at_s,
             bodies=bodies,
+            digest=digest,
             tries=deadline.tries,
         )
-        refused = model.refusal(request, now)
+        refused = model.check(digest) or model.refusal(request, now, deadline.tries)
         if refused:
             raise refused
         model.add(request)
@@ -317,6 +361,12 @@ class App:
         if request.answer.cancelled():
             raise Refused(DISCONNECTED, "the client disconnected")
         return request.answer.result()
+
+
+def _require_no_proxy(request: HttpRequest) -> None:
+    """Raises Refused if the proxy passed a client's request on: clients reject nothing."""
+    if ATTEMPT_HEADER in request.headers:
+        raise Refused(404, "Not Found")
 
 
 async def respond_no_route(request: HttpRequest, error: Exception) -> Response:

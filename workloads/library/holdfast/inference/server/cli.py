@@ -167,9 +167,17 @@ def endpoints(
             help="Port of the pods' readiness check; 0: the port for requests.",
         ),
     ] = 0,
+    share_rejections: Annotated[
+        bool,
+        typer.Option(
+            "--share-rejections",
+            help="Tell servers of `serve run` which requests ended the model of another one.",
+        ),
+    ] = False,
 ) -> None:
     """Update a proxy's endpoints from the EndpointSlices of a Service. Runs until SIGTERM."""
     from holdfast.inference.proxy.endpoints import Follower
+    from holdfast.inference.proxy.rejection_sharing import RejectionSharer
     from holdfast.runtime.shutdown import of_process
 
     shutdown = of_process()
@@ -182,4 +190,6 @@ def endpoints(
     )
     # The thread may block in a read: the process ends with the main thread and does not join it.
     follower.start()
+    if share_rejections:
+        RejectionSharer(lambda: follower.servers).start()
     shutdown.wait()

@@ -48,6 +48,7 @@ class Metrics:
             labelnames=("reason",),
         )
         self.predictor_deaths = self._make(Counter, serving.PREDICTOR_DEATHS)
+        self.rejected = self._make(Counter, serving.REJECTED)
         self.queue_seconds = self._make(Histogram, serving.QUEUE_SECONDS, buckets=_SECONDS)
         self.predict_seconds = self._make(Histogram, serving.PREDICT_SECONDS, buckets=_SECONDS)
         self.request_seconds = self._make(Histogram, serving.REQUEST_SECONDS, buckets=_SECONDS)

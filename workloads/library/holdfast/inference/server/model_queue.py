@@ -1,18 +1,17 @@
 """The model of a server: its process, its queue, and the task that answers the queue.
 
-Guarantees: a request is answered once. A request that ends the predicting process, or makes it
-raise, is found by halving the batch: its neighbours are predicted again and still answered.
+Guarantees: a request is answered once. A request that makes the predictor raise is found by halving
+the batch. One that ends the predicting process, or hangs it, is found in a second process, which
+computes the requests of that batch one by one. So its neighbours are still answered.
 """
 
 import asyncio
 import contextlib
 import json
-import os
-import signal
 import time
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections import deque
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import NoReturn, TypeVar
 
@@ -20,16 +19,19 @@ from holdfast.inference.errors import ItemFault, PredictorBroken, ProcessDied, R
 from holdfast.inference.predictor.predictor_client import ProcessPredictor
 from holdfast.inference.predictor.spec import PredictorSpec
 from holdfast.inference.server import tensors
-from holdfast.inference.server.batcher import Batcher, Ticket
+from holdfast.inference.server.batcher import SPARE, Batcher, Ticket
+from holdfast.inference.server.examiner import Examiner, make_rejection
+from holdfast.inference.server.free_memory import has_room_for_copy
 from holdfast.inference.server.metrics import Metrics
+from holdfast.inference.server.rejections import Rejections, Verdict
+from holdfast.inference.server.requests import Request, Values
 from holdfast.inference.server.settings import ServerSettings
 from holdfast.inference.values import Value
 from holdfast.runtime import logs
 from holdfast.vocabulary.serving import TRIES
 
-Values = list[Value]
 _PREDICT_TIMEOUT_S = 30.0
-"""The maximum time of a batch; after it the batch is tried again in halves."""
+"""The maximum time of a batch for which a client still waits."""
 _OVERDUE_S = 1.0
 _OVERDUE_TIMES = 5.0
 """The multiple of its expected time after which a batch is overdue.
@@ -47,29 +49,6 @@ _TEXTS: Mapping[str, object] = {
 R = TypeVar("R")
 
 
-@dataclass(kw_only=True, eq=False)
-class Request(Ticket):
-    bodies: Sequence[bytes]
-    tries: int = 0
-    """The same as `Deadline.tries`."""
-    answer: "asyncio.Future[Values]" = field(
-        default_factory=lambda: asyncio.get_running_loop().create_future()
-    )
-    """Its values, or else Refused, or ItemFault if the model raises an exception for it."""
-
-    def fail(self, error: Exception) -> None:
-        if not self.answer.done():
-            self.answer.set_exception(error)
-
-    def make_late(self, *, computing: bool = False) -> Refused:
-        """Makes the error of a late request: 503 lets the proxy retry elsewhere, 504 does not.
-
-        A request that was being computed on two servers gets 504, as it may be what hangs them.
-        """
-        may_retry = self.tries == 1 if computing else self.tries > 0
-        return Refused(503 if may_retry else 504, "the answer misses the deadline", reason="late")
-
-
 class ModelQueue:
     def __init__(self, spec: PredictorSpec, settings: ServerSettings, metrics: Metrics) -> None:
         self._settings = settings
@@ -81,6 +60,15 @@ class ModelQueue:
         # that started it.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="predictor")
         self.batcher = Batcher[Request](settings.batch_items, settings.queue_requests)
+        self.rejections = Rejections()
+        self._examiner = Examiner(
+            self.rejections,
+            metrics,
+            most_s=max(_OVERDUE_S, settings.request_s / TRIES),
+            stopping=lambda: self._closed,
+        )
+        self._unexamined = deque[Request]()
+        """Suspected requests for which no second process could be loaded."""
         self._wake = asyncio.Event()
         self._closed = False
         self.loaded = False
@@ -139,16 +127,36 @@ class ModelQueue:
         except ProcessDied as error:
             raise PredictorBroken(f"{error}, at the warm-up batch") from error
 
-    def refusal(self, request: Ticket, now: float) -> Refused | None:
+    def refusal(self, request: Ticket, now: float, tries: int = 0) -> Refused | None:
         """Returns the error of a request that cannot be accepted, or None."""
         refusal = self.batcher.refusal(request, now)
         if self.hindered and (refusal or now >= self.batcher.free_at_s):
+            if self._may_wait_for_reload(tries):
+                return None
             wait_s = refusal[1] if refusal else 1.0
             return _refuse(503, self.hindered, wait_s)
         if refusal is None:
             return None
         reason, wait_s = refusal
         return _refuse(429, reason, wait_s)
+
+    def _may_wait_for_reload(self, tries: int) -> bool:
+        """Returns whether a request waits here although the reload may take too long for it.
+
+        If another server refused it too, all of them may be reloading, and the first that has
+        reloaded answers: this one, or the one that the proxy asks after this try.
+        """
+        is_full = self.batcher.waiting >= self._settings.queue_requests
+        return self.hindered == "restarting" and tries > 1 and not is_full
+
+    def check(self, digest: str) -> Refused | None:
+        """Returns the error of a request that ended the model, or is examined for it, or None."""
+        verdict = self.rejections.find(digest, time.monotonic())
+        if verdict is Verdict.REJECTED:
+            return make_rejection()
+        if verdict is Verdict.SUSPECTED:
+            return _refuse(503, verdict.value, max(1.0, self._load_s))
+        return None
 
     def add(self, request: Request) -> None:
         self.batcher.add(request)
@@ -181,6 +189,9 @@ class ModelQueue:
         now = time.monotonic()
         for request in self.batcher.pop_late(now):
             request.fail(request.make_late())
+        if self._unexamined:
+            await self._examine_here(self._unexamined.popleft())
+            return
         if self.batcher.waiting:
             await self._compute(self.batcher.take(now), now)
             return
@@ -201,36 +212,80 @@ class ModelQueue:
             self.batcher.end()
             self._update_metrics()
 
-    async def _predict(self, batch: list[Request], *, is_retry: bool = False) -> None:
-        bodies: list[bytes] = []
-        for request in batch:
-            bodies.extend(request.bodies)
-        is_single = len(batch) == 1
+    async def _predict(self, batch: list[Request]) -> None:
+        bodies = _join_bodies(batch)
         try:
-            with self._watch(len(bodies)):
+            async with self._watch(batch, len(bodies)):
                 values = await self._in_thread(self._predictor.predict, bodies)
         except ProcessDied as error:
-            await self._reload(error)
-            # A single request may still be innocent at first: the kernel, or a person, may have
-            # ended the process.
-            if is_single and is_retry:
-                batch[0].fail(Refused(500, f"this request crashes the model: {error}"))
-            else:
-                await self._predict_halves(batch, is_retry=is_single)
+            await self._recover(batch, error)
         except ItemFault as error:
-            if is_single:
+            if len(batch) == 1:
+                self.rejections.note_answer(batch[0].digest)
                 batch[0].fail(error)
             else:
-                await self._predict_halves(batch, is_retry=False)
+                await self._predict_halves(batch)
         else:
             self._answer(batch, values)
 
-    async def _predict_halves(self, batch: list[Request], *, is_retry: bool) -> None:
+    async def _predict_halves(self, batch: list[Request]) -> None:
         middle = len(batch) // 2
         for half in (batch[:middle], batch[middle:]):
-            open_requests = [request for request in half if not request.answer.done()]
+            open_requests = [request for request in half if request.is_open]
             if open_requests:
-                await self._predict(open_requests, is_retry=is_retry)
+                await self._predict(open_requests)
+
+    async def _recover(self, batch: list[Request], error: ProcessDied) -> None:
+        """Loads the model again; only then a second process examines the batch."""
+        answered: list[Request] = []
+        suspects: list[Request] = []
+        for request in batch:
+            group = answered if self.rejections.is_answered(request.digest) else suspects
+            group.append(request)
+            # At a second death with it, it is suspected too.
+            self.rejections.forget_answer(request.digest)
+        now = time.monotonic()
+        for request in suspects:
+            request.suspected_s = now
+            self.rejections.suspect(request.digest)
+        self._return_to_proxy(suspects)
+        await self._reload(error)
+        self._examine(suspects)
+        open_requests = [request for request in answered if request.is_open]
+        if open_requests:
+            await self._predict(open_requests)
+
+    def _return_to_proxy(self, suspects: list[Request]) -> None:
+        """Fails those that another server can answer and this one cannot, in their order here."""
+        examined_at_s = time.monotonic() + 2 * self._load_s
+        for request in suspects:
+            examined_at_s += SPARE * self.batcher.timing.seconds(request.items)
+            if request.tries == 1 and examined_at_s > request.deadline_s:
+                request.fail(request.make_late(computing=True))
+
+    def _examine(self, suspects: list[Request]) -> None:
+        pid = self._predictor.pid
+        if not suspects:
+            return
+        if self._examiner.pid is None and not (pid and has_room_for_copy(pid)):
+            logs.warning("predictor", "no memory for a second process: suspects are examined here")
+            self._unexamined.extend(suspects)
+        else:
+            self._examiner.submit(suspects, self._predictor.spec, self._accept_unexamined)
+
+    def _accept_unexamined(self, suspects: Sequence[Request]) -> None:
+        self._unexamined.extend(suspects)
+        self._wake.set()
+
+    async def _examine_here(self, request: Request) -> None:
+        """Computes a suspected request in the process that answers all others."""
+
+        async def predict(bodies: Sequence[bytes]) -> Values:
+            async with self._watch([request], len(bodies)):
+                return await self._in_thread(self._predictor.predict, list(bodies))
+
+        if not await self._examiner.examine(request, predict):
+            await self._reload(ProcessDied("a suspected request ended the predicting process"))
 
     def _answer(self, batch: list[Request], values: Values) -> None:
         items = len(values)
@@ -242,8 +297,8 @@ class ModelQueue:
         self._metrics.predict_seconds.observe(self._predictor.seconds)
         first = 0
         for request in batch:
-            if not request.answer.done():
-                request.answer.set_result(values[first : first + request.items])
+            self.rejections.note_answer(request.digest)
+            request.succeed(values[first : first + request.items])
             first += request.items
 
     def _overdue_s(self, items: int) -> float:
@@ -251,24 +306,27 @@ class ModelQueue:
         batch_s = self.batcher.timing.seconds(items)
         return max(_OVERDUE_S, half_try_s, _OVERDUE_TIMES * batch_s)
 
-    @contextlib.contextmanager
-    def _watch(self, items: int) -> Generator[None]:
-        """Makes the server not ready while a batch is overdue."""
-        limit_s = self._overdue_s(items)
-
-        def hinder() -> None:
-            self.hindered = "overdue"
-            logs.warning(
-                "predictor",
-                f"a batch of {items} is overdue: no answer in {limit_s:g} s; not ready",
-            )
-
-        timer = asyncio.get_running_loop().call_later(limit_s, hinder)
+    @contextlib.asynccontextmanager
+    async def _watch(self, batch: Sequence[Request], items: int) -> AsyncGenerator[None]:
+        """Makes the server not ready while a batch is overdue, and ends it if no client waits."""
+        task = asyncio.create_task(self._handle_overdue(batch, items))
         try:
             yield
         finally:
-            timer.cancel()
+            task.cancel()
             self.hindered = ""
+
+    async def _handle_overdue(self, batch: Sequence[Request], items: int) -> None:
+        limit_s = self._overdue_s(items)
+        await asyncio.sleep(limit_s)
+        self.hindered = "overdue"
+        logs.warning(
+            "predictor",
+            f"a batch of {items} is overdue: no answer in {limit_s:g} s; not ready",
+        )
+        await asyncio.wait([request.answer for request in batch])
+        logs.warning("predictor", f"no client waits for the batch of {items}: its process is ended")
+        self._predictor.kill()
 
     async def _reload(self, error: ProcessDied) -> None:
         """Reloads at once, not at the next request: a server that is not ready gets none."""
@@ -283,12 +341,10 @@ class ModelQueue:
             self.hindered = ""
 
     def close(self) -> None:
-        """Kills the process, even during a prediction; its thread then ends."""
+        """Kills the processes, even during a prediction; their threads then end."""
         self._closed = True
-        pid = self._predictor.pid
-        if pid:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        self._predictor.kill()
+        self._examiner.close()
         self._thread.shutdown(wait=False, cancel_futures=True)
 
     def _update_metrics(self) -> None:
@@ -310,6 +366,7 @@ _SENTENCES = {
     "deadline": "the answer would miss the deadline",
     "overdue": "the model does not answer",
     "restarting": "the model is being reloaded",
+    "suspected": "the model ended at this request, which is examined",
 }
 
 
@@ -320,6 +377,13 @@ def _refuse(status: int, reason: str, wait_s: float) -> Refused:
         retry_after_s=wait_s,
         reason=reason,
     )
+
+
+def _join_bodies(batch: Sequence[Request]) -> list[bytes]:
+    bodies: list[bytes] = []
+    for request in batch:
+        bodies.extend(request.bodies)
+    return bodies
 
 
 def _fail_lost(requests: Sequence[Request]) -> None:

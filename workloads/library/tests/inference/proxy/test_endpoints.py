@@ -56,6 +56,10 @@ CASES: dict[str, tuple[list[Any], list[str]]] = {
         [make_slice("a", DELETED, GONE)],
         ["deleted"],
     ),
+    "servers that load their model again are better than none": (
+        [make_slice("a", NOTIFIED, GONE)],
+        ["notified"],
+    ),
     "unknown counts as ready, a pod in two slices once": (
         [make_slice("a", UNKNOWN), make_slice("b", UNKNOWN)],
         ["unknown"],

@@ -1,6 +1,7 @@
 """Predictors for tests: with set times, and with bodies that name a fault of the process."""
 
 import ctypes
+import fcntl
 import json
 import os
 import signal
@@ -25,8 +26,8 @@ FAULTS: dict[str, Callable[[], object]] = {
 class Faulty:
     """Does what a body says.
 
-    It is a fault, `broken`, `raise ...`, `sleep S`, `wait FILE`, `environment NAME`, or the path of
-    a file to create.
+    It is a fault with any words after it, `broken`, `raise ...`, `sleep S`, `wait FILE`,
+    `environment NAME`, or the path of a file to create.
     """
 
     configuration: Mapping[str, object] = {"predictor": "playing"}
@@ -47,7 +48,7 @@ class Faulty:
 def _obey(text: str) -> str:
     """Does what the text says, and returns it, or the value of an environment variable."""
     match text.split(" "):
-        case [fault] if fault in FAULTS:
+        case [fault, *_] if fault in FAULTS:
             FAULTS[fault]()
         case ["broken"]:
             raise PredictorBroken("gone")
@@ -107,6 +108,14 @@ class Slow(Faulty):
         file.unlink()
 
 
+class Single(Faulty):
+    """Refuses to load while another process holds the lock of a file: there is room for one."""
+
+    def load(self) -> None:
+        self.file = Path(self.model).open("w")  # noqa: SIM115  open as long as the process
+        fcntl.flock(self.file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
 class Sum:
     """Adds the numbers of an item and takes no text. Its options name an attribute to leave out."""
 
@@ -138,4 +147,5 @@ faulty = Faulty
 gpu_like = GpuLike
 stepped = Stepped
 slow = Slow
+single = Single
 adding = Sum

@@ -112,9 +112,10 @@ class Served(Client):
     log: Path
 
     def model(self) -> psutil.Process:
-        """Returns the predicting process."""
-        (child,) = psutil.Process(self.process.pid).children()
-        return child
+        """Returns the predicting process, once no other one examines requests."""
+        server = psutil.Process(self.process.pid)
+        until(lambda: len(server.children()) == 1, "a single predicting process")
+        return server.children()[0]
 
     def signal(self, number: signal.Signals) -> float:
         os.kill(self.process.pid, number)

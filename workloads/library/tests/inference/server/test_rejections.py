@@ -1,0 +1,208 @@
+"""Tests of requests that end or hang the model: they cost one load, and no neighbour's answer."""
+
+import json
+from collections.abc import Generator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from holdfast.inference.server.rejections import (
+    REJECTED_S,
+    Rejections,
+    Verdict,
+    digest_items,
+)
+from holdfast.vocabulary.serving import REJECTED, REJECTIONS_PATH
+from workloads.library.tests.inference.server.serving import PREDICTORS, Answer, Served, serve
+from workloads.library.tests.processes import until
+
+DEATHS = "holdfast_server_predictor_deaths_total"
+HERE = digest_items([b"here"])
+THERE = digest_items([b"there"])
+
+
+def test_items_determine_the_digest() -> None:
+    assert digest_items([b"ab", b"c"]) != digest_items([b"a", b"bc"])
+    assert digest_items([b"ab"]) == digest_items([b"ab"])
+
+
+def test_a_rejection_expires() -> None:
+    rejections = Rejections()
+    rejections.suspect(HERE)
+    assert rejections.find(HERE, 0.0) is Verdict.SUSPECTED
+    rejections.reject(HERE, 0.0)
+    assert rejections.find(HERE, REJECTED_S - 1) is Verdict.REJECTED
+    assert rejections.find(HERE, REJECTED_S) is None
+    assert rejections.report(REJECTED_S) == {"rejected": {}, "suspected": []}
+
+
+def test_servers_learn_from_each_other() -> None:
+    first, second = Rejections(), Rejections()
+    first.reject(HERE, 0.0)
+    first.suspect(THERE)
+    second.learn(first.report(10.0), 1000.0)
+    assert second.find(HERE, 1000.0) is Verdict.REJECTED
+    assert second.find(THERE, 1000.0) is Verdict.SUSPECTED
+    assert second.report(1000.0) == {"rejected": {HERE: int(REJECTED_S) - 10}, "suspected": []}
+    first.learn(second.report(1300.0), 300.0)
+    assert first.find(HERE, REJECTED_S) is None, "a report does not extend a rejection"
+    first.note_answer(THERE)
+    second.learn(first.report(300.0), 1300.0)
+    assert second.find(THERE, 1300.0) is None, "it was examined and is not the cause"
+
+
+def test_an_answered_request_is_not_suspected_elsewhere() -> None:
+    rejections = Rejections()
+    rejections.note_answer(HERE)
+    rejections.learn({"rejected": {}, "suspected": [HERE]}, 0.0)
+    assert rejections.find(HERE, 0.0) is None
+    rejections.learn({"rejected": {HERE: 60}, "suspected": []}, 0.0)
+    assert rejections.find(HERE, 0.0) is Verdict.REJECTED
+
+
+@pytest.mark.parametrize(
+    "report",
+    [
+        {},
+        {"rejected": [HERE], "suspected": []},
+        {"rejected": {HERE: 1e9}, "suspected": []},
+        {"rejected": {HERE: int(REJECTED_S) + 1}, "suspected": []},
+        {"rejected": {"short": 1}, "suspected": []},
+        {"rejected": {}, "suspected": [1]},
+    ],
+)
+def test_other_documents_are_no_reports(report: dict[str, object]) -> None:
+    with pytest.raises(ValueError):
+        Rejections().learn(report, 0.0)
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Generator[Served]:
+    with serve(tmp_path_factory.mktemp("rejections")) as server:
+        yield server
+
+
+def infer_proxied(server: Served, text: str, attempt: int = 1) -> Answer:
+    headers = {"x_envoy_expected_rq_timeout_ms": "2333", "x_envoy_attempt_count": str(attempt)}
+    return server.infer(text, **headers)
+
+
+def ask_briefly(server: Served) -> Answer:
+    return server.infer("elsewhere", x_envoy_expected_rq_timeout_ms="500")
+
+
+def kill_while_computing(server: Served, pool: ThreadPoolExecutor, gate: Path) -> Answer:
+    """Kills the model while it computes a request alone; returns the answer of that request."""
+    begun = gate.with_suffix(".begun")
+    begun.unlink(missing_ok=True)
+    gate.unlink(missing_ok=True)
+    request = pool.submit(server.infer, f"wait {gate}")
+    until(begun.exists, "the batch to start")
+    gate.touch()
+    server.model().kill()
+    return request.result()
+
+
+@pytest.mark.process
+def test_a_request_that_kills_the_model_costs_one_load(server: Served) -> None:
+    deaths = server.metric(DEATHS)
+    for _ in range(20):
+        assert server.infer("kill and kill again").status == 422
+    assert server.metric(DEATHS) == deaths + 1
+    assert server.infer("after").status == 200
+
+
+@pytest.mark.process
+def test_a_hang_ends_when_no_client_waits(server: Served) -> None:
+    deaths = server.metric(DEATHS)
+    rejected = server.metric(REJECTED)
+    assert infer_proxied(server, "hang", attempt=2).status == 504
+    until(lambda: server.metric(DEATHS) == deaths + 1, "the hanging process to be ended")
+    until(lambda: server.ready() == 200, "the model")
+    while server.metric(REJECTED) == rejected:
+        assert infer_proxied(server, "hang").status in (422, 503)
+        assert server.infer("meanwhile").status == 200
+    assert infer_proxied(server, "hang").status == 422
+    assert server.metric(DEATHS) == deaths + 1
+    messages = [line["message"] for line in server.lines()]
+    assert any("no client waits" in message for message in messages)
+
+
+@pytest.mark.process
+def test_a_request_that_was_answered_before_is_not_suspected(
+    server: Served, tmp_path: Path
+) -> None:
+    gate = tmp_path / "gate"
+    gate.touch()
+    assert server.infer(f"wait {gate}").status == 200
+    rejected = server.metric(REJECTED)
+    with ThreadPoolExecutor(1) as pool:
+        assert kill_while_computing(server, pool, gate).status == 200
+        assert server.infer(f"wait {gate}").status == 200
+    assert server.metric(REJECTED) == rejected
+
+
+@pytest.mark.process
+def test_an_innocent_suspect_is_answered(server: Served, tmp_path: Path) -> None:
+    rejected = server.metric(REJECTED)
+    with ThreadPoolExecutor(1) as pool:
+        gate = tmp_path / "new"
+        assert kill_while_computing(server, pool, gate).status == 200
+        assert server.infer(f"wait {gate}").status == 200
+    assert server.metric(REJECTED) == rejected
+    assert server.model(), "the second process ends"
+
+
+@pytest.mark.process
+def test_suspects_are_examined_here_without_room_for_a_second_process(tmp_path: Path) -> None:
+    options = ("--model", str(tmp_path / "lock"))
+    with serve(tmp_path, *options, predictor=f"{PREDICTORS}:single") as server:
+        assert server.infer("kill").status == 422
+        assert server.metric(DEATHS) == 2
+        until(lambda: server.ready() == 200, "the model")
+        assert server.infer("kill").status == 422
+        assert server.infer("after").status == 200
+        assert server.metric(DEATHS) == 2
+
+
+@pytest.mark.process
+def test_a_request_that_another_server_refused_waits_for_the_reload(tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    gate.touch()
+    options = ("--model", str(gate), "--window", "300")
+    proxied = {"x_envoy_expected_rq_timeout_ms": "60000"}
+    with (
+        ThreadPoolExecutor(2) as pool,
+        serve(tmp_path, *options, predictor=f"{PREDICTORS}:slow") as server,
+    ):
+        server.model().kill()
+        pool.submit(server.infer, "finds it dead", **proxied)
+        loads = gate.with_suffix(".loading")
+        until(lambda: loads.read_text() == "xx", "the reload")
+        until(
+            lambda: b"is being reloaded" in ask_briefly(server).body,
+            "the reload to take longer than the first",
+        )
+        waiting = pool.submit(server.infer, "here", x_envoy_attempt_count="2", **proxied)
+        until(lambda: server.metric("holdfast_server_requests_waiting") > 0, "it to wait")
+        gate.touch()
+        assert waiting.result().status == 200
+
+
+@pytest.mark.process
+def test_only_servers_report_rejections(server: Served) -> None:
+    report = server.request("GET", REJECTIONS_PATH).json
+    assert report["commit"]
+    report["rejected"] = {HERE: 60}
+    body = json.dumps(report).encode()
+    by_proxy = {"x-envoy-attempt-count": "1"}
+    assert server.request("GET", REJECTIONS_PATH, headers=by_proxy).status == 404
+    assert server.request("POST", REJECTIONS_PATH, body, by_proxy).status == 404
+    assert server.infer("here").status == 200
+    other = json.dumps(report | {"commit": "another"}).encode()
+    assert server.request("POST", REJECTIONS_PATH, other).status == 200
+    assert server.infer("here").status == 200
+    assert server.request("POST", REJECTIONS_PATH, body).status == 200
+    assert server.infer("here").status == 422
+    assert server.request("POST", REJECTIONS_PATH, b"[1]").status == 400
