@@ -15,7 +15,7 @@ DIGEST_LENGTH = 6
 
 # Stacks by blast radius, in the order in which they are deployed.
 AREAS = ("foundation", "cluster", "monitoring")
-BUCKETS = ("checkpoints", "data")
+BUCKETS = ("checkpoints", "data", "receipts")
 
 # The label of all resources of a proof that take labels: `leftovers --remove` may remove them.
 LABEL_RUN = "holdfast-run"

@@ -341,8 +341,8 @@ class Environment:
         return {pool.name: pool for pool in self.pools()}[name]
 
     def bucket(self, purpose: str) -> str:
-        """Return the bucket of a purpose: checkpoints, data. Bucket names are global, so the
-        project is part of them.
+        """Return the bucket of a purpose: checkpoints, data, receipts. Bucket names are
+        global, so the project is part of them.
         """
         return names.check_name(
             f"{self.project}-{self.stem}-{purpose}",

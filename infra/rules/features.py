@@ -29,6 +29,7 @@ APIS: dict[str, dict[str, tuple[str, ...]]] = {
     "google_iam_workload_identity_pool": {"": ("iam", "iamcredentials", "sts")},
     "google_kms_crypto_key_iam_member": {"": ("cloudkms",)},
     "google_logging_log_view": {"": ("logging",)},
+    "google_logging_project_sink": {"": ("logging",)},
     "google_monitoring_alert_policy": {"": ("monitoring",)},
     "google_project_iam_member": {"": ("cloudresourcemanager",)},
     "google_pubsub_topic": {"": ("pubsub",)},

@@ -20,6 +20,7 @@ CHANGED_IN_PLACE = {
     "google_iam_workload_identity_pool": ("description", "display_name"),
     "google_iam_workload_identity_pool_provider": ("description", "display_name"),
     "google_logging_log_view": ("description",),
+    "google_logging_project_sink": ("description",),
     "google_monitoring_alert_policy": ("display_name",),
     "google_monitoring_notification_channel": ("description", "display_name"),
     "google_service_account": ("description", "display_name"),

@@ -13,6 +13,7 @@ from infra.specs import (
     network,
     pools,
     queue,
+    receipts,
     storage,
 )
 from infra.specs.resource import Resource
@@ -27,6 +28,7 @@ def foundation_area(environment: Environment) -> list[Resource]:
         *identities.resources(environment),
         *encryption.resources(environment),
         *storage.resources(environment),
+        *receipts.resources(environment),
         *queue.resources(environment),
         *database.resources(environment),
         *delivery.resources(environment),

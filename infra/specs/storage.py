@@ -1,6 +1,4 @@
-"""Buckets for checkpoints and data with their grants, and the image registry, all in the cluster's
-region.
-"""
+"""Buckets with their grants, and the image registry, all in the cluster's region."""
 
 # Decision: infra/decisions/0069.
 

@@ -1,4 +1,4 @@
-"""The page of the first week: its fragments in a fork's files, its commands in their order, kubectl
+"""The page of the first week: its fragments in a fork's files, its commands in their order, gcloud
 played.
 """
 
@@ -16,7 +16,6 @@ from infra.specs import resources
 from tests import support
 from tests.plan.test_fork import fill_in, run_in_fork
 from tests.plan.test_upgrade import ROOT, fork
-from workloads.library.tests import sample
 
 __all__ = ["fork"]
 pytestmark = [pytest.mark.plan, pytest.mark.timeout(900)]
@@ -32,6 +31,12 @@ RECEIPT = {
     "wasted_usd": 0.1,
     "on_demand_usd": 4.0,
 }
+
+# Copies a folder of a bucket, as `gcloud storage rsync --recursive gs://BUCKET/FOLDER TARGET`.
+GCLOUD = """#!/bin/sh
+[ "$1 $2 $3" = "storage rsync --recursive" ] || exit 2
+cp -r "{buckets}/${{4#gs://}}" "$5"
+"""
 
 
 def state_fields(file: Path, fragment: str) -> None:
@@ -71,9 +76,11 @@ def test_the_week_as_the_page_tells_it(fork: Path, tmp_path: Path) -> None:
     bin_ = tmp_path / "bin"
     support.program(bin_ / "python", f'#!/bin/sh\nexec {sys.executable} "$@"\n')
     support.program(bin_ / "holdfast", f'#!/bin/sh\nexec {sys.executable} -m holdfast "$@"\n')
-    support.program(bin_ / "kubectl", f"#!/bin/sh\ncat {tmp_path / 'receipts'}\n")
-    (tmp_path / "receipts").write_text(json.dumps(RECEIPT) + "\n")
-    sample.demo(fork / "events")
+    bucket = tmp_path / "acme-ml-dev-holdfast-acmedev-receipts"
+    support.program(bin_ / "gcloud", GCLOUD.format(buckets=tmp_path))
+    hour = bucket / "stdout/2026/11/27/09:00:00_09:59:59_S0.json"
+    hour.parent.mkdir(parents=True)
+    hour.write_text(json.dumps({"insertId": "1", "jsonPayload": RECEIPT}) + "\n")
     printed: list[str] = []
     for kind, block in re.findall(r"```(sh|python)\n(.*?)```", (fork / PAGE).read_text(), re.S):
         if kind == "python":
@@ -108,4 +115,8 @@ def test_the_week_as_the_page_tells_it(fork: Path, tmp_path: Path) -> None:
         assert f":environment:{entry['gate']}" in grants
         assert f":environment:{other_gate}" not in grants
     assert "namespace: vision" in (fork / "gitops/detector.yaml").read_text()
-    assert "vision" in (fork / "out/report.html").read_text()
+    environment = run_path(str(fork / FOLDER / "acmedev.py"))["ENVIRONMENT"]
+    assert environment.bucket("receipts") == bucket.name
+    bill = [line.split() for line in printed[-2].splitlines()]
+    assert bill[1] == ["vision", "1", "2.0", "1.50", "0.10", "4.00"]
+    assert [row[0] for row in bill[1:]] == ["vision", "total"]

@@ -99,6 +99,11 @@ def _fill_pool(world: World, path: str, pool: Json) -> None:
     }
 
 
+def _fill_sink(world: World, _: str, sink: Json) -> None:
+    """A sink makes the agent that writes for it."""
+    sink["writerIdentity"] = f"serviceAccount:{world.make_agent('logging')}"
+
+
 def _account(world: World, call: Call) -> Json:
     name = f"{call.body['accountId']}@{world.project}.iam.gserviceaccount.com"
     path = f"{call.path}/{name}"
@@ -265,5 +270,6 @@ SPECIAL: dict[str, Callable[[World, Call], Json]] = {
 FILLED: dict[str, Callable[[World, str, Json], None]] = {
     "container.projects.locations.clusters.create": _fill_cluster,
     "container.projects.locations.clusters.nodePools.create": _fill_pool,
+    "logging.projects.sinks.create": _fill_sink,
     "sql.instances.insert": _fill_instance,
 }

@@ -21,6 +21,7 @@ AGENTS = {
     "artifactregistry": "gcp-sa-artifactregistry",
     "compute": "compute-system",
     "container": "container-engine-robot",
+    "logging": "gcp-sa-logging",
     "pubsub": "gcp-sa-pubsub",
     "sqladmin": "gcp-sa-cloud-sql",
     "storage": "gs-project-accounts",
@@ -87,8 +88,11 @@ class World:
         if service or "storage service-agent" in command:
             self.make_agent(service[1] if service else "storage")
 
-    def make_agent(self, service: str) -> None:
-        self.agents.add(f"service-{self.number}@{AGENTS[service]}.iam.gserviceaccount.com")
+    def make_agent(self, service: str) -> str:
+        """Create the agent of a service, and return its address."""
+        agent = f"service-{self.number}@{AGENTS[service]}.iam.gserviceaccount.com"
+        self.agents.add(agent)
+        return agent
 
     def let_pass(self, seconds: float) -> None:
         with self.lock:

@@ -119,7 +119,12 @@ command(
     "holdfast churn --events events",
     "holdfast churn --project my-project --since 30d --json",
 )
-command("report", report, "holdfast report --events out/demo/events --out out/report.html")
+command(
+    "report",
+    report,
+    "holdfast report --events out/demo/events --out out/report.html",
+    "holdfast report --receipts receipts",
+)
 command(
     "drill",
     drill,

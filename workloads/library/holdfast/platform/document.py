@@ -176,7 +176,7 @@ class Platform:
     workload_pool: str
     """Workload Identity pool, PROJECT.svc.id.goog."""
     buckets: Mapping[str, str]
-    """Purpose (checkpoints, data) -> bucket."""
+    """Purpose (checkpoints, data, receipts) -> bucket."""
     registry: str
     """Prefix of image names."""
     images: Mapping[str, str] = field(default_factory=dict[str, str])

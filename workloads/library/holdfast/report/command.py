@@ -7,7 +7,10 @@ import typer
 
 
 def report(
-    events: Annotated[Path, typer.Option(help="Folder with event files (*.jsonl).")],
+    events: Annotated[
+        Path | None,
+        typer.Option(help="Folder with event files (*.jsonl); none: print the receipts alone."),
+    ] = None,
     summary: Annotated[
         Path | None, typer.Option(help="Results of a demo or drill, as JSON.")
     ] = None,
@@ -19,14 +22,18 @@ def report(
     receipts: Annotated[
         Path | None,
         typer.Option(
-            help="Lines of the mover (kubectl logs deploy/mover): receipts, summed by team."
+            help="File or folder with receipts, from their bucket or the mover's log; by team."
         ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Write a report: where the time went, what evictions cost, and which objectives were met."""
+    from holdfast.report.bill import print_bill
     from holdfast.report.cli import write_report
 
+    if events is None:
+        print_bill(receipts, as_json=as_json)
+        return
     code = write_report(
         events,
         summary,

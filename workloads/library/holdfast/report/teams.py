@@ -1,4 +1,4 @@
-"""Receipts summed by team, from the lines that the mover prints."""
+"""Receipts summed by team, from the lines that the mover prints or Cloud Logging stored."""
 
 import json
 from collections import defaultdict
@@ -31,20 +31,24 @@ class TeamCost:
 
 
 def read(path: Path) -> tuple[TeamCost, ...]:
-    """Returns the cost of each team, the highest first.
+    """Returns the cost of each team, the highest first, from a file or all files of a folder.
 
-    Other lines are skipped, and a repeated receipt counts once. Raises InputError for a file
-    without a receipt.
+    Other lines are skipped, and a repeated receipt counts once. Raises InputError if there is no
+    receipt.
     """
+    files = sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]
+    lines: list[str] = []
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        for file in files:
+            lines += file.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise _make_error(path, str(error)) from error
     receipts: dict[str, dict[str, Any]] = {}
     for line in lines:
         receipt = _parse_receipt(path, line)
         if receipt:
-            receipts[line] = receipt
+            # Cloud Logging may store an entry twice, with other times around it.
+            receipts[json.dumps(receipt, sort_keys=True)] = receipt
     if not receipts:
         raise _make_error(path, f"{len(lines)} lines, and none is a receipt")
     return add_up_by_team(receipts.values())
@@ -57,6 +61,8 @@ def _parse_receipt(path: Path, line: str) -> dict[str, Any] | None:
         receipt: Any = json.loads(line)
     except ValueError:
         return None
+    if isinstance(receipt, dict) and isinstance(receipt.get("jsonPayload"), dict):
+        receipt = receipt["jsonPayload"]  # an entry of Cloud Logging
     if not isinstance(receipt, dict) or receipt.get("schema") != SCHEMA:
         return None
     for key in SUMMED:
@@ -105,11 +111,11 @@ def table(costs: Iterable[TeamCost]) -> Table:
 
 def _make_error(path: Path, got: str) -> InputError:
     return InputError(
-        "--receipts is not usable",
+        "receipts are not usable",
         got=f"{path}: {got}",
-        allowed=f"JSON lines of {SCHEMA}, as the mover prints them",
+        allowed=f"a file or folder with JSON lines of {SCHEMA}",
         fix=(
-            "kubectl logs -n monitoring deploy/mover -c main > FILE, or the same lines from Cloud"
-            " Logging"
+            "copy them from the platform's bucket of receipts, or kubectl logs -n monitoring"
+            " deploy/mover -c main > FILE"
         ),
     )

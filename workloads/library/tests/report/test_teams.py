@@ -8,6 +8,7 @@ import pytest
 
 from holdfast.controllers import loop
 from holdfast.report import teams
+from holdfast.report.bill import print_bill
 from holdfast.support.errors import InputError
 
 
@@ -48,9 +49,39 @@ def test_each_receipt_counts_once_for_its_team(tmp_path: Path) -> None:
 def test_a_file_without_receipts_is_no_free_month(tmp_path: Path, text: str, word: str) -> None:
     file = tmp_path / "mover.log"
     file.write_text(text)
-    with pytest.raises(InputError, match="--receipts") as caught:
+    with pytest.raises(InputError, match="receipts are not usable") as caught:
         teams.read(file)
     assert word in caught.value.lines()
+
+
+def test_folder_with_log_entries_is_read(tmp_path: Path) -> None:
+    """A sink writes a file an hour, and may deliver an entry twice."""
+    first = json.loads(receipt("a", team="vision"))
+    entries = [
+        {"insertId": "1", "jsonPayload": first, "receiveTimestamp": "2026-11-02T10:00:01Z"},
+        {"insertId": "1", "jsonPayload": first, "receiveTimestamp": "2026-11-02T10:00:09Z"},
+        {"insertId": "2", "textPayload": "holdfast.receipt/1"},
+    ]
+    day = tmp_path / "2026" / "11" / "02"
+    day.mkdir(parents=True)
+    lines = map(json.dumps, entries)
+    (day / "10:00:00_10:59:59_S0.json").write_text("\n".join(lines))
+    (day / "11:00:00_11:59:59_S0.json").write_text(receipt("b", team="vision"))
+    (cost,) = teams.read(tmp_path)
+    assert (cost.team, cost.jobs, cost.paid_usd) == ("vision", 2, 6.0)
+
+
+def test_bill_adds_up_teams(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = [receipt("a", team="vision"), receipt("b", team="speech", paid_usd=4.5)]
+    (tmp_path / "mover.log").write_text("\n".join(lines))
+    print_bill(tmp_path, as_json=True)
+    bill = json.loads(capsys.readouterr().out)
+    assert bill["schema"] == "holdfast.bill/1"
+    assert [team["team"] for team in bill["teams"]] == ["speech", "vision"]
+    assert (bill["total"]["jobs"], bill["total"]["paid_usd"]) == (2, 7.5)
+    print_bill(tmp_path, as_json=False)
+    *_, last = capsys.readouterr().out.splitlines()
+    assert last.split() == ["total", "2", "4.0", "7.50", "2.00", "12.00"]
 
 
 def test_namespaces_are_mapped_to_teams() -> None:
