@@ -47,6 +47,7 @@ LEFT_OUT = (
     "requirements/frameworks.txt",
     "requirements/litserve.*",
     "requirements/torchft.*",
+    "requirements/trackers.txt",
     "tests/NOT_PROVEN.md",
     "tests/SLOWEST.md",
     "tests/decision_index.py",

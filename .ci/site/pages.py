@@ -24,6 +24,9 @@ PUBLIC = (
     "holdfast.training.frameworks.huggingface",
     "holdfast.training.frameworks.lightning",
     "holdfast.training.frameworks.accelerate",
+    "holdfast.training.curves.tensorboard",
+    "holdfast.training.curves.wandb",
+    "holdfast.training.curves.mlflow",
     "holdfast.vocabulary.exit_codes",
     "holdfast.vocabulary.environment",
 )

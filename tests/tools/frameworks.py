@@ -17,10 +17,12 @@ from tests import support
 ROOT = Path(__file__).parents[2]
 FRAMEWORKS = "frameworks"
 RIVALS = "checkpoint-rivals"
+TRACKERS = "trackers"
 WANTED = {
     FRAMEWORKS: ("transformers", "accelerate", "lightning"),
     # importlib-metadata 10 lacks a package of its own.
     RIVALS: ("orbax-checkpoint", "torchsnapshot", "importlib-metadata<10"),
+    TRACKERS: ("tensorboard", "mlflow-skinny", "wandb"),
 }
 
 

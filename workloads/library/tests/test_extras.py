@@ -60,6 +60,7 @@ ROOMS = {
 OTHERS = (
     "holdfast.inference.results.embedded_postgres",
     "holdfast.cost.churn.cloud_series",  # of `churn --project`: extra report
+    "holdfast.training.curves",
     "holdfast.training.examples",
     "holdfast.training.frameworks",
 )

@@ -18,6 +18,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from holdfast.checkpoint.cadence import Hazard, make_cadence
+from holdfast.checkpoint.commit_listeners import CommitListeners
 from holdfast.checkpoint.errors import CheckpointExit, Preempted, RankLost
 from holdfast.checkpoint.format import signing_key
 from holdfast.checkpoint.interchange.origin import begin_from, parse_origin
@@ -141,6 +142,13 @@ class Checkpointer:
             run_start.epoch,
         )
         self.computing = self._survivor_commits.computing  # for the loop: `with ckpt.computing():`
+        self._listeners = CommitListeners(
+            self._state,
+            self._run,
+            self._ranks,
+            self.restored,
+            is_trial=self._trial is not None,
+        )
         self._entered_by = os.getpid()
         self._is_over = False
         self.stop.shutdown.last_words = lambda: self._reports.report_loss(self._writer, self.step)
@@ -157,11 +165,13 @@ class Checkpointer:
         if step <= self.step:
             raise step_error(step, self.step)
         self.step = step
+        self._listeners.record_tick(step)
         self._survivor_commits.tick()
         if self._trial:
             self._trial.record_step(step, self._state, inspect.currentframe())
         self._measure()
         self._writer.poll()
+        self._listeners.record_commit(self._writer.durable_step)
         # Before the cadence: on a notice the save in flight must end first, and a new one may not
         # fit the window.
         if self.stop.should_stop(step):
@@ -283,11 +293,16 @@ class Checkpointer:
             elif error and kind is not Preempted:
                 self._save_after_error(error)
             self._reports.report_end(error, self.step, self._writer.durable_step)
+            self._end_listeners(is_complete=kind is None)
         except CheckpointExit as end:
             self._reports.report_end(end, self.step, self._writer.durable_step)
             raise
         finally:
             self.close()
+
+    def _end_listeners(self, *, is_complete: bool) -> None:
+        self._listeners.record_commit(self._writer.durable_step)
+        self._listeners.end(self._seconds_left(), is_complete=is_complete)
 
     def _save_after_error(self, error: BaseException) -> None:
         """Saves as much as possible after an exception of the loop.

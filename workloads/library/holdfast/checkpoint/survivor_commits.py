@@ -20,6 +20,7 @@ from contextlib import contextmanager, suppress
 
 import torch
 
+from holdfast.checkpoint.commit_listeners import CommitListener, find_listeners
 from holdfast.checkpoint.errors import AlreadyExists, Damaged, Fenced, NotFound, StorageError
 from holdfast.checkpoint.format.commit import CommitState, commit, read_commit
 from holdfast.checkpoint.ranks import Ranks
@@ -137,6 +138,8 @@ class SurvivorCommits:
     ) -> str:
         deadline = time.monotonic() + timeout_s
         try:
+            for listener in find_listeners(self._state):
+                listener.take_over()
             captured = without_streams(capture(self._state))
             if any(as_dtensor(tensor) is not None for tensor in captured.tensors.values()):
                 return _SHARDED
@@ -268,7 +271,7 @@ class SurvivorCommits:
         for name, entry in targets(self._state):
             if isinstance(entry, torch.nn.Module):
                 values += [buffer._version for buffer in entry.buffers()]
-            elif not isinstance(entry, torch.optim.Optimizer):
+            elif not isinstance(entry, torch.optim.Optimizer | CommitListener):
                 value = entry.state_dict() if isinstance(entry, Stateful) else entry
                 values.append(json.dumps(encode_value(value, name, put)))
         return None if is_large else values

@@ -24,6 +24,7 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader
 
+from holdfast.checkpoint.commit_listeners import CommitListener
 from holdfast.checkpoint.state import Stateful, capture, targets
 from holdfast.checkpoint.state.random_streams import describe_stream
 from holdfast.checkpoint.state.tensors import to_local, view_memory
@@ -126,10 +127,10 @@ def digest_state(state: Mapping[str, Any]) -> dict[str, str]:
     for key, tensor in captured.tensors.items():
         digests[key] = _digest_tensor(tensor)
     # The values of tracked data are random streams, and an unseeded stream differs from start to
-    # start.
+    # start, as do the times of a listener such as a curve.
     tracked: set[str] = set()
     for name, entry in targets(state):
-        if isinstance(entry, TrackedIterable | TrackedDraw):
+        if isinstance(entry, TrackedIterable | TrackedDraw | CommitListener):
             tracked.add(name)
     for name, values in captured.skeleton.items():
         if name not in tracked:

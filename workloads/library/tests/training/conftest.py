@@ -36,7 +36,16 @@ def site() -> Path:
 
 
 @pytest.fixture(scope="session")
-def framework_server(site: Path) -> Iterator[ForkServer]:
+def trackers() -> Path:
+    """Returns the folder in which TensorBoard, MLflow and W&B are installed."""
+    try:
+        return frameworks.install(frameworks.TRACKERS)
+    except (OSError, subprocess.CalledProcessError) as error:
+        support.unavailable(f"the trackers cannot be installed: {error}")
+
+
+@pytest.fixture(scope="session")
+def framework_server(site: Path, trackers: Path) -> Iterator[ForkServer]:
     """Its imports take longer than what most tests start in it."""
-    with closing(fork_server(site)) as server:
+    with closing(fork_server(site, trackers)) as server:
         yield server

@@ -21,6 +21,7 @@ from holdfast.vocabulary.environment import (
     ENV_GANG_NODES,
     ENV_GANG_PORT,
     ENV_KILL_AT,
+    ENV_OUTPUT,
     ENV_RUN,
 )
 from holdfast.vocabulary.job_identity import run_name
@@ -37,6 +38,7 @@ SHORTER |= {
     "fsdp2": ("--steps", "6", "--every", "2"),
     "elastic_hsdp": ("12",),  # saved at 10 and at the end
     "elastic_loop": ("40",),
+    "curve_loop": ("40",),
     "plain_loop": ("40",),
     "hyperparameter_search": ("--steps", "120"),
     "accelerate_loop": ("1",),
@@ -70,7 +72,7 @@ def run_job(
     started = Launched(folder, server, {})
     started.remove_logs()
     url = str(started.checkpoints)
-    values = {CHECKPOINTS: url}
+    values = {CHECKPOINTS: url, f"$({ENV_OUTPUT})": str(folder / "output")}
     point = job.points[0] if job.sweep else {}
     for name, value in point.items():
         values[f"$({name})"] = value

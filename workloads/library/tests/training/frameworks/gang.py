@@ -29,9 +29,9 @@ IMPORTS = (
 )
 
 
-def fork_server(site: Path) -> ForkServer:
-    """`site` is the folder in which the frameworks are installed."""
-    return ForkServer(IMPORTS, path=[ROOT, site])
+def fork_server(*sites: Path) -> ForkServer:
+    """`sites` are the folders in which the frameworks are installed."""
+    return ForkServer(IMPORTS, path=[ROOT, *sites])
 
 
 WINDOW_S = 120.0

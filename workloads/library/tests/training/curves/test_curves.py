@@ -1,0 +1,97 @@
+"""Curves of the real libraries after kills are point by point those of an undisturbed run."""
+
+import json
+import signal
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from workloads.library.tests.fork_server import ForkServer
+from workloads.library.tests.training.curves.scripts import BUCKET, KILL_IN_STEP, KILL_IN_WRITE
+from workloads.library.tests.training.elastic.gangs import Launched
+
+pytestmark = [pytest.mark.process, pytest.mark.timeout(900)]  # several starts of torch in each
+
+ROOT = Path(__file__).parents[5]
+SCRIPTS = str(Path(__file__).with_name("scripts.py"))
+STEPS = 23
+QUIET = {"MLFLOW_ALLOW_FILE_STORE": "true", "WANDB_SILENT": "true"}
+SIGKILLED = -signal.SIGKILL
+
+
+@pytest.fixture(scope="module")
+def server(trackers: Path) -> Iterator[ForkServer]:
+    imports = ("torch._dynamo", "torch.optim.adamw", "holdfast.checkpoint.checkpointer")
+    with closing(ForkServer(imports, path=[ROOT, trackers])) as server:
+        yield server
+
+
+class TrackedRun(Launched):
+    """A run in a folder of its own, with its tracker."""
+
+    def __init__(
+        self, folder: Path, server: ForkServer, tracker: str, variables: Mapping[str, str]
+    ) -> None:
+        super().__init__(folder, server, {})
+        self._variables = QUIET | variables
+        self._tracker = tracker
+        self._curves = folder / "curves"
+        self._curves.mkdir()
+
+    def start(self, **variables: str) -> int:
+        words = [self._tracker, str(self.checkpoints), str(self._curves), str(STEPS)]
+        self.launch(0, [sys.executable, SCRIPTS, *words], **self._variables, **variables)
+        return self.ended(0)
+
+    def read(self) -> dict[str, Any]:
+        words = ["read", self._tracker, str(self._curves)]
+        self.launch(1, [sys.executable, SCRIPTS, *words], **self._variables)
+        assert self.ended(1) == 0, self.logs()
+        (line,) = [line for line in self.read_log(1).splitlines() if line.startswith("{")]
+        return json.loads(line)
+
+
+@pytest.mark.parametrize("tracker", ["tensorboard", "mlflow", "wandb"])
+def test_a_killed_run_has_the_curve_of_an_undisturbed_one(
+    tmp_path: Path, server: ForkServer, tracker: str
+) -> None:
+    check_curve(tmp_path, server, tracker, {}, {})
+
+
+def test_event_files_in_a_bucket_are_one_curve(
+    tmp_path: Path, server: ForkServer, bucket: str, gcs_emulator: str
+) -> None:
+    in_bucket = {"STORAGE_EMULATOR_HOST": gcs_emulator, BUCKET: f"gs://{bucket}/curves"}
+    check_curve(tmp_path, server, "tensorboard", {}, in_bucket)
+
+
+def check_curve(
+    folder: Path,
+    server: ForkServer,
+    tracker: str,
+    of_whole: Mapping[str, str],
+    of_killed: Mapping[str, str],
+) -> None:
+    with ExitStack() as stack:
+        whole = TrackedRun(folder / "whole", server, tracker, of_whole)
+        stack.enter_context(closing(whole))
+        killed = TrackedRun(folder / "killed", server, tracker, of_killed)
+        stack.enter_context(closing(killed))
+        assert whole.start() == 0, whole.logs()
+        # Before the first commit, between two, in a write of which the tracker has half, again in
+        # the write that repeats it, and in the last interval.
+        assert killed.start(**{KILL_IN_STEP: "3"}) == SIGKILLED, killed.logs()
+        assert killed.start(**{KILL_IN_STEP: "8"}) == SIGKILLED, killed.logs()
+        assert killed.start(**{KILL_IN_WRITE: "2"}) == SIGKILLED, killed.logs()
+        assert killed.start(**{KILL_IN_WRITE: "1"}) == SIGKILLED, killed.logs()
+        assert killed.start(**{KILL_IN_STEP: "23"}) == SIGKILLED, killed.logs()
+        assert killed.start() == 0, killed.logs()
+        expected = whole.read()
+        assert killed.read() == expected, killed.logs()
+        assert expected["runs"] == 1
+        assert [step for step, _ in expected["lines"]["loss"]] == [*range(1, STEPS + 1)]
+        assert [step for step, _ in expected["lines"]["weight"]] == [*range(4, STEPS + 1, 4)]

@@ -1,0 +1,191 @@
+"""What a curve records and when the tracker gets it, with a tracker in this process."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from holdfast.checkpoint import Checkpointer
+from holdfast.support.errors import InputError
+from holdfast.training.curves.curve import Curve, Point, Tracker
+from workloads.library.tests.processes import until
+
+
+class FakeTracker(Tracker):
+    """Keeps points as a tracker that cannot delete does, in a dict that outlives it."""
+
+    def __init__(self, runs: dict[str, dict[str, list[Point]]]) -> None:
+        self.runs = runs
+        self.is_down = False
+        self.refusals = 0
+        self.endings: list[bool] = []
+        self._run_id = ""
+
+    def open(self, run_id: str, step: int) -> dict[str, int]:
+        self._run_id = run_id
+        lines = self.runs.setdefault(run_id, {})
+        return {name: line[-1].step for name, line in lines.items()}
+
+    def write(self, points: list[Point]) -> None:
+        if self.is_down:
+            self.refusals += 1
+            raise OSError("no route to the tracker")
+        for point in points:
+            self.runs[self._run_id].setdefault(point.name, []).append(point)
+
+    def close(self, *, is_complete: bool) -> None:
+        self.endings.append(is_complete)
+
+
+Runs = dict[str, dict[str, list[Point]]]
+
+
+def steps_of(runs: Runs) -> list[list[int]]:
+    """Returns the steps of the line `loss` in every run."""
+    return [[point.step for point in lines.get("loss", [])] for lines in runs.values()]
+
+
+def train(
+    url: Path,
+    runs: Runs,
+    steps: int,
+    *,
+    run: str = "r",
+    start_from: str | None = None,
+) -> Curve:
+    curve = Curve(FakeTracker(runs))
+    state = {"weight": torch.zeros(1), "curve": curve}
+    with Checkpointer(url, state, run=run, every=2, start_from=start_from) as ckpt:
+        for step in range(ckpt.step, steps):
+            curve.log(step + 1, {"loss": float(step)})
+            ckpt.tick(step + 1)
+    return curve
+
+
+@pytest.mark.process
+def test_points_of_one_run_have_one_id_and_come_once(tmp_path: Path) -> None:
+    runs: Runs = {}
+    curves = [train(tmp_path, runs, steps) for steps in (3, 3, 8)]
+    assert len({curve.id for curve in curves}) == 1
+    assert steps_of(runs) == [[1, 2, 3, 4, 5, 6, 7, 8]]
+
+
+@pytest.mark.process
+def test_points_wait_in_the_checkpoint_for_a_tracker_that_is_down(tmp_path: Path) -> None:
+    runs: Runs = {}
+    tracker = FakeTracker(runs)
+    tracker.is_down = True
+    curve = Curve(tracker)
+    with Checkpointer(
+        tmp_path, {"weight": torch.zeros(1), "curve": curve}, run="r", every=2
+    ) as ckpt:
+        for step in range(5):
+            curve.log(step + 1, {"loss": float(step)})
+            ckpt.tick(step + 1)
+    assert tracker.refusals and steps_of(runs) == [[]]
+    train(tmp_path, runs, 8)
+    assert steps_of(runs) == [[1, 2, 3, 4, 5, 6, 7, 8]]
+
+
+@pytest.mark.process
+def test_a_tracker_that_comes_back_gets_all_points(tmp_path: Path) -> None:
+    runs: Runs = {}
+    tracker = FakeTracker(runs)
+    tracker.is_down = True
+    curve = Curve(tracker)
+    with Checkpointer(
+        tmp_path, {"weight": torch.zeros(1), "curve": curve}, run="r", every=2
+    ) as ckpt:
+        for step in range(6):
+            curve.log(step + 1, {"loss": float(step)})
+            ckpt.tick(step + 1)
+            assert ckpt.wait(60)
+            if step == 3:
+                until(lambda: tracker.refusals, lambda: "no write", within_s=60)
+                tracker.is_down = False
+    assert steps_of(runs) == [[1, 2, 3, 4, 5, 6]]
+    assert tracker.endings == [True]
+
+
+@pytest.mark.process
+def test_a_branch_is_a_curve_of_its_own(tmp_path: Path) -> None:
+    runs: Runs = {}
+    train(tmp_path, runs, 4)
+    train(tmp_path, runs, 6, run="other", start_from=f"{tmp_path}/r@4")
+    train(tmp_path, runs, 6)
+    assert [name[: name.index("-")] for name in runs] == ["r", "other"]
+    original, branch = steps_of(runs)
+    assert original == [1, 2, 3, 4, 5, 6]
+    assert branch[-2:] == [5, 6]
+
+
+@pytest.mark.process
+def test_a_run_that_went_back_does_not_mix_with_its_former_curve(tmp_path: Path) -> None:
+    runs: Runs = {}
+    first = train(tmp_path, runs, 8)
+    for commit in tmp_path.rglob("step-*8"):
+        for file in sorted(commit.rglob("COMMIT.json")):
+            file.unlink()
+    second = train(tmp_path, runs, 8)
+    former, latter = steps_of(runs)
+    assert former == [1, 2, 3, 4, 5, 6, 7, 8]
+    assert latter[-2:] == [7, 8] and latter == sorted({*latter})
+    assert second.id == f"{first.id}-6"
+
+
+def began(*, is_coordinator: bool = True) -> Curve:
+    curve = Curve(FakeTracker({}))
+    curve.begin_run("r", 0, token="a", is_coordinator=is_coordinator)
+    return curve
+
+
+def test_a_survivor_has_the_points_of_the_coordinator() -> None:
+    lost, survivor = began(), began(is_coordinator=False)
+    for curve in (lost, survivor):
+        curve.log(1, {"loss": 1.0})
+        curve.record_tick(1)
+        curve.log(2, {"loss": 2.0})  # of the step that the loss interrupts
+    assert not survivor.state_dict()["lines"], "one copy is enough"
+    survivor.take_over()
+    assert survivor.id == lost.id
+    resumed = Curve(FakeTracker({}))
+    resumed.load_state_dict(survivor.state_dict())
+    resumed.begin_run("r", 1, token="b", is_coordinator=True)
+    resumed.log(2, {"loss": 2.0})
+    assert resumed.id == lost.id
+    assert [point.step for point in resumed._points] == [1, 2]
+
+
+def test_ranks_that_do_not_write_keep_the_points_of_two_commits() -> None:
+    curve = began(is_coordinator=False)
+    for step in range(1, 9):
+        curve.log(step, {"loss": 0.0})
+        curve.record_tick(step)
+        if step % 2 == 0:
+            curve.record_commit(step)
+    assert [point.step for point in curve._points] == [7, 8]
+
+
+def test_points_beyond_the_limit_are_dropped_with_a_warning(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("holdfast.training.curves.curve.MAX_POINTS", 10)
+    curve = began()
+    for step in range(1, 12):
+        curve.log(step, {"loss": 0.0})
+    assert [point.step for point in curve._points] == [7, 8, 9, 10, 11]
+    assert "6 points are dropped" in caplog.text
+
+
+def test_bad_points_are_refused_with_a_fix() -> None:
+    with pytest.raises(InputError, match=r'add "curve": curve to the state'):
+        Curve(FakeTracker({})).log(1, {"loss": 0.0})
+    curve = began()
+    with pytest.raises(InputError, match=r"loss\.item\(\)"):
+        curve.log(1, {"loss": torch.zeros(2)})  # pyright: ignore[reportArgumentType]
+    with pytest.raises(InputError, match="a name that cannot be used"):
+        curve.log(1, {"": 0.0})
+    curve.log(1, {"loss": torch.zeros(1)})  # pyright: ignore[reportArgumentType]
+    curve.record_tick(1)
+    with pytest.raises(InputError, match=r"above ckpt\.tick"):
+        curve.log(1, {"accuracy": 0.0})
