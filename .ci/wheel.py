@@ -37,16 +37,16 @@ def main() -> None:
     env = os.environ | {"SOURCE_DATE_EPOCH": read_commit_time()}
     with tempfile.TemporaryDirectory() as scratch:
         source = Path(scratch) / "library"
-        write_source(source, os.environ.get("GITHUB_REPOSITORY", ""))
+        write_source(source)
         subprocess.run([*command, source], env=env, check=True)
     # uv writes this file, which would hide the folder from tools that read the tree.
     (out / ".gitignore").unlink(missing_ok=True)
     print(*sorted(str(path) for path in out.glob("holdfast_gke-*")), sep="\n")
 
 
-def write_source(folder: Path, repository: str) -> None:
-    """Copy what is built. Its page is read outside the repository, so that its links become
-    absolute ones, or text if there is no `repository`, which is OWNER/NAME.
+def write_source(folder: Path) -> None:
+    """Copy what is built, with a page and a project file that can be read outside the
+    repository.
     """
     library = ROOT / LIBRARY
     folder.mkdir()
@@ -54,28 +54,38 @@ def write_source(folder: Path, repository: str) -> None:
         library / "holdfast", folder / "holdfast", ignore=shutil.ignore_patterns("__pycache__")
     )
     shutil.copyfile(library / "LICENSE", folder / "LICENSE")
-    address = f"https://github.com/{repository}"
-    pages = f"{address}/blob/v{read_library_version()}"
-    text = (library / "README.md").read_text()
-    (folder / "README.md").write_text(fix_links(text, pages if repository else ""))
+    (folder / "README.md").write_text(fix_links((library / "README.md").read_text(), LIBRARY))
     project = (library / "pyproject.toml").read_text()
-    if repository:
-        project = project.replace(
-            "[project.scripts]", f"{write_urls(address, pages)}\n[project.scripts]"
-        )
+    address = find_address()
+    if address:
+        project = project.replace("[project.scripts]", f"{write_urls(address)}\n[project.scripts]")
     (folder / "pyproject.toml").write_text(project)
 
 
-def fix_links(text: str, address: str) -> str:
+def find_address() -> str:
+    """Return the address of the repository that runs this workflow; empty outside of one."""
+    repository = os.environ.get("GITHUB_REPOSITORY", "")
+    return f"https://github.com/{repository}" if repository else ""
+
+
+def fix_links(text: str, folder: str) -> str:
+    """Return a page of `folder` with absolute links; with their text where there is no address."""
+    address = find_address()
+
     def fix(link: re.Match[str]) -> str:
-        path = normpath(f"{LIBRARY}/{link[2]}")
-        return f"[{link[1]}]({address}/{path})" if address else link[1]
+        path = normpath(f"{folder}/{link[2]}")
+        return f"[{link[1]}]({find_pages(address)}/{path})" if address else link[1]
 
     return LINK.sub(fix, text)
 
 
-def write_urls(address: str, pages: str) -> str:
+def find_pages(address: str) -> str:
+    return f"{address}/blob/v{read_library_version()}"
+
+
+def write_urls(address: str) -> str:
     """Return the table of the addresses that an index of packages shows."""
+    pages = find_pages(address)
     urls = {
         "Homepage": address,
         "Documentation": f"{pages}/{LIBRARY}/docs",

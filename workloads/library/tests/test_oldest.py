@@ -22,7 +22,7 @@ NOT_TRIED = (
     "accelerate",
     "transformers",
 )
-OF_ITSELF = "holdfast-gke"
+OWN_NAME = "holdfast-gke"
 # The server stands on uvicorn's connection, whose methods are no public interface.
 FILES = (
     "inference/server/test_connections.py",
@@ -34,24 +34,24 @@ FILES = (
 )
 
 
-def name_of(requirement: str) -> str:
+def read_name(requirement: str) -> str:
     match = re.match(r"[\w.-]+", requirement)
     assert match
     return match[0]
 
 
-def test_oldest_lock_has_every_requirement_of_the_library() -> None:
+def test_oldest_lock_lists_every_library_requirement() -> None:
     requirements = set(PROJECT["dependencies"])
     for extra in PROJECT["optional-dependencies"].values():
         requirements.update(extra)
-    tried = {line for line in requirements if name_of(line) not in (*NOT_TRIED, OF_ITSELF)}
+    tried = {line for line in requirements if read_name(line) not in (*NOT_TRIED, OWN_NAME)}
     listed = (ROOT / "requirements/oldest.in").read_text().splitlines()
     assert set(listed) == tried, "then: make lock"
     locked = (ROOT / "requirements/oldest.txt").read_text()
     for line in listed:
         bound = re.search(r">=([\d.]+)", line)
         assert bound, line
-        pinned = re.search(rf"^{name_of(line).replace('.', '-')}==(\S+)", locked, re.M)
+        pinned = re.search(rf"^{read_name(line).replace('.', '-')}==(\S+)", locked, re.M)
         assert pinned and f"{pinned[1]}.0.0".startswith(f"{bound[1]}."), line
 
 
