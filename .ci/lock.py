@@ -34,6 +34,7 @@ def main() -> None:
     # Tools whose pins contradict those of the groups have separate environments.
     for source in sorted((ROOT / "requirements").glob("*.in")):
         sources[source.stem] = [f"requirements/{source.name}"]
+    sources["oldest"] += ["--resolution", "lowest-direct"]
     for name, options in sources.items():
         lock = f"requirements/{name}.txt"
         subprocess.run([*command, *options, "-o", lock], cwd=ROOT, check=True)

@@ -17,7 +17,7 @@ import history
 import template
 from bootstrap import ROOT, refuse
 from sbom import make_bill
-from wheel import read_library_version
+from wheel import fix_links, read_library_version
 
 # Of the platform, and of each kind of image.
 LOCKS = ("infra", "monitor", "serve", "train")
@@ -41,7 +41,7 @@ def main(tag: str, previous: Path | None = None) -> None:
         check=True,
         stdout=subprocess.DEVNULL,
     )
-    (OUT / "NOTES.md").write_text(notes)
+    (OUT / "NOTES.md").write_text(fix_links(notes, ".github"))
     (OUT / f"rendered-{version}.tar.gz").write_bytes(archive(ROOT / "workloads" / "rendered"))
     write_template(OUT / f"template-{version}.bundle", version, previous)
     (OUT / f"locks-{version}.tar.gz").write_bytes(archive(ROOT / "requirements"))

@@ -23,6 +23,16 @@ def test_release_notes_are_for_one_version() -> None:
     assert release.find_notes("0.2.0", DATED) == "- New.\n"
 
 
+def test_notes_and_pages_have_absolute_links_or_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "- [Figures](../tests/FIGURES.md#x) and [CDK](https://e.org)."
+    monkeypatch.delenv("GITHUB_REPOSITORY", raising=False)
+    assert wheel.fix_links(text, ".github").startswith("- Figures and ")
+    monkeypatch.setenv("GITHUB_REPOSITORY", "acme/holdfast")
+    pages = f"https://github.com/acme/holdfast/blob/v{wheel.read_library_version()}"
+    fixed = wheel.fix_links(text, ".github")
+    assert f"[Figures]({pages}/tests/FIGURES.md#x)" in fixed and "[CDK](https://e.org)" in fixed
+
+
 @pytest.mark.parametrize("version", ["0.3.0", "0.1"])
 def test_a_version_without_notes_is_refused(
     version: str, capsys: pytest.CaptureFixture[str]

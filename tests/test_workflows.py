@@ -43,6 +43,16 @@ def test_jobs_with_credentials_never_run_foreign_code() -> None:
             assert "pull_request_target" not in workflow.get("on", {})
 
 
+def test_each_supported_python_is_tested() -> None:
+    bounds = re.search(
+        r'^requires-python = ">=3\.(\d+),<3\.(\d+)"$', (ROOT / "pyproject.toml").read_text(), re.M
+    )
+    assert bounds
+    supported = {f"3.{minor}" for minor in range(int(bounds[1]), int(bounds[2]))}
+    tested = set(re.findall(r'"(3\.\d+)"', (WORKFLOWS / "ci.yml").read_text()))
+    assert tested == supported
+
+
 PROMOTION = ("plan", "deploy", "drift")
 
 

@@ -5,6 +5,7 @@ and the wheel all files.
 import configparser
 import importlib.metadata
 import json
+import os
 import re
 import subprocess
 import sys
@@ -13,6 +14,8 @@ import tomllib
 import venv
 import zipfile
 from collections.abc import Iterator
+from email import message_from_bytes
+from email.message import Message
 from pathlib import Path
 
 import pytest
@@ -164,16 +167,21 @@ def test_an_extra_brings_all_that_its_rooms_import(extra: str) -> None:
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    built = tmp_path_factory.mktemp("wheel")
+    return build_wheel(tmp_path_factory.mktemp("wheel"), "")
+
+
+def build_wheel(folder: Path, repository: str) -> Path:
+    """Build it as in a workflow of the repository OWNER/NAME, or outside of one."""
     command = [
         sys.executable,
         str(ROOT / ".ci/wheel.py"),
         "--wheel-only",
         "--out-dir",
-        str(built),
+        str(folder),
     ]
-    subprocess.run(command, check=True, timeout=200)
-    return pins.find_wheel(built)
+    environment = os.environ | {"GITHUB_REPOSITORY": repository}
+    subprocess.run(command, env=environment, check=True, timeout=200)
+    return pins.find_wheel(folder)
 
 
 @pytest.fixture
@@ -336,19 +344,36 @@ def test_a_command_that_lacks_a_package_names_its_extra(
     assert got.endswith(f"holdfast without {name}") and fix.endswith(install_command(extra))
 
 
+def read_metadata(wheel: Path) -> Message:
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = [name for name in archive.namelist() if name.endswith(".dist-info/METADATA")]
+        folder = name.removesuffix("METADATA")
+        text = archive.read(f"{folder}licenses/LICENSE").decode()
+        assert text == (ROOT / "LICENSE").read_text()
+        return message_from_bytes(archive.read(name))
+
+
+@pytest.mark.process
+def test_wheel_metadata_is_complete_with_and_without_a_repository(
+    wheel: Path, tmp_path: Path
+) -> None:
+    plain = read_metadata(wheel)
+    supported = {"3.11", "3.12", "3.13"}
+    assert plain["Requires-Python"] == "<3.14,>=3.11" and plain["License-Expression"]
+    classifiers = " ".join(plain.get_all("Classifier", []))
+    assert set(re.findall(r"Python :: (3\.\d+)", classifiers)) == supported
+    assert "](" not in str(plain.get_payload()) and not plain.get_all("Project-URL")
+    published = read_metadata(build_wheel(tmp_path, "acme/holdfast"))
+    assert len(published.get_all("Project-URL", [])) == 4
+    links = re.findall(r"\]\((.*?)\)", str(published.get_payload()))
+    tag = f"https://github.com/acme/holdfast/blob/v{published['Version']}/"
+    assert links and all(link.startswith(tag) for link in links)
+    assert [link for link in links if not (ROOT / link.removeprefix(tag)).exists()] == []
+
+
 @pytest.mark.process
 def test_the_wheel_holds_every_file_of_the_tree_and_is_built_twice_alike(tmp_path: Path) -> None:
-    built: list[bytes] = []
-    for name in ("a", "b"):
-        command = [
-            sys.executable,
-            str(ROOT / ".ci/wheel.py"),
-            "--wheel-only",
-            "--out-dir",
-            str(tmp_path / name),
-        ]
-        subprocess.run(command, check=True, timeout=200)
-        built.append(pins.find_wheel(tmp_path / name).read_bytes())
+    built = [build_wheel(tmp_path / name, "").read_bytes() for name in ("a", "b")]
     assert built[0] == built[1]
     with zipfile.ZipFile(pins.find_wheel(tmp_path / "a")) as archive:
         held = {name for name in archive.namelist() if name.startswith("holdfast/")}
