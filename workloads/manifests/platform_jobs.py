@@ -236,15 +236,19 @@ def _mover_rights(context: RenderContext) -> Iterator[Body]:
     """
     watch_pods = _rule("", "pods", *WATCHING)
     watch_nodes = _rule("", "nodes", *WATCHING)
+    kueue = api_group(KUEUE_API)
+    # A gang yields as many nodes as a waiting job lacks.
+    list_quotas = [_rule(kueue, kind, "list") for kind in ("clusterqueues", "resourceflavors")]
     yield from bind_cluster_role(
         "holdfast-mover",
-        [watch_pods, watch_nodes],
+        [watch_pods, watch_nodes, *list_quotas],
         accounts=["mover"],
         namespace=NAMESPACE_MONITORING,
     )
     rules = [_rule(group, kind, *WATCHING, "patch") for group, kind in JOBS]
     rules += [
-        _rule(api_group(KUEUE_API), "workloads", "list", "delete", "patch"),
+        _rule(kueue, "workloads", "list", "delete", "patch"),
+        _rule(kueue, "localqueues", "list"),
         _rule("", "events", "create"),
         # For pods on a node that stopped reporting.
         _rule("", "pods/status", "patch"),

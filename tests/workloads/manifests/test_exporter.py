@@ -81,12 +81,15 @@ def test_mover_rights_match_its_actions(env: str) -> None:
             ("kueue.x-k8s.io", "workloads", "list"),
             ("kueue.x-k8s.io", "workloads", "delete"),
             ("kueue.x-k8s.io", "workloads", "patch"),
+            ("kueue.x-k8s.io", "localqueues", "list"),
             ("", "events", "create"),
             ("", "pods", "delete"),
             ("", "pods/status", "patch"),
         ):
             grants.add((namespace, group, resource, "", verb))
     grants.add(("default", "", "events", "", "create"))  # events about nodes
+    for resource in ("clusterqueues", "resourceflavors"):
+        grants.add((EVERYWHERE, "kueue.x-k8s.io", resource, "", "list"))
     assert list_grants(env, "mover") == grants
 
 

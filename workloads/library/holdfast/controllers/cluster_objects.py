@@ -248,21 +248,20 @@ def find_end_s(job: Mapping[str, Any]) -> float:
     return max(since_s(job, kind) for kind in OVER)
 
 
-def find_unfinished(workloads: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """Returns by the uid of its job the Workload that holds it: the newest that has not finished.
+def find_held(workloads: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """Returns the Workload of each job by the job's uid: of several the one that has quota.
 
-    Kueue makes another one when it starts more pods of a job, and keeps the former.
+    When Kueue starts more pods of a job, it makes another Workload and finishes the former.
     """
-    newest: dict[str, Any] = {}
-    for workload in workloads:
+    workload_by_job: dict[str, Any] = {}
+    for workload in sorted(workloads, key=_rank_workload):
         uid = find_controller(workload)
-        if not uid or is_true(workload, "Finished"):
-            continue
-        before = newest.get(uid)
-        if before is None or _get_creation_s(workload) >= _get_creation_s(before):
-            newest[uid] = workload
-    return newest
+        if uid:
+            workload_by_job[uid] = workload
+    return workload_by_job
 
 
-def _get_creation_s(body: Mapping[str, Any]) -> float:
-    return unix_s(body["metadata"].get("creationTimestamp"))
+def _rank_workload(workload: Mapping[str, Any]) -> tuple[bool, bool, float]:
+    created_s = unix_s(workload["metadata"].get("creationTimestamp"))
+    is_finished = is_true(workload, "Finished")
+    return not is_finished, is_true(workload, "QuotaReserved"), created_s

@@ -41,7 +41,7 @@ from holdfast.vocabulary.environment import (
     PLACE,
 )
 from holdfast.vocabulary.exit_codes import EXIT_PREEMPTED, EXIT_RETRY
-from holdfast.vocabulary.kubernetes import EXPENDABLE, LABEL_GANG, LABEL_NAME
+from holdfast.vocabulary.kubernetes import ANNOTATION_ELASTIC, EXPENDABLE, LABEL_GANG, LABEL_NAME
 from holdfast.vocabulary.pools import Pool, Role
 
 ZONE = "topology.kubernetes.io/zone"
@@ -155,16 +155,20 @@ def elastic(context: RenderContext, task: Task) -> Iterator[Body]:
 
 
 def _add_wait(task: Task) -> Task:
-    """Tells the mover below how many nodes the gang waits, and for how long.
+    """Tells the mover below how many nodes the gang waits, and for how long, and Kueue that its
+    number of pods may change.
 
     Without a queue nothing could start the gang again after its nodes were given back.
     """
     if not task.queue:
         return task
+    annotations = {ANNOTATION_WAIT: str(task.wait_s or ELASTIC_WAIT_S)}
+    if task.least < task.pods:
+        annotations[ANNOTATION_ELASTIC] = "true"
     return replace(
         task,
         labels=task.labels | {LABEL_LEAST_NODES: str(task.least)},
-        annotations=task.annotations | {ANNOTATION_WAIT: str(task.wait_s or ELASTIC_WAIT_S)},
+        annotations=task.annotations | annotations,
     )
 
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from holdfast.clients.api import Api, ApiError, Object
 from holdfast.controllers.cluster_objects import (
     find_end_s,
-    find_unfinished,
+    find_held,
     is_true,
     since_s,
 )
@@ -44,7 +44,7 @@ PAUSE_S = 900.0
 """First pause: GKE removes a node that is idle for 10 minutes."""
 MOST_PAUSE_S = 3_600.0
 RECOVERED_S = 4 * MOST_PAUSE_S
-"""After this time in the cluster the next pause is the first one again."""
+"""A gang that was in the cluster for so long starts again with the first pause."""
 
 
 @dataclass(slots=True)
@@ -53,7 +53,11 @@ class IdleGangs:
     below_since_s: dict[str, float] = field(default_factory=dict)
     """Uid of a Job -> since when too few of its pods have a node."""
 
-    def step(self, now_s: float, namespaces: Iterable[str] = JOB_NAMESPACES) -> int:
+    def step(
+        self,
+        now_s: float,
+        namespaces: Iterable[str] = JOB_NAMESPACES,
+    ) -> int:
         """Stops gangs and queues them again. Returns how many Workloads were changed."""
         changes = 0
         uids = set[str]()
@@ -63,9 +67,13 @@ class IdleGangs:
                 continue
             uids |= jobs.keys()
             path = f"{api_path(KUEUE_API)}/namespaces/{namespace}/workloads"
-            for uid, workload in find_unfinished(self.api.items(path)).items():
+            for uid, workload in find_held(self.api.items(path)).items():
                 if uid in jobs:
-                    changes += self._advance(jobs[uid], workload, now_s)
+                    changes += self._advance(
+                        jobs[uid],
+                        workload,
+                        now_s,
+                    )
         for uid in self.below_since_s.keys() - uids:
             del self.below_since_s[uid]
         return changes
@@ -79,30 +87,56 @@ class IdleGangs:
                 jobs[meta["uid"]] = job
         return jobs
 
-    def _advance(self, job: Object, workload: Object, now_s: float) -> bool:
+    def _advance(
+        self,
+        job: Object,
+        workload: Object,
+        now_s: float,
+    ) -> bool:
         """Takes the next step with a gang. Returns whether its Workload was changed."""
         try:
             if not workload["spec"].get("active", True):
                 self.below_since_s.pop(job["metadata"]["uid"], None)
-                return self._queue_again(job, workload, now_s)
-            if self._is_idle(job, workload, now_s):
-                self._give_back(job, workload, now_s)
+                return self._queue_again(
+                    job,
+                    workload,
+                    now_s,
+                )
+            if self._is_idle(
+                job,
+                workload,
+                now_s,
+            ):
+                self._give_back(
+                    job,
+                    workload,
+                    now_s,
+                )
                 return True
         except ApiError as error:
-            LOG.warning("%s keeps its state in this pass: %s", job["metadata"]["name"], error)
+            LOG.warning(
+                "%s keeps its state in this pass: %s",
+                job["metadata"]["name"],
+                error,
+            )
         return False
 
-    def _is_idle(self, job: Object, workload: Object, now_s: float) -> bool:
+    def _is_idle(
+        self,
+        job: Object,
+        workload: Object,
+        now_s: float,
+    ) -> bool:
         """Returns whether the gang has waited long enough below its least."""
         uid = job["metadata"]["uid"]
-        least = _read_count(job["metadata"]["labels"][LABEL_LEAST_NODES])
+        least_nodes = _read_count(job["metadata"]["labels"][LABEL_LEAST_NODES])
         ready = int((job.get("status") or {}).get("ready") or 0)
-        if not is_true(workload, "Admitted") or ready >= least:
+        if not is_true(workload, "Admitted") or ready >= least_nodes:
             self.below_since_s.pop(uid, None)
             return False
         pods = self._list_pods(job)
         billed = [pod for pod in pods if _is_billed(pod)]
-        if len(billed) >= least:
+        if len(billed) >= least_nodes:
             self.below_since_s.pop(uid, None)
             return False
         if uid not in self.below_since_s:
@@ -125,32 +159,47 @@ class IdleGangs:
         path = f"/api/v1/namespaces/{meta['namespace']}/pods"
         return list(self.api.items(path, labelSelector=f"{LABEL_JOB}={meta['name']}"))
 
-    def _give_back(self, job: Object, workload: Object, now_s: float) -> None:
+    def _give_back(
+        self,
+        job: Object,
+        workload: Object,
+        now_s: float,
+    ) -> None:
         """Makes Kueue end the pods and release the quota."""
         annotations = workload["metadata"].get("annotations") or {}
         count = _read_count(annotations.get(ANNOTATION_GIVEN_BACK, "")) + 1
         if now_s - since_s(workload, "Admitted") > RECOVERED_S:
             count = 1
         pause_s = min(PAUSE_S * 2 ** (count - 1), MOST_PAUSE_S)
-        again = rfc3339(now_s + pause_s)
+        return_time = rfc3339(now_s + pause_s)
         change = {
             "metadata": {
                 "annotations": {
                     ANNOTATION_GIVEN_BACK: str(count),
-                    ANNOTATION_QUEUED_AGAIN: again,
+                    ANNOTATION_QUEUED_AGAIN: return_time,
                 }
             },
             "spec": {"active": False},
         }
         self.api.merge(_get_path(workload), change)
-        least = job["metadata"]["labels"][LABEL_LEAST_NODES]
+        least_nodes = job["metadata"]["labels"][LABEL_LEAST_NODES]
         message = (
-            f"fewer than {least} of its nodes were there for {_read_wait_s(job) / 60:g} min: the"
-            f" nodes are given back, and the gang queues again at {again}"
+            f"fewer than {least_nodes} of its nodes were there for {_read_wait_s(job) / 60:g} min:"
+            f" the nodes are given back, and the gang queues again at {return_time}"
         )
-        self._announce(job, GIVEN_BACK, message, now_s)
+        self._announce(
+            job,
+            GIVEN_BACK,
+            message,
+            now_s,
+        )
 
-    def _queue_again(self, job: Object, workload: Object, now_s: float) -> bool:
+    def _queue_again(
+        self,
+        job: Object,
+        workload: Object,
+        now_s: float,
+    ) -> bool:
         annotations = workload["metadata"].get("annotations") or {}
         again_s = unix_s(annotations.get(ANNOTATION_QUEUED_AGAIN))
         # Without the mark a person stopped it. Kueue suspends the Job a moment after it was asked.
@@ -162,13 +211,37 @@ class IdleGangs:
             "spec": {"active": True},
         }
         self.api.merge(_get_path(workload), change)
-        self._announce(job, QUEUED_AGAIN, "the gang waits for its nodes again", now_s)
+        self._announce(
+            job,
+            QUEUED_AGAIN,
+            "the gang waits for its nodes again",
+            now_s,
+        )
         return True
 
-    def _announce(self, job: Object, reason: str, message: str, now_s: float) -> None:
-        LOG.info("%s: %s", job["metadata"]["name"], message)
-        involved = {"apiVersion": JOB_API, "kind": "Job"} | job["metadata"]
-        write_event(self.api, involved, reason, message, now_s)
+    def _announce(
+        self,
+        job: Object,
+        reason: str,
+        message: str,
+        now_s: float,
+    ) -> None:
+        LOG.info(
+            "%s: %s",
+            job["metadata"]["name"],
+            message,
+        )
+        involved = {
+            "apiVersion": JOB_API,
+            "kind": "Job",
+        } | job["metadata"]
+        write_event(
+            self.api,
+            involved,
+            reason,
+            message,
+            now_s,
+        )
 
 
 def _is_billed(pod: Object) -> bool:

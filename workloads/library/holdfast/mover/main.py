@@ -23,6 +23,7 @@ from holdfast.mover import preemption_priority
 from holdfast.mover.cluster_api import ClusterApi
 from holdfast.mover.cluster_view import View, list_job_kinds
 from holdfast.mover.faulty_nodes import FaultyNodes
+from holdfast.mover.gang_sizes import GangSizes
 from holdfast.mover.idle_gangs import IdleGangs
 from holdfast.mover.mover import Move, Mover, Observation
 from holdfast.mover.progress import Progress
@@ -50,6 +51,7 @@ class Process:
     receipts: Receipts
     faulty: FaultyNodes
     gangs: IdleGangs
+    sizes: GangSizes
     lease: Lease | None
     namespaces: Collection[str] = JOB_NAMESPACES
     clock: Callable[[], float] = time.time
@@ -80,6 +82,8 @@ class Process:
             self.gangs.step(now, self.namespaces)
         with attempt("no job is stopped for its max_usd"):
             self.view.spending.act(self.api, now)
+        with attempt("no gang gets another size"):
+            self.sizes.step(now, self.namespaces)
         with attempt("no priority is boosted"):
             self._boost_priorities(now)
         with self.lock:
@@ -96,7 +100,13 @@ class Process:
         if now_s - self.weighed_s < WEIGH_EVERY_S:
             return
         self.weighed_s = now_s
-        preemption_priority.write_boosts(self.api, self._find_events, now_s, self.namespaces)
+        preemption_priority.write_boosts(
+            self.api,
+            self._find_events,
+            now_s,
+            self.namespaces,
+            self.sizes.shielded,
+        )
 
     def _find_events(self, uid: str) -> Iterable[Event]:
         return self.progress.events_by_job.get(uid, ())
@@ -169,6 +179,7 @@ def serve(
             namespaces=(*namespaces, NAMESPACE_SERVING),
         ),
         gangs=IdleGangs(api),
+        sizes=GangSizes(api),
         lease=lease,
         namespaces=namespaces,
     )

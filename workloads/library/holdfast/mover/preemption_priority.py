@@ -11,7 +11,7 @@ has no effect.
 # Why it is so: infra/decisions/0070.
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 from holdfast.clients.api import Api, ApiError, Object
@@ -65,16 +65,20 @@ def write_boosts(
     events: Events,
     now_s: float,
     namespaces: Iterable[str] = JOB_NAMESPACES,
+    shielded: Collection[str] = (),
 ) -> int:
     """Writes the boosts of all Workloads. Returns how many changed.
 
-    `events` returns the events of the Job or JobSet with this uid. Raises ApiError if a list fails.
+    `events` returns the events of the Job or JobSet with this uid. The admitted Workloads of jobs
+    in `shielded`, which are uids, keep theirs. Raises ApiError if a list fails.
     """
     count = 0
     for namespace in namespaces:
         path = f"{api_path(KUEUE_API)}/namespaces/{namespace}/workloads"
         for workload in api.items(path):
-            count += _write_boost(api, workload, events, now_s)
+            is_shielded = is_true(workload, "Admitted") and find_controller(workload) in shielded
+            if not is_shielded:
+                count += _write_boost(api, workload, events, now_s)
     return count
 
 

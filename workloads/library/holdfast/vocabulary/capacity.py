@@ -77,5 +77,7 @@ ANNOTATION_WAIT = "holdfast.dev/wait-seconds"
 # in a row it gave them back.
 ANNOTATION_QUEUED_AGAIN = "holdfast.dev/queued-again-at"
 ANNOTATION_GIVEN_BACK = "holdfast.dev/nodes-given-back"
+# On a Job, by the mover: the job of higher priority that has some of its nodes.
+ANNOTATION_YIELDED = "holdfast.dev/yielded-to"
 # On a JobSet, by the mover: its pod templates before a queue changed where they may run.
 ANNOTATION_TEMPLATES = "holdfast.dev/pod-templates"

@@ -47,6 +47,8 @@ ANNOTATION_RESTART = "jobset.sigs.k8s.io/restart-attempt"
 LABEL_QUEUE = "kueue.x-k8s.io/queue-name"
 # On a Job or JobSet: its WorkloadPriorityClass, which orders it among the jobs of its team.
 LABEL_JOB_PRIORITY = "kueue.x-k8s.io/priority-class"
+# On a Job, set by its submitter, and by Kueue on its Workload: the number of its pods may change.
+ANNOTATION_ELASTIC = "kueue.x-k8s.io/elastic-job"
 # On a pod, by Kueue: the ClusterQueue that started its job.
 LABEL_CLUSTER_QUEUE = "kueue.x-k8s.io/cluster-queue-name"
 # Of the operators, from their own manifests.

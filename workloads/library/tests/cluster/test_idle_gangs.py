@@ -50,9 +50,9 @@ def gang(api: Api) -> Iterator[Submitted]:
     job = own(name="short", **FILE)
     bodies = manifests.bodies(job, RenderContext(env), placement.place(job, env, prices.load()))
     with applied(api, bodies) as doc:
-        made = Submitted(api, doc)
-        yield made
-    until("no pod of it is left", lambda: not made.pods())
+        submitted = Submitted(api, doc)
+        yield submitted
+    until("no pod of it is left", lambda: not submitted.pods())
 
 
 def lent_gpus(api: Api) -> int:

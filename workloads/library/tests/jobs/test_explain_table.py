@@ -13,7 +13,11 @@ from holdfast.jobs.diagnose.diagnosis import describe_state, find_cause
 from holdfast.jobs.diagnose.failures import losses
 from holdfast.jobs.diagnose.job_snapshot import JobSnapshot
 from holdfast.support.values import rfc3339
-from holdfast.vocabulary.capacity import ANNOTATION_QUEUED_AGAIN
+from holdfast.vocabulary.capacity import (
+    ANNOTATION_QUEUED_AGAIN,
+    ANNOTATION_YIELDED,
+    LABEL_LEAST_NODES,
+)
 from workloads.library.tests.test_messages import OF_A_CLONE
 
 DAY_S = 86_400
@@ -265,6 +269,15 @@ def make_jobset(pods: list[Object]) -> JobSnapshot:
     return JobSnapshot(body=body, pods=pods)
 
 
+def make_yielding() -> JobSnapshot:
+    """Returns a gang of 1 to 2 nodes of which an urgent job has one."""
+    job = make_job([make_pod(started_s=DAY_S)])
+    job.body["metadata"]["labels"] = {LABEL_LEAST_NODES: "1"}
+    job.body["metadata"]["annotations"] = {ANNOTATION_YIELDED: "urgent"}
+    job.body["spec"]["completions"] = 2
+    return job
+
+
 def make_job(pods: list[Object], workload: Object | None = None) -> JobSnapshot:
     body = {
         "kind": "Job",
@@ -350,6 +363,13 @@ ROWS = {
         blocker="nothing: all its pods run; it has recovered from exit code 1 in 1 pods",
         action="look at its speed: .*",
         state="Running: 1 of 1 pods run; evicted 0, crashed 1",
+    ),
+    "a gang that yielded a node": Row(
+        job=make_yielding,
+        reason="none",
+        blocker="nothing: all its pods run, on 1 of 2 nodes: urgent has a higher priority and .*",
+        action="look at its speed: .*",
+        state="Running: 1 of 1 pods run; evicted 0, crashed 0",
     ),
     "crashes of yesterday that a JobSet counts": Row(
         job=lambda: make_jobset([make_pod(started_s=DAY_S)]),

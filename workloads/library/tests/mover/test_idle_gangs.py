@@ -126,8 +126,8 @@ def test_gang_below_its_least_is_stopped_when_it_has_given_up() -> None:
     gang = Gang()
     gangs = idle(gang)
     assert step(gangs, NOW + WAIT_S) == 0, "it may be writing what it holds to the bucket"
-    ended = pod(phase="Failed", code=EXIT_RETRY, ended_s=NOW + WAIT_S + 2)
-    gang.pods = [ended, pod()]
+    failed_pod = pod(phase="Failed", code=EXIT_RETRY, ended_s=NOW + WAIT_S + 2)
+    gang.pods = [failed_pod, pod()]
     assert step(gangs, NOW + WAIT_S + 10) == 1
     assert not gang.active
     assert gang.annotations == {
@@ -156,12 +156,13 @@ def test_pods_without_a_node_wait_for_ever(pods: list[Any]) -> None:
     """They cost nothing, and they are the request for nodes."""
     gang = Gang()
     gangs = idle(gang)
-    gang.ready, gang.pods = 0, pods
+    gang.ready = 0
+    gang.pods = pods
     for pass_s in range(0, 7_200, 600):
         assert step(gangs, NOW + WAIT_S + pass_s) == 0
 
 
-def test_earlier_exit_of_one_node_is_no_end_of_the_wait() -> None:
+def test_gang_waits_on_after_an_early_exit() -> None:
     gang = Gang()
     gangs = idle(gang)
     gang.pods.append(pod(phase="Failed", code=EXIT_RETRY, ended_s=NOW + 5))
@@ -190,19 +191,21 @@ def test_gang_queues_again_after_its_pause_and_the_pause_doubles() -> None:
         now_s += WAIT_S + STORE_S
         assert step(gangs, now_s) == 1
         assert step(gangs, now_s + 10) == 0, "Kueue has not stopped it yet"
-        gang.suspended, gang.pods, gang.ready = True, [], 0
+        gang.run(0)
+        gang.suspended = True
         pause_s = 0.0
         while not gang.active:
             pause_s += 60
             step(gangs, now_s + pause_s)
         pauses_s.append(pause_s)
         now_s += pause_s
-        gang.suspended, gang.admitted_s = False, now_s
+        gang.suspended = False
+        gang.admitted_s = now_s
     assert pauses_s == [PAUSE_S, 2 * PAUSE_S, MOST_PAUSE_S, MOST_PAUSE_S]
     assert ANNOTATION_QUEUED_AGAIN not in {k for k, v in gang.annotations.items() if v}
 
 
-def test_pause_is_short_again_after_hours_of_work() -> None:
+def test_pause_is_short_again_after_hours() -> None:
     gang = Gang(annotations={ANNOTATION_GIVEN_BACK: "3"}, admitted_s=NOW - RECOVERED_S)
     gangs = idle(gang)
     assert step(gangs, NOW + WAIT_S + STORE_S) == 1

@@ -10,6 +10,7 @@ from holdfast.clients.api import ApiError
 from holdfast.controllers.lease import MOVER, Lease
 from holdfast.mover.cluster_view import EndedJob, View, list_job_kinds
 from holdfast.mover.faulty_nodes import FaultyNodes
+from holdfast.mover.gang_sizes import GangSizes
 from holdfast.mover.idle_gangs import IdleGangs
 from holdfast.mover.main import Process
 from holdfast.mover.mover import Mover
@@ -49,6 +50,7 @@ def process(cluster: Any, leases: Leases, name: str = "a") -> Process:
         receipts=RecordedOrders(),
         faulty=FaultyNodes(api, 0),
         gangs=IdleGangs(api),
+        sizes=GangSizes(api),
         lease=Lease(api, "monitoring", MOVER, me=name, clock=clock),
         clock=clock,
     )

@@ -18,6 +18,7 @@ from holdfast.ledger.events import Event, parse
 from holdfast.ledger.job_ledger import job_ledgers
 from holdfast.mover.cluster_view import SETTLE_END_S, EndedJob, View, list_job_kinds
 from holdfast.mover.faulty_nodes import FaultyNodes
+from holdfast.mover.gang_sizes import GangSizes
 from holdfast.mover.idle_gangs import IdleGangs
 from holdfast.mover.main import Process
 from holdfast.mover.mover import Mover
@@ -229,6 +230,7 @@ def test_a_job_that_ends_gets_line_json_and_annotation(
     nothing: Any = SimpleNamespace(read=lambda: ([], []))
     process = Process(
         gangs=IdleGangs(api),
+        sizes=GangSizes(api),
         api=api,
         view=view,
         lock=threading.Lock(),

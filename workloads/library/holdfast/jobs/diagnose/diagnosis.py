@@ -24,6 +24,7 @@ from holdfast.jobs.diagnose.job_snapshot import (
 )
 from holdfast.jobs.diagnose.reasons import Cause, Reason, brief, describe
 from holdfast.jobs.diagnose.unscheduled import explain_refusal, explain_unscheduled
+from holdfast.vocabulary.capacity import ANNOTATION_YIELDED
 
 RECOVERED_S = 600.0
 """Time after which a restarted program has recovered from its crash."""
@@ -53,7 +54,7 @@ def find_cause(job: JobSnapshot, cluster: ClusterSnapshot) -> Cause:
     )
     return Cause(
         Reason.NONE,
-        f"nothing: all its pods run{_describe_history(job)}",
+        f"nothing: all its pods run{_describe_yield(job)}{_describe_history(job)}",
         action,
         f"kubectl get pods -n {job.namespace} -o wide",
     )
@@ -140,6 +141,19 @@ def _explain_limit(job: JobSnapshot, limit: Limit) -> Cause:
 
 def _resume_command(job: JobSnapshot) -> str:
     return f"holdfast resume {job.name}"
+
+
+def _describe_yield(job: JobSnapshot) -> str:
+    """Return which job has nodes of a gang that can go on without them, or an empty text."""
+    annotations = job.body["metadata"].get("annotations") or {}
+    yielded_to = annotations.get(ANNOTATION_YIELDED, "")
+    full_size = int(job.body["spec"].get("completions") or 0)
+    if not yielded_to or job.size >= full_size:
+        return ""
+    return (
+        f", on {job.size} of {full_size} nodes: {yielded_to} has a higher priority and took the"
+        " others, which come back when they are free"
+    )
 
 
 def _describe_history(job: JobSnapshot) -> str:

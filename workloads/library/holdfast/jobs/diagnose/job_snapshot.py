@@ -144,10 +144,11 @@ class JobSnapshot:
         pods = running + self.phase("Succeeded")
         if not pods or not stays or self.finished:
             return []
-        if self.least_nodes <= len(pods) < self.size:
+        if self.least_nodes <= len(pods):
             return []
+        count = int(self.body["spec"].get("completions") or self.size)
         places = {get_place(pod) for pod in pods}
-        return [place for place in range(self.size) if place not in places]
+        return [place for place in range(count) if place not in places]
 
     @property
     def finished(self) -> str:
@@ -183,8 +184,20 @@ def all_jobs(api: Api, namespace: str = "", *, with_servers: bool = False) -> It
             yield JobSnapshot(
                 body=body | {"kind": kind},
                 pods=[pod for pod in pods if _belongs(pod, meta, label)],
-                workload=next((w for w in workloads if meta["uid"] in owners(w)), None),
+                workload=_find_workload(workloads, meta["uid"]),
             )
+
+
+def _find_workload(workloads: list[Object], uid: str) -> Object | None:
+    job_workloads = [workload for workload in workloads if uid in owners(workload)]
+    return max(job_workloads, key=_rank_workload, default=None)
+
+
+def _rank_workload(workload: Object) -> tuple[bool, bool, str]:
+    """Order the Workloads of one job: Kueue makes another one when the job gets more pods."""
+    is_finished = has_condition(workload, "Finished")
+    has_quota = has_condition(workload, "QuotaReserved")
+    return not is_finished, has_quota, workload["metadata"].get("creationTimestamp", "")
 
 
 def _is_job(body: Object, kind: str) -> bool:

@@ -1,0 +1,188 @@
+"""A gang of a range of sizes makes room for an urgent job and grows again: the real Kueue and Job
+controller, job files as the page names them, and the mover's own rights.
+"""
+
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from kubernetes import client
+
+from holdfast.clients.api import Api, Object
+from holdfast.cost import prices
+from holdfast.jobs.diagnose.explain import explain
+from holdfast.jobs.plan import placement
+from holdfast.jobs.render import manifests
+from holdfast.manifests.render_context import RenderContext
+from holdfast.mover.gang_sizes import CALM_S, GangSizes
+from holdfast.vocabulary.exit_codes import EXIT_COMPLETE
+from holdfast.vocabulary.kubernetes import ANNOTATION_CHARGED_FAILURES
+from tests.cluster.sim.pods import if_there
+from tests.cluster.sim.waiting import until
+from tests.cluster.sim.world import World
+from tests.platforms import load
+from workloads.library.tests.cluster.cast import SPOT, ZONE, Submitted
+from workloads.library.tests.cluster.test_idle_gangs import lent_gpus
+from workloads.library.tests.jobs.test_job_file import own
+
+QUOTA = 4
+"""A100 GPUs on Spot that the example's queue lends."""
+GANG: dict[str, Any] = {
+    "name": "wide",
+    "gpus": "1xa100",
+    "nodes": "2..4",
+    "sharded": True,
+    "command": ("python", "train.py"),
+}
+pytestmark = [pytest.mark.usefixtures("platform"), pytest.mark.timeout(400)]
+
+
+@dataclass
+class Queue:
+    """The example's queue, with a node for each of its GPUs."""
+
+    api: Api
+    world: World
+    stack: ExitStack
+
+    def submit(self, **fields: Any) -> Submitted:
+        env = load("example")
+        job = own(**fields)
+        bodies = manifests.bodies(job, RenderContext(env), placement.place(job, env, prices.load()))
+        for body in bodies:
+            self.api.apply(self.api.path_of(body), body)
+            self.stack.callback(self._delete, body)
+        return Submitted(self.api, bodies[-1])
+
+    def _delete(self, body: Object) -> None:
+        with if_there():
+            self.api.delete(self.api.path_of(body), propagationPolicy="Background")
+
+    def submit_urgent(self, nodes: int = 1) -> Submitted:
+        return self.submit(
+            name="urgent",
+            gpus="1xa100",
+            nodes=nodes,
+            capacity="spot",
+            priority="high",
+            command=("python", "train.py"),
+        )
+
+
+@pytest.fixture
+def queue(api: Api, world: World) -> Iterator[Queue]:
+    with ExitStack() as stack:
+        yield Queue(api, world, stack)
+    path = "/api/v1/namespaces/training/pods"
+    until("no pod is left", lambda: not list(api.items(path)))
+
+
+def describe(job: Submitted) -> str:
+    return explain(job.api, job.name, job.namespace).cause.blocker
+
+
+def test_gang_yields_one_node_to_an_urgent_job_and_gets_it_back(
+    api: Api,
+    world: World,
+    mover_account: client.ApiClient,
+    queue: Queue,
+) -> None:
+    sizes = GangSizes(Api.over(mover_account))
+    gang = queue.submit(**GANG)
+    world.add_nodes(SPOT, QUOTA, zone=ZONE, labels=gang.selector)
+    gang.wait("Running", QUOTA)
+    until("its quota is lent", lambda: lent_gpus(api) == QUOTA)
+    assert sizes.step(time.time()) == 0
+    assert sizes.shielded
+    first = gang.running()
+
+    urgent = queue.submit_urgent()
+    until("the gang yields", lambda: sizes.step(time.time()), 60)
+    released_s = time.monotonic()
+    urgent.wait("Running", 1)
+    print(f"the urgent job ran {time.monotonic() - released_s:.1f} s after the release")
+    gang.wait("Running", QUOTA - 1)
+    assert gang.running() < first, "the others were not touched"
+    assert f"on 3 of 4 nodes: {urgent.name} has a higher priority" in describe(gang)
+    until("all quota is lent", lambda: lent_gpus(api) == QUOTA)
+    for later_s in (0.0, CALM_S, 2 * CALM_S):
+        assert sizes.step(time.time() + later_s) == 0, "no more than it needs, and nothing is free"
+
+    # The gang loses a node, and gets another one: not more than it has quota for.
+    uids = gang.running()
+    world.preempt([gang.pods("Running")[0]["spec"]["nodeName"]])
+    world.add_nodes(SPOT, 1, zone=ZONE, labels=gang.selector)
+    until("it is replaced", lambda: len(gang.running()) == QUOTA - 1 and gang.running() - uids)
+
+    urgent.end(EXIT_COMPLETE)
+    urgent.ended()
+    until("its quota is free", lambda: lent_gpus(api) == QUOTA - 1)
+    uids = gang.running()
+    now_s = time.time()
+    assert sizes.step(now_s) == 0, "another job may come"
+    assert sizes.step(now_s + CALM_S) == 1
+    gang.wait("Running", QUOTA)
+    assert uids < gang.running()
+    until("its quota is lent", lambda: lent_gpus(api) == QUOTA)
+    assert "of 4 nodes" not in describe(gang)
+    until("the larger gang is shielded", lambda: sizes.step(now_s) or sizes.shielded)
+
+
+def test_gang_that_cannot_make_enough_room_is_preempted(
+    api: Api,
+    world: World,
+    mover_account: client.ApiClient,
+    queue: Queue,
+) -> None:
+    sizes = GangSizes(Api.over(mover_account))
+    gang = queue.submit(**GANG)
+    world.add_nodes(SPOT, QUOTA, zone=ZONE, labels=gang.selector)
+    gang.wait("Running", QUOTA)
+    until("its quota is lent", lambda: lent_gpus(api) == QUOTA)
+    assert sizes.step(time.time()) == 0
+
+    urgent = queue.submit_urgent(nodes=3)
+
+    def is_stopped() -> bool:
+        assert sizes.step(time.time()) == 0
+        return gang.body()["spec"]["suspend"]
+
+    until("Kueue preempts it", is_stopped, 60)
+    urgent.wait("Running", 3)
+    assert not gang.running()
+    assert gang.body()["spec"]["parallelism"] == QUOTA
+    urgent.end(EXIT_COMPLETE)
+    urgent.ended()
+    gang.wait("Running", QUOTA)
+
+
+def test_pod_without_a_node_is_yielded_first(
+    api: Api,
+    world: World,
+    mover_account: client.ApiClient,
+    queue: Queue,
+) -> None:
+    sizes = GangSizes(Api.over(mover_account))
+    gang = queue.submit(**GANG)
+    world.add_nodes(SPOT, QUOTA - 1, zone=ZONE, labels=gang.selector)
+    gang.wait("Running", QUOTA - 1)
+    gang.wait("Pending", 1)
+    until("its quota is lent", lambda: lent_gpus(api) == QUOTA)
+    assert sizes.step(time.time()) == 0
+    uids = gang.running()
+
+    urgent = queue.submit_urgent()
+    until("the gang yields", lambda: sizes.step(time.time()), 60)
+    until("no pod of it waits", lambda: not gang.pods("Pending"))
+    assert gang.running() == uids
+
+    urgent.cancel()
+    until("its quota is free", lambda: lent_gpus(api) == QUOTA - 1)
+    now_s = time.time()
+    assert sizes.step(now_s) == 0
+    assert sizes.step(now_s + CALM_S) == 1
+    (pod,) = gang.wait("Pending", 1)
+    assert pod["metadata"]["annotations"][ANNOTATION_CHARGED_FAILURES] == "0"
