@@ -118,6 +118,9 @@ def _start(api: "Api", plan: "PurchasePlan", *, yes: bool, replace: bool) -> Non
                 f"{document['metadata']['name']} runs already as the file says: it is not sent"
                 " again"
             )
+    unsent = [document for document in plan.documents if document not in sent]
+    for limit in existing_jobs.update_limits(api, unsent):
+        output.note(f"max_usd of {limit}")
     if not any(document["kind"] in submission.KINDS for document in sent):
         return
     for path in replaced:
@@ -127,6 +130,7 @@ def _start(api: "Api", plan: "PurchasePlan", *, yes: bool, replace: bool) -> Non
         )
     output.ask_to_start(yes)
     source_upload.upload(plan.uploads, output.note)
+    existing_jobs.carry_spending(api, sent, replaced)
     for path in replaced:
         with working(f"wait until {path.rpartition('/')[2]} is gone"):
             existing_jobs.end(api, path)
