@@ -13,6 +13,7 @@ from holdfast.checkpoint.save.writer import CheckpointWriter
 from holdfast.checkpoint.settings import Cadence
 from holdfast.runtime import logs
 from holdfast.runtime.events import EventLog
+from holdfast.runtime.gpu import name_gpu
 from holdfast.vocabulary.environment import ENV_JOB
 from holdfast.vocabulary.job_identity import read_attempt
 from holdfast.vocabulary.lifecycle import WINDOW_MARGIN_S
@@ -54,6 +55,7 @@ class Reports:
                 rank=0,
                 world_size=world_size,
                 attempt=read_attempt(),
+                **name_gpu(),
             )
 
     def record_step(self, step: int) -> float:

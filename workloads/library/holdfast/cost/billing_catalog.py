@@ -18,10 +18,10 @@ from holdfast.clients.gcloud import run as gcloud
 from holdfast.cost.prices import CORE, GPU, INFERRED, RAM, Sku, SkuKey, Table, check
 from holdfast.support.errors import InputError, Unjudged
 from holdfast.vocabulary.capacity import Capacity
+from holdfast.vocabulary.environment import ENV_TOKEN
 from holdfast.vocabulary.machines import ACCELERATORS
 
 # A token travels in a header, never in an address, so that no error message and no log can show it.
-ENV_TOKEN = "HOLDFAST_GOOGLE_TOKEN"
 TIMEOUT_S = 60
 ENDPOINT = "https://cloudbilling.googleapis.com"
 COMPUTE_ENGINE = "services/6F81-5844-456A"

@@ -36,6 +36,10 @@ def submit(
     job: Annotated[str, typer.Option(help="One job of the manifest; default: all.")] = "",
     platform: PlatformFile = None,
     max_usd_per_hour: Annotated[float | None, typer.Option(help="Refuse a higher price.")] = None,
+    min_obtainability: Annotated[
+        float | None,
+        typer.Option(help="Refuse machines that Google rates as less obtainable now: 0 to 1."),
+    ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show and check, but send nothing.")
     ] = False,
@@ -74,6 +78,7 @@ def submit(
         )
         return
     plan = _plan(manifest, job, document, max_usd_per_hour)
+    _judge_obtainability(plan, document, min_obtainability, dry_run=dry_run)
     if as_json or form is Form.JSON:
         output.print_body(plan.as_json())
     else:
@@ -94,6 +99,46 @@ def submit(
         yes=yes,
         replace=replace,
     )
+
+
+def _judge_obtainability(
+    plan: "PurchasePlan",
+    platform: "Platform",
+    min_obtainability: float | None,
+    *,
+    dry_run: bool,
+) -> None:
+    """Warn of many nodes that probably do not come; refuse them below a limit.
+
+    A dry run asks Google only with a limit, and few nodes are not asked for without one.
+    """
+    from holdfast.clients import capacity_advice
+    from holdfast.jobs import output
+    from holdfast.jobs.plan import obtainability
+    from holdfast.support.progress import working
+    from holdfast.support.values import between
+
+    if min_obtainability is not None:
+        between(
+            "--min-obtainability",
+            min_obtainability,
+            0,
+            1,
+            fix="0.5, for machines that probably come",
+        )
+    elif dry_run:
+        return
+    requests = obtainability.list_requests(plan, platform)
+    if min_obtainability is None:
+        requests = obtainability.select_large(requests)
+    if not requests:
+        return
+    with working("ask Google how obtainable the machines are"):
+        answers = obtainability.find_all(requests, capacity_advice.ask)
+    if min_obtainability is not None:
+        plan.refusals.extend(obtainability.list_refusals(answers, min_obtainability))
+    for warning in obtainability.list_warnings(answers):
+        output.note(warning)
 
 
 def _read_service(file: Path) -> "Object | None":
@@ -118,6 +163,9 @@ def _start(api: "Api", plan: "PurchasePlan", *, yes: bool, replace: bool) -> Non
                 f"{document['metadata']['name']} runs already as the file says: it is not sent"
                 " again"
             )
+    unsent = [document for document in plan.documents if document not in sent]
+    for limit in existing_jobs.update_limits(api, unsent):
+        output.note(f"max_usd of {limit}")
     if not any(document["kind"] in submission.KINDS for document in sent):
         return
     for path in replaced:
@@ -127,6 +175,7 @@ def _start(api: "Api", plan: "PurchasePlan", *, yes: bool, replace: bool) -> Non
         )
     output.ask_to_start(yes)
     source_upload.upload(plan.uploads, output.note)
+    existing_jobs.carry_spending(api, sent, replaced)
     for path in replaced:
         with working(f"wait until {path.rpartition('/')[2]} is gone"):
             existing_jobs.end(api, path)
@@ -204,6 +253,7 @@ def explain(
 
     --follow prints the event lines of its pods, and keeps them in the folder of --events.
     """
+    from holdfast.clients import capacity_advice
     from holdfast.clients.api import Api
     from holdfast.jobs import output
     from holdfast.jobs.diagnose import explain as explanations
@@ -234,7 +284,14 @@ def explain(
             output.print_explanation(service)
         return
     with working("ask the cluster"):
-        explanation = explanations.explain(api, job, namespace, events, document)
+        explanation = explanations.explain(
+            api,
+            job,
+            namespace,
+            events,
+            document,
+            capacity_advice.ask,
+        )
     if as_json:
         output.print_body(explanation.as_json())
     else:
@@ -374,6 +431,7 @@ def _place_on_platform(
     *,
     as_json: bool,
 ) -> None:
+    from holdfast.clients import capacity_advice
     from holdfast.cost import prices
     from holdfast.jobs.file import file_text
     from holdfast.jobs.plan import question
@@ -388,7 +446,16 @@ def _place_on_platform(
             placed = question.place(job, platform, prices.load(), beliefs)
         else:
             job, placed = question.place_wish(wish, platform, prices.load(), beliefs)
-    question.print_placed(job, placed, platform, is_question=file is None, as_json=as_json)
+    with working("ask Google how obtainable the machines are"):
+        answers = question.ask_now(job, placed, platform, capacity_advice.ask)
+    question.print_placed(
+        job,
+        placed,
+        platform,
+        is_question=file is None,
+        as_json=as_json,
+        answers=answers,
+    )
 
 
 def _find_platform(document: Path | None, file: Path | None) -> "Platform":

@@ -7,6 +7,7 @@ import datetime
 import json
 import math
 import sys
+from collections.abc import Mapping
 from typing import Any
 
 from holdfast.cost import prices as price_table
@@ -17,10 +18,11 @@ from holdfast.place.options import Case, Option, in_time
 from holdfast.place.recommendation import Answer
 from holdfast.support.tables import print_json, print_table
 from holdfast.support.values import finite
-from holdfast.vocabulary.capacity import Capacity
+from holdfast.vocabulary.capacity import Capacity, Placement
 from holdfast.vocabulary.machines import ACCELERATORS, MachineType
 
 SCHEMA = "holdfast.place/3"
+NOW_COLUMN = 3
 SHOWN_REGIONS = 3
 """Number of more expensive regions in the notes; all are in the JSON."""
 
@@ -125,20 +127,26 @@ def print_answer(
     *,
     as_json: bool,
     sentence: str = "",
+    now: Mapping[Placement, str] | None = None,
 ) -> None:
     """Print the table, the choice and what it rests on.
 
-    sentence: one about the machines of a platform.
+    sentence: one about the machines of a platform. now: how obtainable they are, for a column.
     """
     if as_json:
         print(json.dumps(make_body(job, answer), indent=2))
         return
     names = [scenario.name for scenario in answer.world.scenarios(job)]
-    head = ("capacity", "how", "USD/h", *names, "")
-    rows = [
-        _row(job, option, option is answer.recommended, len(names)) for option in answer.options
-    ]
-    print_table(head, rows)
+    head = ["capacity", "how", "USD/h", *names, ""]
+    if now:
+        head.insert(NOW_COLUMN, "now")
+    rows: list[tuple[str, ...]] = []
+    for option in answer.options:
+        cells = list(_row(job, option, option is answer.recommended, len(names)))
+        if now:
+            cells.insert(NOW_COLUMN, now.get(option.placement, "-"))
+        rows.append(tuple(cells))
+    print_table(tuple(head), rows)
     late = ", share late" if math.isfinite(job.deadline_h) else ""
     print(f"each scenario: mean cost, done after p50/p95 hours{late}; * price inferred\n")
     print(f"{answer.recommended.placement.value} in {answer.region}: {answer.reason}")

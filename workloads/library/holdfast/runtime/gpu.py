@@ -11,6 +11,7 @@ import errno
 import importlib.util
 import os
 import re
+import sys
 from collections.abc import Mapping
 from multiprocessing import get_context
 from multiprocessing.process import BaseProcess
@@ -223,3 +224,14 @@ def _no_gpu(got: str, fix: str) -> InputError:
         allowed="a GPU that torch can use",
         fix=fix,
     )
+
+
+def name_gpu() -> dict[str, str]:
+    """Returns the name of the GPU that torch uses here, as the field of an event; empty for none.
+
+    torch is neither imported nor started for it.
+    """
+    torch = sys.modules.get("torch")
+    if torch is None or not torch.cuda.is_initialized():
+        return {}
+    return {"accelerator": torch.cuda.get_device_name()}

@@ -45,6 +45,9 @@ ENV_SCHEMA_WAIT_S = (
 )
 ENV_KEY_FILE = "HOLDFAST_CHECKPOINT_KEY_FILE"  # key that signs commits, from a secret
 ENV_PLATFORM = "HOLDFAST_PLATFORM"  # for commands: path of the platform document, as --platform
+ENV_TOKEN = "HOLDFAST_GOOGLE_TOKEN"  # for commands: OAuth token in place of gcloud's
+# for commands: off, or the address of Compute Engine's beta API in place of Google's
+ENV_CAPACITY_ADVICE = "HOLDFAST_CAPACITY_ADVICE"
 ENV_TRACEBACK = "HOLDFAST_TRACEBACK"  # for bug reports: 1 makes commands print tracebacks
 ENV_KILL_AT = "HOLDFAST_KILL_AT"  # tests only: POINT:COUNT, where a process dies
 

@@ -11,7 +11,7 @@ from holdfast.clients.api import Api
 from holdfast.jobs.control import stopping
 from holdfast.jobs.diagnose.explain import Explanation, explain
 from holdfast.jobs.diagnose.job_snapshot import JobSnapshot, find_limit
-from holdfast.jobs.submit import prepared_job
+from holdfast.jobs.submit import existing_jobs, prepared_job
 from holdfast.support.errors import InputError
 from tests import platforms
 from tests.platforms import with_images
@@ -64,7 +64,7 @@ def ask(
         return explain(Api(kubeconfig), "train", platform=EXAMPLE, events=events)
 
 
-def test_the_log_of_its_pod_is_enough(tmp_path: Path) -> None:
+def test_pod_logs_are_enough(tmp_path: Path) -> None:
     explanation = ask(tmp_path, write_lines(1_100), make_cluster())
     forecast = explanation.forecast
     assert forecast is not None
@@ -80,7 +80,7 @@ def test_the_log_of_its_pod_is_enough(tmp_path: Path) -> None:
     assert text.startswith("done ") and " UTC, likely " in text and ", for $" in text
 
 
-def test_hours_of_the_file_stand_in_for_unknown_steps(tmp_path: Path) -> None:
+def test_stated_hours_replace_unknown_steps(tmp_path: Path) -> None:
     assert ask(tmp_path, write_lines(0), make_cluster()).forecast is None
     cluster = make_cluster(**{"holdfast.dev/hours": "2"})
     forecast = ask(tmp_path, write_lines(0), cluster).forecast
@@ -90,27 +90,31 @@ def test_hours_of_the_file_stand_in_for_unknown_steps(tmp_path: Path) -> None:
     assert done.timestamp() - time.time() == pytest.approx(2 * 3600 - 600, rel=0.1)
 
 
-def test_events_of_other_jobs_count_too(tmp_path: Path) -> None:
+def test_other_jobs_count_too(tmp_path: Path) -> None:
     """Another job on the same capacity was interrupted every quarter of an hour."""
     events = tmp_path / "events"
     events.mkdir()
     node = {"seconds": 5.0, "capacity": "spot", "accelerator": "nvidia-l4"}
-    others: list[Line] = []
+    other_lines: list[Line] = []
     begin_s = time.time() - 100_000
     for attempt in range(80):
         t = begin_s + attempt * 1_200
         process = f"p{attempt}"
-        others.append(line(t, "scheduled", job="other", process="watcher", **node))
-        others.append(line(t + 10, "start", job="other", process=process, rank=0, world_size=1))
+        other_lines.append(line(t, "scheduled", job="other", process="watcher", **node))
+        other_lines.append(
+            line(t + 10, "start", job="other", process=process, rank=0, world_size=1)
+        )
         for number in (1, 2):
             fields = {"first_step": 1, "last_step": 50 * number, "seconds": 400.0}
-            others.append(line(t + 410 * number, "window", job="other", process=process, **fields))
-        others.append(line(t + 900, "exit", job="other", process=process, code=143, step=100))
+            other_lines.append(
+                line(t + 410 * number, "window", job="other", process=process, **fields)
+            )
+        other_lines.append(line(t + 900, "exit", job="other", process=process, code=143, step=100))
     own_lines = write_lines(1_100)
     own_lines.insert(0, line(own_lines[0]["t"], "scheduled", job="train", process="w", **node))
     write_events(events / "train.jsonl", "train", own_lines)
     alone = ask(tmp_path, [], make_cluster(), events).forecast
-    write_events(events / "other.jsonl", "other", others)
+    write_events(events / "other.jsonl", "other", other_lines)
     joined = ask(tmp_path, [], make_cluster(), events).forecast
     assert alone is not None and joined is not None
     assert joined.undisturbed < 0.1 < alone.undisturbed
@@ -170,3 +174,41 @@ def test_submit_says_what_a_limit_buys() -> None:
 def test_a_limit_that_cannot_be_kept_is_refused(fields: dict[str, Any], problem: str) -> None:
     with pytest.raises(InputError, match=problem):
         prepared_job.prepare(own(**fields), with_images("example"))
+
+
+class LiveJobs(Api):
+    """Holds running jobs by name, and records what is merged."""
+
+    def __init__(self, *bodies: dict[str, Any]) -> None:
+        self.bodies = {body["metadata"]["name"]: body for body in bodies}
+        self.changes: dict[str, Any] = {}
+        self.path_of = lambda document: document["metadata"]["name"]
+
+    def find(self, path: str) -> Any:
+        return self.bodies.get(path)
+
+    def merge(self, path: str, change: Any) -> Any:
+        self.changes[path] = change["metadata"]["annotations"]
+
+
+def make_version(name: str, **annotations: str) -> dict[str, Any]:
+    labels = {"app.kubernetes.io/name": "train"}
+    meta = {"name": name, "labels": labels, "annotations": annotations}
+    return {"kind": "Job", "metadata": meta}
+
+
+def test_a_replaced_job_hands_over_what_it_has_cost() -> None:
+    api = LiveJobs(make_version("train-1", **{MAX_USD: "40", SPENT: "12 1790000000"}))
+    limited = make_version("train-2", **{MAX_USD: "40"})
+    free = make_version("train-3")
+    existing_jobs.carry_spending(api, [limited, free], ["train-1", "gone"])
+    assert limited["metadata"]["annotations"][SPENT] == "12 1790000000"
+    assert SPENT not in free["metadata"]["annotations"]
+
+
+def test_running_jobs_take_a_new_limit() -> None:
+    api = LiveJobs(make_version("train-1", **{MAX_USD: "40"}))
+    assert existing_jobs.update_limits(api, [make_version("train-1", **{MAX_USD: "40"})]) == []
+    updated = existing_jobs.update_limits(api, [make_version("train-1", **{MAX_USD: "60"})])
+    assert updated == ["train-1: $60.00"]
+    assert api.changes == {"train-1": {MAX_USD: "60"}}

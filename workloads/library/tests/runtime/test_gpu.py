@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -153,3 +154,20 @@ def test_a_trainer_without_its_promised_gpu_exits_2(tmp_path: Path) -> None:
     assert run.complete() == 2
     assert "the pod has GPUs configured, but none is usable" in run.log()
     assert run.events() == []
+
+
+class FakeCuda:
+    @staticmethod
+    def is_initialized() -> bool:
+        return True
+
+    @staticmethod
+    def get_device_name() -> str:
+        return "NVIDIA L4"
+
+
+def test_the_gpu_is_named_once_torch_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=FakeCuda))
+    assert gpu.name_gpu() == {"accelerator": "NVIDIA L4"}
+    monkeypatch.delitem(sys.modules, "torch")
+    assert gpu.name_gpu() == {}

@@ -10,6 +10,7 @@ from statistics import quantiles
 from typing import Any
 
 from holdfast.clients.api import Api, Object
+from holdfast.clients.capacity_advice import Ask
 from holdfast.cost import prices
 from holdfast.cost.prices import Table
 from holdfast.jobs.diagnose import cluster_snapshot, job_snapshot
@@ -28,13 +29,14 @@ from holdfast.jobs.diagnose.job_snapshot import (
     when,
 )
 from holdfast.jobs.diagnose.reasons import Cause, Reason
-from holdfast.jobs.plan import pricing
+from holdfast.jobs.plan import obtainability, pricing
 from holdfast.ledger.job_summary import JobSummary, read_job_summaries
 from holdfast.platform import Platform
 from holdfast.vocabulary.pools import LABEL_FLEX_START, LABEL_NODEPOOL, LABEL_POOL_CLASS
 
 SCHEMA = "holdfast.explanation/2"
 MOST_LISTED = 5
+WAITS_FOR_MACHINES = (Reason.STOCK_OUT, Reason.SCALE_UP, Reason.FLEX_QUEUE, Reason.CAPACITY)
 END_WARNING_S = 86_400
 _CLASS = (LABEL_POOL_CLASS, LABEL_FLEX_START)
 
@@ -46,6 +48,8 @@ class Explanation:
     state: str
     cause: Cause
     similar: str
+    now: str = ""
+    """Google's rating of the machines that it waits for, and of better ones."""
     forecast: JobForecast | None = None
     """The end and the price of a running job."""
 
@@ -57,6 +61,7 @@ class Explanation:
             "blocker": cause.blocker,
             "position": cause.position,
             "similar": self.similar,
+            "now": self.now,
             "forecast": self.forecast.text() if self.forecast else "",
             "do": cause.action,
             "evidence": cause.evidence,
@@ -73,9 +78,11 @@ def explain(
     namespace: str = "",
     events: Path | None = None,
     platform: Platform | None = None,
+    ask: Ask | None = None,
 ) -> Explanation:
     """Explain one job.
 
+    ask: asks Google how obtainable machines are, if the job waits for some.
     platform: it prices the job's machines, and names the namespaces of a user who may not read all;
     None: nothing is in dollars. Raises InputError if there is no such job.
     """
@@ -104,8 +111,25 @@ def explain(
         state=describe_state(job, job_losses) + describe_coming_end(job, now) + limit_text(job),
         cause=cause,
         similar=describe_similar_waits(job, cluster),
+        now=_describe_obtainability(job, cause.reason, platform, ask) if ask else "",
         forecast=forecast_job(api, job, machine, events, now),
     )
+
+
+def _describe_obtainability(
+    job: JobSnapshot,
+    reason: Reason,
+    platform: Platform | None,
+    ask: Ask,
+) -> str:
+    """Return how obtainable the machines are that a job waits for, or an empty text."""
+    if platform is None or reason not in WAITS_FOR_MACHINES:
+        return ""
+    capacity = pricing.find_queue_capacity(job.body, platform)
+    if capacity is None:
+        capacity = pricing.guess_capacity(job.pod_spec)
+    requests = obtainability.list_alternatives(job.pod_spec, job.size, platform, capacity)
+    return obtainability.find_better(job.name, requests, capacity, ask)
 
 
 def describe_coming_end(job: JobSnapshot, now_s: float) -> str:

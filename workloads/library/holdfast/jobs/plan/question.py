@@ -8,12 +8,15 @@ smallest.
 import json
 import math
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from holdfast.clients.capacity_advice import Ask, Request
 from holdfast.cost.prices import Table
 from holdfast.jobs.file.job_file import OwnJob
-from holdfast.jobs.plan import offers, placement
+from holdfast.jobs.plan import obtainability, offers, placement
+from holdfast.jobs.plan.obtainability import Obtainability
 from holdfast.jobs.plan.placement import Beliefs, Placed
 from holdfast.place import output
 from holdfast.place.job import Wish, parse_accelerator, parse_duration, parse_hours
@@ -21,6 +24,7 @@ from holdfast.platform import Platform
 from holdfast.support import node_range
 from holdfast.support.errors import InputError
 from holdfast.support.values import between, finite
+from holdfast.vocabulary.capacity import Capacity, Placement
 
 MAX_GPUS = 1024
 
@@ -166,20 +170,91 @@ def print_placed(
     *,
     is_question: bool,
     as_json: bool,
+    answers: Sequence[Obtainability] = (),
 ) -> None:
     """Print where a job is placed on a platform.
 
     is_question: the job was made from a question, so that the command that writes it is of use.
+    answers: how obtainable its machines are now.
     """
     if as_json:
-        print(json.dumps(finite(make_body(job, placed)), indent=2))
+        body = make_body(job, placed)
+        body["now"] = [obtainability.make_body(answer) for answer in answers]
+        print(json.dumps(finite(body), indent=2))
     else:
-        _print_place(job, placed, platform)
+        _print_place(job, placed, platform, answers)
+    for answer in answers:
+        if answer.advice is None:
+            print(f"now: {answer.text()}", file=sys.stderr)
     if is_question:
         print(f"Next: {_format_new_job(job)}", file=sys.stderr)
 
 
-def _print_place(job: OwnJob, placed: Placed, platform: Platform) -> None:
+def ask_now(
+    job: OwnJob,
+    placed: Placed,
+    platform: Platform,
+    ask: Ask,
+) -> list[Obtainability]:
+    """Ask Google how obtainable the machines of a job are on Spot and on flex-start."""
+    if placed.decision is None:
+        return []
+    answers: list[Obtainability] = []
+    for capacity in (Capacity.SPOT, Capacity.FLEX_START):
+        request = _make_request(job, placed, platform, capacity)
+        if request is None:
+            continue
+        answer = obtainability.find("job", request, ask)
+        answers.append(answer)
+        if answer.advice is None:
+            return answers  # the reason is the same for the next one
+    return answers
+
+
+def _make_request(
+    job: OwnJob,
+    placed: Placed,
+    platform: Platform,
+    capacity: Capacity,
+) -> Request | None:
+    fitting = offers.list_fitting(platform, job.accelerator, job.gpu_count, job.pods)
+    for offer in fitting:
+        if offer.price_capacity is capacity:
+            pools = [pool.machine_type for pool in offer.pools]
+            return Request(
+                project=platform.project,
+                region=platform.region,
+                zones=platform.zones,
+                machine_types=list(dict.fromkeys(pools)) or [offer.machine.name],
+                size=max(1, math.ceil(job.pods * job.gpu_count / offer.machine.gpus)),
+                capacity=capacity,
+            )
+    return None
+
+
+_COLUMNS = {
+    Placement.SPOT: Capacity.SPOT,
+    Placement.HYBRID: Capacity.SPOT,
+    Placement.FLEX_START: Capacity.FLEX_START,
+}
+"""The capacity whose obtainability a row of the table shows."""
+
+
+def _list_cells(answers: Sequence[Obtainability]) -> dict[Placement, str]:
+    cells: dict[Placement, str] = {}
+    for row, capacity in _COLUMNS.items():
+        for answer in answers:
+            if answer.capacity is capacity and answer.advice is not None:
+                cells[row] = answer.advice.text()
+    return cells
+
+
+def _print_place(
+    job: OwnJob,
+    placed: Placed,
+    platform: Platform,
+    answers: Sequence[Obtainability],
+) -> None:
     offer = placed.offer
     assert offer is not None, "a question is about GPUs"
     size = f"{job.gpus} on {job.nodes} node{'' if job.nodes == 1 else 's'}"
@@ -194,6 +269,7 @@ def _print_place(job: OwnJob, placed: Placed, platform: Platform) -> None:
         decision.answer,
         as_json=False,
         sentence=sentence,
+        now=_list_cells(answers),
     )
 
 

@@ -12,7 +12,7 @@ from holdfast.clients.api import Api, ApiError, Object
 from holdfast.jobs.diagnose.job_snapshot import JobSnapshot
 from holdfast.jobs.submit.submission import describe, lacks_right
 from holdfast.support.errors import Stopped, Unjudged
-from holdfast.vocabulary.kubernetes import LABEL_NAME
+from holdfast.vocabulary.kubernetes import ANNOTATION_MAX_USD, ANNOTATION_SPENT, LABEL_NAME
 
 KINDS = ("Job", "JobSet")  # a Deployment rolls over by itself
 GONE_WITHIN_S = 600.0
@@ -49,6 +49,39 @@ def compare(
             raise _runs_already(document, reasons)
         unsent.append(document)
     return unsent, replaced
+
+
+def update_limits(api: Api, documents: list[Object]) -> list[str]:
+    """Write the `max_usd` of jobs that run already, and return their names with it."""
+    updated: list[str] = []
+    for document in documents:
+        max_usd = _annotations(document).get(ANNOTATION_MAX_USD)
+        if document["kind"] not in KINDS or not max_usd:
+            continue
+        path = api.path_of(document)
+        live = api.find(path)
+        if live is not None and _annotations(live).get(ANNOTATION_MAX_USD) != max_usd:
+            api.merge(path, {"metadata": {"annotations": {ANNOTATION_MAX_USD: max_usd}}})
+            updated.append(f"{document['metadata']['name']}: ${float(max_usd):,.2f}")
+    return updated
+
+
+def carry_spending(api: Api, documents: list[Object], replaced: list[str]) -> None:
+    """Make the new version of a run count on from what the replaced one has cost."""
+    spent_by_run: dict[str, str] = {}
+    for path in replaced:
+        body = api.find(path)
+        spent = _annotations(body).get(ANNOTATION_SPENT) if body else None
+        if body and spent:
+            spent_by_run[_run(body)] = spent
+    for document in documents:
+        spent = spent_by_run.get(_run(document))
+        if spent and ANNOTATION_MAX_USD in _annotations(document):
+            document["metadata"]["annotations"][ANNOTATION_SPENT] = spent
+
+
+def _annotations(body: Object) -> dict[str, str]:
+    return body["metadata"].get("annotations") or {}
 
 
 def end(api: Api, path: str, *, sleep: Callable[[float], object] = time.sleep) -> None:

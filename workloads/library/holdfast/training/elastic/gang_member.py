@@ -15,6 +15,7 @@ from functools import partial
 from holdfast.checkpoint.errors import CheckpointExit, Preempted, Superseded
 from holdfast.checkpoint.failpoints import failpoint
 from holdfast.runtime import logs
+from holdfast.runtime.gpu import name_gpu
 from holdfast.runtime.shutdown import Shutdown
 from holdfast.support.errors import InputError
 from holdfast.training.elastic.transfer import gather_steps, synchronize
@@ -299,6 +300,7 @@ class GangMember:
                 rank=0,
                 world_size=len(self.epoch.members) * self._node.size,
                 attempt=read_attempt(os.environ),
+                **name_gpu(),
             )
         self._saves.lead(self.step)
         # A node that has lost one of its processes counts: it is paid for.

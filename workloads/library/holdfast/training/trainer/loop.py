@@ -13,6 +13,7 @@ from holdfast.checkpoint import Checkpointer
 from holdfast.checkpoint.ranks import is_lost_peer
 from holdfast.runtime import gpu
 from holdfast.runtime.events import EventLog
+from holdfast.runtime.gpu import name_gpu
 from holdfast.support.errors import InputError
 from holdfast.training.trainer.config import TrainConfig
 from holdfast.training.trainer.data import Corpus, Samples, mix_seed, seed_draws
@@ -39,6 +40,8 @@ def train(config: TrainConfig, corpus: Corpus, events: EventLog, meter: Meter) -
         rank=rank,
         world_size=config.world_size,
         attempt=read_attempt(),
+        steps=config.steps,
+        **name_gpu(),
     )
     samples = Samples(text=corpus.text, context=config.model.context, seed=config.seed)
     torch.manual_seed(config.seed)
