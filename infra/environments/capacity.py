@@ -150,7 +150,8 @@ class NodeGroup:
     disk_type: str = "pd-balanced"
     local_ssds: int = 0
     """Local SSDs of 375 GiB of each machine for the scratch space of pods: caches of models and
-    data. They are lost with the machine. A2 Ultra, A3 and A4 have a fixed number.
+    data, and copies of shards. They are lost with the machine. A2 Ultra, A3 and A4 have a fixed
+    number.
     """
     compact: bool = False
     """Nodes close to each other in one zone, for gangs over several nodes; harder to get."""
@@ -327,6 +328,7 @@ class NodeGroup:
             gpus_per_node=self.gpus_per_node,
             disk_gib=self.disk_gib,
             disk_type=self.disk_type,
+            local_ssds=self.local_ssds,
             min_nodes=self.min_nodes,
             max_nodes=self.max_nodes,
             zones=self.zones,

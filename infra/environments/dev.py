@@ -69,6 +69,8 @@ ENVIRONMENT = Environment(
             machine_types=("a2-highgpu-1g",),
             accelerator="nvidia-tesla-a100",
             gpus_per_node=1,
+            # For copies of shards: `copies_in: disk` in a job file.
+            local_ssds=1,
             max_nodes=2,
         ),
         NodeGroup(
@@ -79,6 +81,7 @@ ENVIRONMENT = Environment(
             machine_types=("a2-highgpu-8g",),
             accelerator="nvidia-tesla-a100",
             gpus_per_node=8,
+            local_ssds=8,
             max_nodes=2,
         ),
         NodeGroup(

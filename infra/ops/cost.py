@@ -11,13 +11,14 @@ from holdfast.cost.prices import Table, family, load, reference_machine
 from holdfast.support.errors import Unjudged
 from holdfast.vocabulary.capacity import Capacity
 from holdfast.vocabulary.machines import MACHINE_TYPES, MachineType
-from holdfast.vocabulary.pools import Pool
+from holdfast.vocabulary.pools import LOCAL_SSD_GIB, Pool
 from infra.environments.schema import Database, Environment
 
 # USD an hour in us-central1: pages of GKE, Cloud NAT, Cloud Load Balancing and Cloud SQL, and the
 # Cloud Billing Catalog of 2026-08-20. The price of a machine family is for a vCPU with its memory
-# on demand, that of a disk for a GiB of pd-ssd, the most expensive. NAT is its gateway for 32
-# machines or more and one address; traffic is billed besides.
+# on demand, that of a disk for a GiB of pd-ssd, the most expensive, and that of a local SSD for a
+# GiB on demand, which Spot machines get for less. NAT is its gateway for 32 machines or more and
+# one address; traffic is billed besides.
 USD = {
     "cluster": 0.10,
     "NAT": 0.0498,
@@ -26,6 +27,7 @@ USD = {
     "n2": 0.0486,
     "c3": 0.0505,
     "disk": 0.000233,
+    "local SSD": 0.00011,
     "database vCPU": 0.0413,
     "database GiB": 0.007,
 }
@@ -117,11 +119,18 @@ def _iter_pools(environment: Environment, table: Table, *, full: bool) -> Iterat
 
 def _price_or_none(environment: Environment, pool: Pool, table: Table) -> float | None:
     if pool.own_usd_per_hour is not None:
-        return pool.own_usd_per_hour + pool.disk_gib * price(environment, "disk")
+        return pool.own_usd_per_hour + _disk_price(environment, pool)
     try:
         return node_price(environment, pool, table)
     except Unjudged:
         return None
+
+
+def _disk_price(environment: Environment, pool: Pool) -> float:
+    """Return the price of an hour of a machine's disks."""
+    local_gib = pool.local_ssds * LOCAL_SSD_GIB
+    usd = pool.disk_gib * price(environment, "disk")
+    return usd + local_gib * price(environment, "local SSD")
 
 
 def _iter_caps(environment: Environment, table: Table) -> Iterator[Part]:
@@ -152,7 +161,7 @@ def node_price(environment: Environment, pool: Pool, table: Table) -> float:
     """Return the price of an hour of one machine with its disk. Raises Unjudged without one."""
     machine: MachineType = MACHINE_TYPES[pool.machine_type]
     region = environment.region
-    disk = pool.disk_gib * price(environment, "disk")
+    disk = _disk_price(environment, pool)
     if not machine.gpus:
         return machine.vcpus * price(environment, family(machine.name)) + disk
     capacity = Capacity.FLEX_START if pool.capacity is Capacity.QUEUED else pool.capacity

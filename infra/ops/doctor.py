@@ -11,7 +11,7 @@ from holdfast.support.checks import Answer, make_answer
 from holdfast.support.errors import Unjudged
 from holdfast.vocabulary.capacity import Capacity
 from holdfast.vocabulary.machines import MACHINE_TYPES
-from holdfast.vocabulary.pools import STAYING
+from holdfast.vocabulary.pools import LOCAL_SSD_GIB, STAYING
 from infra.contract.versions import GOOGLE_PROVIDER_VERSION, MIN_OPENTOFU, MIN_TERRAFORM
 from infra.environments import Environment
 from infra.environments.capacity import NodeGroup, Reservation
@@ -40,7 +40,6 @@ DISK_METRICS = {
     "pd-ssd": "SSD_TOTAL_GB",
     "hyperdisk-balanced": "HDB_TOTAL_GB",
 }
-LOCAL_SSD_GIB = 375
 ACCELERATOR_NETWORKS = 2  # a second card for hosts, and one network for all cards of GPUs
 # The project's policy shows these agents, since they get a role on the project when they are
 # created. Storage's agent gets none.

@@ -25,12 +25,13 @@ def store_newest(storage: Storage, places: PeerPlaces, timeout_s: float) -> int:
     trainer has taken the run.
     """
     for offer in _list_newer(storage, places):
-        try:
-            _store(storage, places, offer, timeout_s)
-        except Damaged as error:
-            logs.warning("save", f"step {offer.step} in memory is damaged: {error}")
-            continue
-        return offer.step
+        for copies_first in (False, True):
+            try:
+                _store(storage, places, offer, timeout_s, copies_first=copies_first)
+            except Damaged as error:
+                logs.warning("save", f"step {offer.step} in memory is damaged: {error}")
+                continue
+            return offer.step
     return 0
 
 
@@ -46,8 +47,10 @@ def _store(
     places: PeerPlaces,
     offer: Offer,
     timeout_s: float,
+    *,
+    copies_first: bool,
 ) -> None:
-    memory = PeerStorage(places, [offer], _NO_RANK, copies_first=False)
+    memory = PeerStorage(places, [offer], _NO_RANK, copies_first=copies_first)
     opened = open_step(memory, places.run, offer.step)
     for manifest in opened.manifests:
         _put_shards(storage, memory, manifest)

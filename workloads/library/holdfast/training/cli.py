@@ -264,6 +264,13 @@ def ranks(
             help="Copies of each shard in another node's memory: 0 or 1; 1 needs several nodes."
         ),
     ] = None,
+    copies_folder: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder on a local disk for copies, which then need no memory: two shards of"
+            " memory for each process in place of five."
+        ),
+    ] = None,
     wait: Annotated[float, typer.Option(help="Seconds to wait for a lost node.")] = 1800.0,
     window: Window = DEFAULT_WINDOW.pod_s,
 ) -> None:
@@ -301,6 +308,7 @@ def ranks(
         processes=processes,
         min_nodes=min_nodes,
         copies=min(1, nodes - 1) if copies is None else copies,
+        copies_folder=copies_folder,
         wait_s=wait,
         window_s=window,
     )

@@ -83,6 +83,7 @@ STAYING = (Capacity.ON_DEMAND, Capacity.RESERVED)
 LABEL_GPU_FAULT = "holdfast.dev/gpu-fault"
 
 GPU_RESOURCE = "nvidia.com/gpu"
+LOCAL_SSD_GIB = 375
 
 # Set by the node controller: the kubelet stopped reporting (after about 50 s), or reports that it
 # cannot run pods.
@@ -139,6 +140,8 @@ class Pool:
     extra_labels: tuple[tuple[str, str], ...] = ()
     disk_gib: int = 100
     disk_type: str = "pd-balanced"
+    local_ssds: int = 0
+    """Local SSDs of 375 GiB, on which pods then write in place of the boot disk."""
     window: ShutdownWindow = field(default=DEFAULT_WINDOW)
     max_run_s: int = 0
     """Planned life of a flex-start node. 0: no end, or on a queued pool the end in the job's
@@ -151,10 +154,13 @@ class Pool:
 
     @property
     def free_disk_gib(self) -> int:
-        """Disk that pods may use: GKE keeps a tenth of the boot disk against eviction, and a part
-        for the system.
+        """Disk that pods may use: GKE keeps a tenth of it against eviction, and a part for the
+        system.
         """
         # https://cloud.google.com/kubernetes-engine/docs/concepts/plan-node-sizes
+        if self.local_ssds:
+            system_gib = min(25 + 25 * self.local_ssds, 100)
+            return int(0.9 * LOCAL_SSD_GIB * self.local_ssds - system_gib)
         system_gib = min(0.5 * self.disk_gib, 6 + 0.35 * self.disk_gib, 100)
         return int(0.9 * self.disk_gib - system_gib)
 

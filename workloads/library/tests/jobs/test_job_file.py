@@ -146,6 +146,8 @@ NODES = {
             "leave it out",
         ),
         ({"sharded": True}, "sharded", "nodes: 2"),
+        ({"sharded": True, "nodes": 2, "copies_in": "disk"}, "copies_in", "state: 60Gi"),
+        ({"copies_in": "disk", "state": "6Gi"}, "copies_in", "leave it out, or sharded: true"),
         (
             {
                 "nodes": "4..8",

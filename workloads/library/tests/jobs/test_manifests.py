@@ -290,6 +290,17 @@ def test_a_lane_that_nothing_makes_is_refused() -> None:
                 "gpus": "1xa100",
                 "nodes": 2,
                 "sharded": True,
+                "state": "100Gi",
+                "copies_in": "disk",
+            },
+            "no capacity for this job",
+            "another number of nodes",
+        ),
+        (
+            {
+                "gpus": "1xa100",
+                "nodes": 2,
+                "sharded": True,
                 "command": ("torchrun", "t.py"),
             },
             "HF157",

@@ -162,6 +162,15 @@ def test_a_deadline_that_the_environment_cannot_keep_is_refused() -> None:
         own(gpus="1xl4", deadline_hours=40.5)
 
 
+def test_copies_on_disk_need_local_ssds_for_a_large_state() -> None:
+    """30 GiB a node: a boot disk of 100 GiB has no room for four of them, a local SSD has."""
+    job = own(gpus="1xa100", nodes=2, sharded=True, state="60Gi", copies_in="disk")
+    assert job.pod_disk_gib > 120
+    pool = next(pool for pool in EXAMPLE.pools if pool.name == "spot-a100")
+    assert pool.free_disk_gib < 120 < replace(pool, local_ssds=1).free_disk_gib
+    assert replace(pool, local_ssds=8).free_disk_gib == int(0.9 * 3000 - 100)
+
+
 def test_scratch_beyond_every_known_disk_is_warned_of() -> None:
     env = EXAMPLE
     job = own()

@@ -12,9 +12,11 @@ from typing import Self
 
 from holdfast.checkpoint.errors import NotFound
 from holdfast.checkpoint.format import Manifest, hex_digest
-from holdfast.checkpoint.peers.protocol import Address, Head, ask, peer_key
+from holdfast.checkpoint.peers.protocol import TIMEOUT_S, Address, Head, ask, peer_key
 from holdfast.vocabulary.environment import ENV_PEERS
 
+SLOWEST_DISK = 20e6
+"""Bytes a second at which a local disk takes copies in the worst case."""
 Version = tuple[int, str]
 """Step and attempt, which name one state of the whole gang."""
 
@@ -40,6 +42,8 @@ class PeerPlaces:
     """Fewest nodes with which the gang continues; 0: it needs all of them."""
     max_nodes: int = 0
     """Number of nodes of the whole gang, if it continues with fewer."""
+    folder_bytes: int = -1
+    """Free bytes of this node's folder for copies, at the start; -1: copies are in memory."""
 
     def encode(self) -> str:
         return json.dumps(asdict(self))
@@ -120,7 +124,47 @@ class PeerPlaces:
         # A neighbour with an older library does not answer it.
         return float(answer.get("processor_s", 0.0))
 
-    def _send_shard(self, place: int, head: Head, manifest: Manifest, *raw: memoryview) -> Head:
+    @property
+    def spools(self) -> bool:
+        """True if this node keeps own shards and copies in a folder on a local disk."""
+        return self.folder_bytes >= 0
+
+    def spool(
+        self,
+        manifest: Manifest,
+        memory: int,
+        keep: Version,
+        start: int,
+    ) -> float:
+        """Copies a shard from its staging memory to this node's folder, which keeps version `keep`
+        meanwhile.
+
+        Returns the CPU time of the keeper. Raises NotFound.
+        """
+        head = {
+            "op": "spool",
+            "memory": memory,
+            "local": manifest.rank % self.ranks_per_node,
+            "keep": list(keep),
+            "start": start,
+        }
+        timeout_s = TIMEOUT_S + manifest.length / SLOWEST_DISK
+        answer = self._send_shard(
+            self.place,
+            head,
+            manifest,
+            timeout_s=timeout_s,
+        )
+        return float(answer["processor_s"])
+
+    def _send_shard(
+        self,
+        place: int,
+        head: Head,
+        manifest: Manifest,
+        *raw: memoryview,
+        timeout_s: float = TIMEOUT_S,
+    ) -> Head:
         payload = manifest.encode()
         question = head | {
             "rank": manifest.rank,
@@ -137,6 +181,7 @@ class PeerPlaces:
             question,
             payload,
             *raw,
+            timeout_s=timeout_s,
         )
 
     def find_memory(self, rank: int, version: Version) -> int:

@@ -4,7 +4,9 @@ neighbour hand over.
 A keeper is a thread of the launcher, which outlives its ranks. It has room for two copies of each
 rank of the neighbour: a complete one and one that arrives. The sender names the version that every
 node has complete; that one stays, the other is overwritten. A copy is compared with its digests
-before it counts, and is never replaced by another of the same version.
+before it counts, and is never replaced by another of the same version. With a folder on a local
+disk the copies are there, and so are two of each own rank: a staging memory is then free as soon as
+its shard was copied.
 """
 
 import mmap
@@ -14,9 +16,8 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -25,87 +26,42 @@ from holdfast.checkpoint.failpoints import failpoint
 from holdfast.checkpoint.format import Manifest, hex_digest
 from holdfast.checkpoint.format.decoding import MAX_MANIFEST_BYTES, parse_manifest
 from holdfast.checkpoint.peers import protocol
-from holdfast.checkpoint.peers.keeper_client import Version
 from holdfast.checkpoint.peers.protocol import Head
-from holdfast.checkpoint.stores.storage import crc32c, fill
-from holdfast.support.errors import HoldfastError, InputError
+from holdfast.checkpoint.peers.rooms import (
+    FileRoom,
+    MemoryRoom,
+    Room,
+    free_bytes,
+    free_disk_bytes,
+)
+from holdfast.checkpoint.peers.slots import (
+    Refused,
+    Slot,
+    StoredShard,
+    check_epoch,
+    check_room,
+    choose_slot,
+    get_stored_step,
+    make_slots,
+)
+from holdfast.support.errors import InputError
 
 MOST_CONNECTIONS = 256
-SLOTS = 2
-"""One complete copy, and one that arrives."""
-MEMORY_LIMIT = Path("/sys/fs/cgroup/memory.max")
-MEMORY_USED = Path("/sys/fs/cgroup/memory.current")
-MEMINFO = Path("/proc/meminfo")
-
-
-class Refused(HoldfastError):
-    """The keeper refuses a question; the text goes to the peer that asked."""
-
-
-@dataclass(kw_only=True, slots=True)
-class StoredShard:
-    """A shard of one rank, in a staging memory or as a copy."""
-
-    manifest: Manifest
-    payload: bytes
-    """The manifest as it was sent."""
-    data: memoryview
-    start: int
-    """Number of the trainer's start, as in its commits."""
-    memory: int = -1
-    """Number of the staging memory of this node's rank; -1: a neighbour's copy."""
-    local: int = -1
-    """Local rank of this node that staged it; -1: a neighbour's copy."""
-
-    @property
-    def version(self) -> Version:
-        return self.manifest.step, self.manifest.attempt
-
-    def describe(self) -> Head:
-        return {
-            "rank": self.manifest.rank,
-            "step": self.manifest.step,
-            "attempt": self.manifest.attempt,
-            "world_size": self.manifest.world_size,
-            "length": len(self.payload),
-            "sha256": hex_digest(self.payload),
-            "bytes": self.manifest.length,
-            "start": self.start,
-            "memory": self.memory,
-            "local": self.local,
-        }
-
-    def find_object(self, name: str) -> memoryview | None:
-        """Returns the bytes of a manifest or of a shard by its object name; None: not of these."""
-        if name == self.manifest.name:
-            return memoryview(self.payload)
-        for index, stretch in enumerate(self.manifest.stretches()):
-            if name == self.manifest.shard_name(index):
-                return self.data[stretch]
-        return None
-
-
-@dataclass(slots=True)
-class Slot:
-    """Memory for one copy. While another arrives it has no shard."""
-
-    room: memoryview = field(default_factory=lambda: memoryview(b""))
-    shard: StoredShard | None = None
-    arriving: bool = False
-
-    def release(self) -> None:
-        """Gives the copy and its memory up."""
-        self.shard = None
-        self.room = memoryview(b"")
 
 
 class Keeper:
     """Serves the memory of a node over TCP, in threads of the launcher."""
 
-    def __init__(self, run: str, memories: list[list[int]]) -> None:
+    def __init__(
+        self,
+        run: str,
+        memories: list[list[int]],
+        folder: Path | None = None,
+    ) -> None:
         """Listens on a free port. `memories`: descriptors of the staging memories of each local
-        rank.
+        rank. `folder`: where copies are kept; None: in memory.
         """
+        self._folder = folder
         self._run = run
         self._key = protocol.peer_key(run)
         self._memories = memories
@@ -122,6 +78,8 @@ class Keeper:
         """
         self._copies: dict[int, list[Slot]] = {}
         """Slots for copies of the neighbour's shards, by rank."""
+        self._spooled: dict[int, list[Slot]] = {}
+        """Slots in the folder for own shards, by local rank."""
         self._uploaders: list[int] = []
         """Handles of the processes that read the staging memories."""
         dual_stack = socket.has_dualstack_ipv6()
@@ -198,7 +156,7 @@ class Keeper:
                     challenge,
                 )
                 # These name processes and memory of this node.
-                is_local_question = head["op"] in ("hello", "own")
+                is_local_question = head["op"] in ("hello", "own", "spool")
                 if is_local_question and not _is_from_this_node(connection):
                     return
                 nonce = bytes.fromhex(head["nonce"])
@@ -218,7 +176,7 @@ class Keeper:
         data = memoryview(b"")
         try:
             match head["op"]:
-                case "own" | "copy":
+                case "own" | "copy" | "spool":
                     slot = self._reserve_slot(head)
                     protocol.send_head(
                         connection,
@@ -230,7 +188,7 @@ class Keeper:
                     side = b"taken"
                     manifest, payload = self._receive_manifest(connection, head)
                     if slot:
-                        self._receive_copy(
+                        self._fill_slot(
                             connection,
                             head,
                             manifest,
@@ -249,7 +207,10 @@ class Keeper:
                 case "read":
                     name = str(head["name"])
                     start = int(head["from"])
-                    data = self._find_bytes(name, start, int(head["bytes"]))
+                    copies_first = bool(head.get("copies_first"))
+                    data = self._find_bytes(
+                        name, start, int(head["bytes"]), copies_first=copies_first
+                    )
                 case _:
                     raise Refused("unknown operation")
         except (Refused, Damaged, InputError) as error:
@@ -276,7 +237,7 @@ class Keeper:
     def _shards(self) -> Iterator[StoredShard]:
         """Yields every shard of this node. Caller holds the lock."""
         yield from self._staged.values()
-        for slots in self._copies.values():
+        for slots in (*self._copies.values(), *self._spooled.values()):
             for slot in slots:
                 if slot.shard:
                     yield slot.shard
@@ -331,7 +292,7 @@ class Keeper:
         with self._lock:
             self._staged[local_rank, memory] = shard
 
-    def _receive_copy(
+    def _fill_slot(
         self,
         connection: socket.socket,
         head: Head,
@@ -340,21 +301,27 @@ class Keeper:
         slot: Slot,
     ) -> None:
         failpoint("peer.receive")
-        data = slot.room[: manifest.length]
-        fill(data, "the copy", connection.recv_into)
-        for shard, stretch in zip(manifest.shards, manifest.stretches(), strict=True):
-            if crc32c(data[stretch]) != shard.crc32c:
-                raise Refused(
-                    f"rank {manifest.rank}: the bytes that came are not those that were sent"
-                )
+        room = slot.room
+        assert room
+        if head["op"] == "spool":
+            self._copy_staged(head, manifest, room)
+        else:
+            _receive_copy(connection, manifest, room)
         with self._lock:
+            # Ranks of a later epoch may have written to the staging memory meanwhile.
             check_epoch(int(head["epoch"]), self.epoch)
             slot.shard = StoredShard(
                 manifest=manifest,
                 payload=payload,
-                data=data,
+                data=room.data[: manifest.length],
                 start=int(head["start"]),
             )
+
+    def _copy_staged(self, head: Head, manifest: Manifest, room: Room) -> None:
+        """Copies an own shard from its staging memory to the folder."""
+        assert isinstance(room, FileRoom)
+        descriptor = self._memories[int(head["local"])][int(head["memory"])]
+        room.copy_from(descriptor, manifest.length)
 
     def _reserve_slot(self, head: Head) -> Slot | None:
         """Reserves an empty slot that is large enough for the announced copy; None: the shard stays
@@ -371,20 +338,35 @@ class Keeper:
             check_epoch(int(head["epoch"]), self.epoch)
             if head["op"] == "own":
                 return None
-            slots = self._copies.setdefault(rank, [Slot() for _ in range(SLOTS)])
-            slot = choose_slot(slots, version, keep)
-            remaining = self._drop_former_copies(rank, keep)
-            if len(slot.room) < length:
+            if head["op"] == "spool":
+                if self._folder is None:
+                    raise Refused("this node has no folder for copies")
+                slots = self._spooled.setdefault(int(head["local"]), make_slots())
+                slot = choose_slot(slots, version, keep)
+                remaining = 0
+            else:
+                slots = self._copies.setdefault(rank, make_slots())
+                slot = choose_slot(slots, version, keep)
+                remaining = self._drop_former_copies(rank, keep)
+            if slot.room is None or slot.size < length:
                 slot.release()
-                too_small = sum(len(candidate.room) < length for candidate in slots)
+                too_small = sum(candidate.size < length for candidate in slots)
                 # Those that remain become free while this neighbour's copies arrive.
-                check_room(rank, length, max(1, too_small - remaining))
-                # Private: shared memory takes half as long again to touch.
-                flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
-                slot.room = memoryview(mmap.mmap(-1, length, flags=flags))
+                slot.room = self._make_room(rank, length, max(1, too_small - remaining))
             slot.shard = None
             slot.arriving = True
         return slot
+
+    def _make_room(self, rank: int, length: int, count: int) -> Room:
+        """Makes room for a copy, and checks that there is some for `count`. Raises Refused."""
+        if self._folder is None:
+            check_room(rank, length, count, free_bytes())
+            return MemoryRoom(length)
+        try:
+            check_room(rank, length, count, free_disk_bytes(self._folder))
+            return FileRoom(self._folder, length)
+        except OSError as error:
+            raise Refused(f"{self._folder} has no room for rank {rank}: {error}") from error
 
     def _drop_former_copies(self, rank: int, keep: tuple[Any, ...]) -> int:
         """Drops copies of a former neighbour that are older than `keep`.
@@ -401,9 +383,9 @@ class Keeper:
                 if slot.arriving:
                     remaining += 1
                     continue
-                if slot.shard is None or _stored_step(slot) < keep[0]:
+                if slot.shard is None or get_stored_step(slot) < keep[0]:
                     slot.release()
-                remaining += bool(slot.room)
+                remaining += slot.size > 0
         return remaining
 
     def _find_bytes(
@@ -411,9 +393,15 @@ class Keeper:
         name: str,
         start: int,
         length: int,
+        *,
+        copies_first: bool,
     ) -> memoryview:
         with self._lock:
-            for shard in self._shards():
+            shards = [*self._shards()]
+            if copies_first:
+                # The next version may have been staged where this one was.
+                shards.sort(key=lambda shard: shard.memory)
+            for shard in shards:
                 data = shard.find_object(name)
                 if data is None:
                     continue
@@ -423,82 +411,16 @@ class Keeper:
         raise Refused(f"this node does not hold {name}")
 
 
+def _receive_copy(connection: socket.socket, manifest: Manifest, room: Room) -> None:
+    is_damaged = False
+    # To the end, also after a stretch that is damaged: the sender would not read the reason.
+    for shard, stretch in zip(manifest.shards, manifest.stretches(), strict=True):
+        if room.receive(stretch, connection.recv_into) != shard.crc32c:
+            is_damaged = True
+    if is_damaged:
+        raise Refused(f"rank {manifest.rank}: the bytes that came are not those that were sent")
+
+
 def _is_from_this_node(connection: socket.socket) -> bool:
     peer = connection.getpeername()[0]
     return peer == connection.getsockname()[0]
-
-
-def check_epoch(message_epoch: int, node_epoch: int) -> None:
-    """Raises Refused if a message is from another epoch."""
-    if message_epoch != node_epoch:
-        raise Refused(
-            f"the message is from epoch {message_epoch}, and this node is in epoch {node_epoch}"
-        )
-
-
-def choose_slot(
-    slots: Sequence[Slot],
-    version: Version,
-    keep: tuple[Any, ...],
-) -> Slot:
-    """Chooses which of a rank's slots to overwrite with `version`; never the one that holds `keep`.
-
-    Raises Refused if `version` is there already, or no slot is free.
-    """
-    free_slots: list[Slot] = []
-    for slot in slots:
-        if slot.shard and slot.shard.version == version:
-            raise Refused(f"a copy of step {version[0]} is there already")
-        is_needed = slot.shard is not None and slot.shard.version == keep
-        if not slot.arriving and not is_needed:
-            free_slots.append(slot)
-    if not free_slots:
-        raise Refused("another copy of this rank is arriving")
-    # The older of two that are complete: a neighbour may need the newer one in a moment.
-    return min(free_slots, key=_stored_step)
-
-
-def _stored_step(slot: Slot) -> int:
-    return slot.shard.version[0] if slot.shard else -1
-
-
-def check_room(
-    rank: int,
-    length: int,
-    count: int,
-) -> None:
-    """Raises Refused, with the arithmetic, unless `count` more copies of `length` bytes fit."""
-    free = free_bytes()
-    needed = count * length
-    if needed > free:
-        size = f"{count} copies of {length / 1e6:.0f} MB"
-        raise Refused(
-            f"rank {rank} needs {size}, {needed / 1e6:.0f} MB, and {free / 1e6:.0f} MB are free"
-        )
-
-
-def memory_limit() -> int:
-    """Returns how much memory this container may take in all."""
-    limits: list[int] = []
-    with suppress(OSError, ValueError):  # no limit: "max"
-        limits.append(int(MEMORY_LIMIT.read_text()))
-    with suppress(OSError, ValueError):
-        for line in MEMINFO.read_text().splitlines():
-            if line.startswith("MemTotal"):
-                kibibytes = int(line.split()[1])
-                limits.append(kibibytes << 10)
-    return min(limits, default=1 << 62)
-
-
-def free_bytes() -> int:
-    """Returns how much memory this container may still take; a huge number if no limit is known."""
-    limits: list[int] = []
-    with suppress(OSError, ValueError):  # no limit: "max"
-        limit = int(MEMORY_LIMIT.read_text())
-        limits.append(limit - int(MEMORY_USED.read_text()))
-    with suppress(OSError, ValueError):
-        for line in MEMINFO.read_text().splitlines():
-            if line.startswith("MemAvailable"):
-                kibibytes = int(line.split()[1])
-                limits.append(kibibytes << 10)
-    return min(limits, default=1 << 62)

@@ -87,18 +87,20 @@ def ask(
     head: Head,
     *raw: bytes | memoryview,
     into: memoryview | None = None,
+    timeout_s: float = TIMEOUT_S,
 ) -> Head:
     """Asks the keeper at `address` and returns its answer.
 
-    Sends `raw` after the head, and fills `into` with the bytes after the answer. Raises NotFound if
-    the keeper does not answer, does not know the key or refuses.
+    Sends `raw` after the head, and fills `into` with the bytes after the answer. `timeout_s` limits
+    each wait for a piece. Raises NotFound if the keeper does not answer, does not know the key or
+    refuses.
     """
     # Not by `secrets`: a file of that name next to the user's script would be imported instead.
     nonce = os.urandom(CHALLENGE_BYTES)
     question = head | {"nonce": nonce.hex()}
     name = f"{address[0]}:{address[1]}"
     try:
-        with socket.create_connection(address, TIMEOUT_S) as connection:
+        with socket.create_connection(address, timeout_s) as connection:
             challenge = receive(connection, CHALLENGE_BYTES)
             send_head(
                 connection,

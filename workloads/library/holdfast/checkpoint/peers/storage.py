@@ -143,7 +143,7 @@ class PeerStorage:
         copies_first: bool,
     ) -> None:
         """`rank`: rank of this process; -1: it is none. `copies_first`: read a shard from the
-        neighbour before the node whose rank staged it.
+        neighbour before the node whose rank staged it, and there from its folder.
         """
         self._places = places
         self._rank = rank
@@ -187,6 +187,7 @@ class PeerStorage:
             "name": name,
             "from": start,
             "bytes": len(into),
+            "copies_first": self._copies_first,
         }
         reason = "no place has it"
         for place in self._order_holders(offer, rank):
@@ -250,6 +251,9 @@ class PeerStorage:
     ) -> bool:
         """Tells whether this process staged the shard of `rank`, as that rank or as another one."""
         size = self._places.ranks_per_node
+        # A memory that failed its checks has a copy in the folder.
+        if self._copies_first and self._places.spools:
+            return False
         is_own = self._rank >= 0 and rank % size == self._rank % size
         return (
             is_own

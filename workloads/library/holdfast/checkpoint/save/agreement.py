@@ -176,6 +176,7 @@ def _decide(outcomes: list[Outcome]) -> Outcome:
         "failed": reason,
         "reported_by": list(causes),
         "durable": outcomes[0].get("durable", 0),
+        "bytes": sum(outcome.get("bytes", 0) for outcome in outcomes),
     }
 
 

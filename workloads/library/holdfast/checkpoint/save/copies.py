@@ -91,7 +91,8 @@ class Copies:
         )
         if decision["whole"] and newest:
             self.complete_version = newest.version
-            self.complete_memory = newest.memory
+            # With a folder the shard is there, and the next one may be staged in its place.
+            self.complete_memory = -1 if self.places.spools else newest.memory
         self._due_at = step + decision["every"]
         return bool(decision["idle"])
 

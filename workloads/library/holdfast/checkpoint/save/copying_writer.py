@@ -5,10 +5,11 @@ from collections.abc import Callable
 from typing import Any
 
 from holdfast.checkpoint.peers.keeper_client import PeerPlaces
-from holdfast.checkpoint.ranks import Ranks
+from holdfast.checkpoint.ranks import Ranks, on_every_rank
 from holdfast.checkpoint.restore.run_start import Start
 from holdfast.checkpoint.save.agreement import Notes, State, agree_on_save, make_manifest
 from holdfast.checkpoint.save.copies import Copies
+from holdfast.checkpoint.save.resizing import check_memory
 from holdfast.checkpoint.save.writer import CheckpointWriter
 from holdfast.checkpoint.settings import Tuning
 
@@ -27,6 +28,7 @@ class CopyingWriter(CheckpointWriter):
                 began.restored,
                 ranks.rank,
             )
+        self._is_size_checked = False
         super().__init__(
             url,
             run,
@@ -84,6 +86,7 @@ class CopyingWriter(CheckpointWriter):
         self._failure = failure  # the next save reports it
         if not attempt:
             return False
+        self._check_size(decision["bytes"])
         manifest = make_manifest(
             self._run,
             self._ranks,
@@ -102,6 +105,17 @@ class CopyingWriter(CheckpointWriter):
             upload=False,
         )
         return True
+
+    def _check_size(self, total_bytes: int) -> None:
+        """Raises InputError on every rank if some node cannot hold its share of the state.
+
+        In the first copy of a start: an optimizer creates its tensors in the first step.
+        """
+        if self._is_size_checked or self._copies is None:
+            return
+        self._is_size_checked = True
+        places = self._copies.places
+        on_every_rank(self._ranks, lambda: check_memory(total_bytes, places))
 
     def copy_last(
         self,

@@ -6,7 +6,8 @@ from typing import Any
 import torch
 
 from holdfast.checkpoint.peers.keeper_client import PeerPlaces
-from holdfast.checkpoint.peers.memory_keeper import SLOTS, memory_limit
+from holdfast.checkpoint.peers.rooms import memory_limit
+from holdfast.checkpoint.peers.slots import SLOTS
 from holdfast.checkpoint.state import Captured, PerRank
 from holdfast.checkpoint.state.tensors import as_dtensor
 from holdfast.support.errors import InputError
@@ -70,25 +71,49 @@ def check_meshes(captured: Captured, places: PeerPlaces, world_size: int) -> Non
 
 
 def check_memory(total_bytes: int, places: PeerPlaces) -> None:
-    """Raises InputError, with the arithmetic, if the fewest nodes cannot hold the state."""
+    """Raises InputError, with the arithmetic, if the fewest nodes cannot hold the state and its
+    copies.
+    """
+    memories = len(places.memories)
     limit = memory_limit()
-    share = -(-total_bytes // places.min_nodes)
-    # The copies of a gang of one node have no neighbour.
-    slots = SLOTS if places.min_nodes > 1 else 0
-    count = len(places.memories) + slots
-    needed = count * share
-    if needed <= limit:
+    if not places.spools:
+        _require_room(total_bytes, places, staged=memories, room=limit, name="memory")
         return
-    fewest = -(-total_bytes * (len(places.memories) + SLOTS) // limit)
-    if fewest <= places.max_nodes:
-        fix = f"nodes: {fewest}..{places.max_nodes}"
+    _require_room(total_bytes, places, staged=memories, copies=0, room=limit, name="memory")
+    name = "folder for copies"
+    _require_room(total_bytes, places, staged=SLOTS, room=places.folder_bytes, name=name)
+
+
+def _require_room(
+    total_bytes: int,
+    places: PeerPlaces,
+    *,
+    staged: int,
+    copies: int = SLOTS,
+    room: int,
+    name: str,
+) -> None:
+    """Raises InputError unless each of the fewest nodes has room for `staged` times its share of
+    the state, and for `copies` times that of a neighbour.
+    """
+    fewest = places.min_nodes or len(places.keepers)
+    # The copies of a gang of one node have no neighbour.
+    count = staged + copies if fewest > 1 else staged
+    needed = count * -(-total_bytes // fewest)
+    if needed <= room:
+        return
+    enough = -(-total_bytes * (staged + copies) // max(1, room))
+    if enough <= places.max_nodes:
+        fix = f"nodes: {enough}..{places.max_nodes}"
     else:
         fix = f"nodes with {needed / 1e9:.1f} GB and more"
+    if not places.spools:
+        fix += ", or `copies_in: disk`"
     raise InputError(
         "the fewest nodes of the gang cannot hold its state",
         got=(
-            f"{total_bytes / 1e9:.2f} GB over {places.min_nodes} nodes, {count} times in each one's"
-            f" memory: {needed / 1e9:.2f} GB of {limit / 1e9:.2f} GB"
+            f"{total_bytes / 1e9:.2f} GB over {fewest} nodes, {count} times in each one's {name}:"
+            f" {needed / 1e9:.2f} GB of {room / 1e9:.2f} GB"
         ),
         allowed="room for the staged state and a neighbour's copies on every node",
         fix=fix,

@@ -326,6 +326,13 @@ def hand_over_copies(
                 job.keep,
                 start,
             )
+            if places.spools:
+                receiving_s += places.spool(
+                    manifest,
+                    job.memory,
+                    job.keep,
+                    start,
+                )
             failpoint("peer.copied")
             sending_s = time.thread_time() - thread_time_s
             mailbox.report(

@@ -333,6 +333,7 @@ class CheckpointWriter:
             "layout": digest_layout(captured),
             "failed": self._failure,
             "durable": self.durable_step,
+            "bytes": length,
         }
         self._failure = ""
         return outcome, captured, pieces, length

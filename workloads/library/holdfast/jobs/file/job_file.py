@@ -45,7 +45,11 @@ class OnNotice(StrEnum):
 
 
 BELOW_LEAST_WAIT_S = 300.0
-_SHARDED_ONLY = ("copies", "state", "wait_hours")
+IN_MEMORY = "memory"
+ON_DISK = "disk"
+_SHARDED_ONLY = ("copies", "copies_in", "state", "wait_hours")
+_SHARES_ON_DISK = 4
+"""Shares of a node on its disk: two versions of its own and two of a neighbour."""
 # Fields that a gang whose pods stay cannot have: the library takes its notices, and its nodes come
 # from one pool, one by one.
 _NOT_IN_PLACE = ("predictor", "deadline_hours", "on_notice", "resumes")
@@ -139,9 +143,16 @@ class OwnJob:
         minimum=0,
         maximum=1,
     )
+    copies_in: str = about(
+        "memory or disk: where each pod of a sharded gang keeps the copies. In memory a pod needs"
+        " five times its share of the state, with the disk twice in memory and four times on the"
+        " disk, which should be a local SSD.",
+        IN_MEMORY,
+        enum=[IN_MEMORY, ON_DISK],
+    )
     state: str = about(
-        "Size of all that a sharded gang saves, as 60Gi, to check that its pods have the memory for"
-        " the copies; empty: unknown.",
+        "Size of all that a sharded gang saves, as 60Gi, to check that its pods have room for the"
+        " copies; empty: unknown.",
         "",
         form=SIZE,
     )
@@ -427,6 +438,13 @@ class OwnJob:
                 allowed,
                 f"copies: 1, or nodes: {self.pods}",
             )
+        if self.copies_in == ON_DISK and not (self.copies and self.state):
+            yield (
+                "copies_in",
+                f"{ON_DISK} with copies: {self.copies} and state: {self.state or 'unknown'}",
+                "copies: 1 and the size of the state, of which a pod requests four shares of disk",
+                "state: 60Gi, or copies_in: memory",
+            )
         defaults = self._list_changed_defaults()
         if not self.sharded:
             for name in _SHARDED_ONLY:
@@ -515,7 +533,15 @@ class OwnJob:
     def disk_gib(self) -> int:
         """The disk that the program of each pod requests."""
         scratch_gib = -(-formats.parse_size_mib(self.scratch) // 1024)
-        return scratch_gib + _LOGS_GIB + (1 if self.source else 0)
+        return scratch_gib + _LOGS_GIB + (1 if self.source else 0) + self.copies_gib
+
+    @property
+    def copies_gib(self) -> int:
+        """The disk for copies of shards in each pod, with the fewest nodes; 0: none there."""
+        if self.copies_in != ON_DISK:
+            return 0
+        state_mib = _SHARES_ON_DISK * formats.parse_size_mib(self.state)
+        return -(-state_mib // (1024 * self.min_nodes))
 
     @property
     def cache_mib(self) -> int:

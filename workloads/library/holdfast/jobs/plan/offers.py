@@ -289,7 +289,8 @@ def describe_unknown_disk(job: OwnJob, platform: Platform) -> str:
 
 def _describe_disk(job: OwnJob) -> str:
     cache = f", cache {job.cache}" if job.pod_disk_gib > job.disk_gib else ""
-    return f"scratch {job.scratch}{cache}"
+    copies = f", copies {job.copies_gib}Gi" if job.copies_gib else ""
+    return f"scratch {job.scratch}{cache}{copies}"
 
 
 def _refuse_by_calendar(job: OwnJob, offer: Offer) -> str:

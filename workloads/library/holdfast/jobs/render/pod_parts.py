@@ -27,6 +27,7 @@ from holdfast.vocabulary.kubernetes import (
 )
 from holdfast.vocabulary.roles import KSA_NAMESPACES
 
+COPIES_PATH = "/copies"
 RANKS = ["python", "-m", "holdfast", "train", "ranks", "--processes"]
 DRAIN_HOOK = client.V1LifecycleHandler(
     _exec=client.V1ExecAction(command=["python", "-m", "holdfast.runtime.drain"])
@@ -59,6 +60,8 @@ def add_start(job: OwnJob, work: PodSettings) -> PodSettings:
         ]
         if job.elastic:
             options += ["--min-nodes", str(job.min_nodes)]
+        if job.copies_gib:
+            options += ["--copies-folder", COPIES_PATH]
         command = [
             *RANKS,
             str(_processes(job)),
@@ -139,6 +142,10 @@ def add_volumes(job: OwnJob, work: PodSettings) -> PodSettings:
     other_volumes: list[client.V1Volume] = []
     if job.data:
         volumes.append((_dataset(job), data.PATH))
+    if job.copies_gib:
+        # On a node with local SSDs it is there.
+        folder = client.V1EmptyDirVolumeSource(size_limit=f"{job.copies_gib}Gi")
+        volumes.append((client.V1Volume(name="copies", empty_dir=folder), COPIES_PATH))
     if job.cache:
         other_volumes.append(data.cache_volume(job.cache_mib, in_memory=job.caches_in_memory))
     if secret_files(job):

@@ -251,8 +251,10 @@ def _runs_torchrun(member: Container) -> bool:
 
 
 # Multiples of a node's shards in memory: its own staging memories, and one complete and one
-# arriving copy of the neighbour's shards. Without copies one staging memory.
+# arriving copy of the neighbour's shards. With a folder for copies, two staging memories; without
+# copies one.
 MEMORIES = 5
+MEMORIES_WITH_FOLDER = 2
 COPIES_WITHOUT_PEER = 1
 
 
@@ -268,7 +270,7 @@ COPIES_WITHOUT_PEER = 1
         " memory too is killed."
     ),
     source="infra/decisions/0115",
-    fix="more nodes, a machine with more memory, or copies: 0, which needs a fifth of the memory",
+    fix="copies_in: disk, which needs two fifths of the memory; more nodes; or more memory",
     base="job",
     bad=SHARDED.replace("16Gi", "32Gi"),
     good=SHARDED,
@@ -282,7 +284,9 @@ def copies_do_not_fit(pod: Pod, context: Context) -> Iterator[Hit]:
     if state is None or limit is None:
         return
     nodes = member.number("--min-nodes") or _count_nodes(member, 1)
-    count = COPIES_WITHOUT_PEER if member.option("--copies") == "0" else MEMORIES
+    count = MEMORIES_WITH_FOLDER if member.option("--copies-folder") else MEMORIES
+    if member.option("--copies") == "0":
+        count = COPIES_WITHOUT_PEER
     shard = state / nodes
     if count * shard > limit:
         need = f"{count} x {shard / GIB:.1f} GiB = {count * shard / GIB:.1f} GiB"

@@ -47,7 +47,7 @@ class RunningStatistics:
         self._start: list[Tensor] = []
         """Their values at the start of the step; empty between two steps."""
         self.sums: list[Tensor] = []
-        """What members sum in a step; empty if no layer has such buffers."""
+        """Tensors that members sum in a step; empty if no layer has such buffers."""
         self._checks_others = exact
         self.is_active = exact or bool(self._layers)
         """False if the methods below have nothing to do: an undisturbed step then calls none."""
@@ -110,13 +110,13 @@ class RunningStatistics:
                 buffer.copy_(start)
 
     def _list_others(self) -> list[tuple[str, Tensor]]:
-        own = {id(buffer) for layer in self._layers for buffer in layer.buffers()}
-        others: list[tuple[str, Tensor]] = []
+        handled = {id(buffer) for layer in self._layers for buffer in layer.buffers()}
+        other_buffers: list[tuple[str, Tensor]] = []
         for module in self._modules:
             for name, buffer in module.named_buffers():
-                if id(buffer) not in own:
-                    others.append((name, buffer))
-        return others
+                if id(buffer) not in handled:
+                    other_buffers.append((name, buffer))
+        return other_buffers
 
     def _check_others(self) -> None:
         self._checks_others = False

@@ -26,7 +26,7 @@ from typing import Any
 
 from holdfast.checkpoint import Tuning
 from holdfast.checkpoint.errors import CheckpointExit, Preempted
-from holdfast.checkpoint.peers import Keeper, PeerPlaces
+from holdfast.checkpoint.peers import Keeper, PeerPlaces, check_folder, free_disk_bytes
 from holdfast.checkpoint.stores import client_of
 from holdfast.runtime import logs
 from holdfast.runtime.shutdown import DRAIN_SIGNAL, Shutdown
@@ -54,6 +54,8 @@ from holdfast.vocabulary.environment import (
 
 MEMORIES = 3
 """Staging memories of a rank: one with the last step, one that is copied, one that is uploaded."""
+MEMORIES_WITH_FOLDER = 2
+"""Staging memories of a rank whose last step is in a folder."""
 CONNECT_S = 60.0
 GATHER_S = 20.0
 """Seconds that a start, or a node that joins, waits for more nodes."""
@@ -80,11 +82,16 @@ class _Launcher:
     def __init__(self, node: ShardedNode, shutdown: Shutdown) -> None:
         self._node = node
         self._shutdown = shutdown
+        self._folder_bytes = -1
+        if node.copies_folder:
+            check_folder(node.copies_folder)
+            self._folder_bytes = free_disk_bytes(node.copies_folder)
         self._memories: list[list[int]] = []
         """Descriptors of the staging memories, by local rank."""
         descriptors: list[int] = []
+        count = MEMORIES_WITH_FOLDER if node.copies_folder else MEMORIES
         for _ in range(node.processes):
-            memories = [os.memfd_create("holdfast-staging") for _ in range(MEMORIES)]
+            memories = [os.memfd_create("holdfast-staging") for _ in range(count)]
             self._memories.append(memories)
             descriptors += memories
         # Forked before this process has threads.
@@ -104,7 +111,7 @@ class _Launcher:
         with opening(port + 1):
             self._gate = Gate(port + 1, key, timeout=timedelta(seconds=CONNECT_S))
         self._showing = threading.Lock()
-        self._keeper = Keeper(node.run, self._memories)
+        self._keeper = Keeper(node.run, self._memories, node.copies_folder)
         self._show(
             keeper=self._keeper.port,
             domain=os.environ.get(ENV_GANG_DOMAIN, "")[:MAX_DOMAIN],
@@ -406,6 +413,7 @@ class _Launcher:
             leaving=leaving,
             min_nodes=node.fewest,
             max_nodes=len(node.nodes),
+            folder_bytes=self._folder_bytes,
         )
         environment[ENV_PEERS] = places.encode()
         return environment

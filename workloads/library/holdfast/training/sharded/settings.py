@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -31,6 +32,8 @@ class ShardedNode:
     """Fewest nodes with which the gang continues; 0: it needs all of them."""
     copies: int = 1
     """Number of copies of each shard in another node's memory: 0 or 1."""
+    copies_folder: Path | None = None
+    """Folder on a local disk for copies; None: they are in memory."""
     wait_s: float = 1800.0
     """Seconds that the gang waits for a lost node before it releases its nodes."""
     window_s: float = DEFAULT_WINDOW.pod_s

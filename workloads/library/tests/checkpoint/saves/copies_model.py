@@ -5,7 +5,8 @@ The model: a node for each place of a ring, with one rank. A rank asks whether t
 whole, stages the next into a memory of its own, and its uploader states that memory to its node's
 keeper and hands a copy to the next node's. A node may be lost at any moment, for good or as one
 whose uploader goes on in the old epoch. The others end their ranks one by one, a replacement
-without memory comes, and all restore what the keepers offer. Any copy may fail.
+without memory comes, and all restore what the keepers offer. Any copy may fail. With a folder each
+node also copies its own shard there, and a rank has one staging memory less.
 
 The product decides: `Copies` on each rank, `Uploader` on the memory, `check_epoch` and
 `choose_slot` on what a keeper takes, and `whole_offers` on what is restored.
@@ -18,7 +19,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from holdfast.checkpoint.peers.keeper_client import PeerPlaces, Version
-from holdfast.checkpoint.peers.memory_keeper import Refused, Slot, check_epoch, choose_slot
+from holdfast.checkpoint.peers.slots import Refused, Slot, check_epoch, choose_slot
 from holdfast.checkpoint.peers.storage import Offer, list_offers
 from holdfast.checkpoint.ranks import Ranks
 from holdfast.checkpoint.restore import Restored
@@ -56,6 +57,9 @@ class Model:
     failures: int = 0
     zombies: bool = False
     """True if an uploader of an earlier epoch is running, and a lost node may leave another."""
+    folder: bool = False
+    spools: bool = True
+    """False: a copy counts although its sender has it in a staging memory only."""
     copies: type[Copies] = Copies
     slot: Callable[[Sequence[Slot], Version, Version], Slot] = choose_slot
     check_epoch: Callable[[int, int], None] = check_epoch
@@ -64,24 +68,32 @@ class Model:
 
     def __str__(self) -> str:
         zombies = " and zombies" if self.zombies else ""
+        folder = " with a folder" if self.folder else ""
         return (
-            f"{self.nodes} nodes, {self.steps} steps from {self.first}, {self.deaths} deaths,"
-            f" {self.failures} failures{zombies}"
+            f"{self.nodes} nodes{folder}, {self.steps} steps from {self.first},"
+            f" {self.deaths} deaths, {self.failures} failures{zombies}"
         )
 
+    @property
+    def no_memory(self) -> tuple[Version, ...]:
+        """Staging memories of a rank, all empty."""
+        return EMPTY[1:] if self.folder else EMPTY
+
     def start(self) -> State:
+        empty = Node(announced=self.no_memory, content=self.no_memory)
         if not self.first:
-            return State(nodes=(Node(),) * self.nodes)
+            return State(nodes=(empty,) * self.nodes)
         version = (self.first, f"{1:012x}")
-        memories = (version, NONE, NONE)
+        memories = (version, *self.no_memory[1:])
         node = Node(
             step=self.first,
             complete_version=version,
-            complete_memory=0,
+            complete_memory=-1 if self.folder else 0,
             newest=(version, 0, "copied"),
             announced=memories,
             content=memories,
             copies=((version, NONE), (NONE, NONE)),
+            spooled=((version if self.folder else NONE, NONE), (NONE, NONE)),
         )
         old = Job(
             version=(self.first, f"{0:012x}"),
@@ -101,20 +113,24 @@ class Model:
             return
         for place, node in enumerate(state.nodes):
             if node.phase == "dead":
-                yield state.with_node(place, phase="ended")  # the replacement, which has nothing
+                # The replacement, which has nothing.
+                yield state.with_node(place, phase="ended")
                 continue
             if state.deaths < self.deaths:
                 yield from self._die(state, place, node)
             yield from self._upload(state, place, node)
             if state.lost_places and node.phase != "ended":
-                # Its keeper ends the uploader; what it sends ends with it.
-                ended = Node(
-                    phase="ended",
-                    announced=node.announced,
-                    content=node.content,
-                    copies=node.copies,
-                )
-                yield state.with_node(place, **ended._asdict())
+                # Its keeper ends the uploader; what it sends ends with it, and what the keeper
+                # copies to its folder may end before the next epoch.
+                for spooled in _end_spooling(node.spooled):
+                    ended = Node(
+                        phase="ended",
+                        announced=node.announced,
+                        content=node.content,
+                        copies=node.copies,
+                        spooled=spooled,
+                    )
+                    yield state.with_node(place, **ended._asdict())
             else:
                 yield from getattr(self, f"_when_{node.phase}")(state, place, node)
             yield from self._drop_partial_copies(state, place, node)
@@ -136,7 +152,7 @@ class Model:
             deaths=state.deaths + 1,
             lost_places=state.lost_places | {place},
         )
-        dead = Node(phase="dead")
+        dead = Node(phase="dead", announced=self.no_memory, content=self.no_memory)
         state = state.with_node(place, **dead._asdict())
         yield state
         if self.zombies and node.job and node.job.phase in ("announced", "sending"):
@@ -197,7 +213,7 @@ class Model:
             uploader = SimpleNamespace(
                 _in_flight={},
                 _copying=copying,
-                _memories=EMPTY,
+                _memories=self.no_memory,
             )
             memory = self.memory(cast(Uploader, uploader), copies.complete_memory)
             assert memory >= 0, f"no memory is free: {state}"
@@ -281,7 +297,8 @@ class Model:
             place=place,
             keepers=(),
             ranks_per_node=1,
-            memories=tuple(range(len(EMPTY))),
+            memories=tuple(range(len(self.no_memory))),
+            folder_bytes=0 if self.folder else -1,
         )
         copies = self.copies(
             places,
@@ -351,7 +368,31 @@ class Model:
                 state.epoch,
                 job,
             ):
-                yield after.with_node(place, job=job._replace(phase=outcome))
+                is_spooling = outcome == "copied" and self.folder and self.spools
+                phase = "spooling" if is_spooling else outcome
+                yield after.with_node(place, job=job._replace(phase=phase))
+        elif job and job.phase == "spooling":
+            for spooled, phase in self._spool(node, job):
+                if phase == "uncopied":
+                    state = state._replace(failures=state.failures + 1)
+                yield state.with_node(place, spooled=spooled, job=job._replace(phase=phase))
+
+    def _spool(
+        self, node: Node, job: Job
+    ) -> Iterator[tuple[tuple[tuple[Version, Version], ...], str]]:
+        """Yields the node's folder after the keeper's next action, and the phase of the job."""
+        arriving = (NONE, job.version)
+        if arriving in node.spooled:
+            index = node.spooled.index(arriving)
+            content = node.content[job.memory]
+            yield replace_item(node.spooled, index, (content, NONE)), "copied"
+            return
+        slots = [make_slot(*slot) for slot in node.spooled]
+        try:
+            index = slots.index(self.slot(slots, job.version, job.keep))
+            yield replace_item(node.spooled, index, arriving), "spooling"
+        except Refused:
+            yield node.spooled, "uncopied"
 
     def _send_late(
         self,
@@ -461,6 +502,7 @@ class Model:
                     announced=node.announced,
                     content=node.content,
                     copies=node.copies,
+                    spooled=node.spooled,
                 )
             )
         return state._replace(
@@ -497,3 +539,14 @@ class Model:
             if not any(has_bytes(node, rank == place, version) for place, node in nodes):
                 return False
         return True
+
+
+def _end_spooling(
+    spooled: tuple[tuple[Version, Version], ...],
+) -> Iterator[tuple[tuple[Version, Version], ...]]:
+    """Yields the folder of a node without and with what arrives there."""
+    without = tuple((version, NONE) for version, _ in spooled)
+    yield without
+    completed = tuple(slot if slot[1] == NONE else (slot[1], NONE) for slot in spooled)
+    if completed != without:
+        yield completed

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple, TypeVar
 
 from holdfast.checkpoint.peers.keeper_client import Version
-from holdfast.checkpoint.peers.memory_keeper import Slot
+from holdfast.checkpoint.peers.slots import Slot
 from holdfast.checkpoint.save.copies import NONE, Copies
 
 T = TypeVar("T")
@@ -13,6 +13,7 @@ TORN: Version = (-2, "")
 GONE = ("dead", "ended")
 EMPTY = (NONE, NONE, NONE)
 """A staging memory for what is kept, one for what is copied, one for what is uploaded."""
+NO_COPIES = ((NONE, NONE), (NONE, NONE))
 
 
 class Job(NamedTuple):
@@ -22,7 +23,9 @@ class Job(NamedTuple):
     memory: int
     keep: Version
     phase: str = "new"
-    """new, stated, sending, then copied or uncopied, as its rank will hear."""
+    """new, announced, sending, with a folder spooling, then copied or uncopied, as its rank will
+    hear.
+    """
 
 
 class Node(NamedTuple):
@@ -39,8 +42,10 @@ class Node(NamedTuple):
     announced: tuple[Version, ...] = EMPTY
     """Version that its keeper was told to be in each staging memory."""
     content: tuple[Version, ...] = EMPTY
-    copies: tuple[tuple[Version, Version], ...] = ((NONE, NONE), (NONE, NONE))
+    copies: tuple[tuple[Version, Version], ...] = NO_COPIES
     """Copies of the node before: the version that a slot holds, and the one that arrives there."""
+    spooled: tuple[tuple[Version, Version], ...] = NO_COPIES
+    """Own shards in the node's folder, as `copies`."""
 
 
 class State(NamedTuple):
@@ -106,9 +111,10 @@ def list_shards(state: State) -> dict[int, list[Description]]:
             if version != NONE:
                 shards[place].append(_describe(place, version, count, memory=memory))
         neighbour = (place - 1) % count
-        for version, _ in node.copies:
-            if version != NONE:
-                shards[place].append(_describe(neighbour, version, count))
+        for rank, slots in ((place, node.spooled), (neighbour, node.copies)):
+            for version, _ in slots:
+                if version != NONE:
+                    shards[place].append(_describe(rank, version, count))
     return shards
 
 
@@ -139,11 +145,13 @@ def has_bytes(
 ) -> bool:
     """Tells whether a node holds the bytes of a version, and not its name alone.
 
-    `is_home`: in its staging memory; otherwise as a copy of the node before.
+    `is_home`: in its staging memory or its folder; otherwise as a copy of the node before.
     """
     if is_home:
         memories = zip(node.announced, node.content, strict=True)
-        return any(announced == content == version for announced, content in memories)
+        if any(announced == content == version for announced, content in memories):
+            return True
+        return any(spooled == version for spooled, _ in node.spooled)
     return any(copy == version for copy, _ in node.copies)
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from holdfast.checkpoint.peers.keeper_client import Version
-from holdfast.checkpoint.peers.memory_keeper import Slot, choose_slot
+from holdfast.checkpoint.peers.slots import Slot, choose_slot
 from holdfast.checkpoint.peers.storage import Offer, list_offers
 from holdfast.checkpoint.save.copies import Copies
 from holdfast.checkpoint.save.uploader import Uploader
@@ -30,6 +30,9 @@ def no_log(monkeypatch: pytest.MonkeyPatch) -> None:
         Model(first=1, deaths=2),
         Model(first=1, steps=3, failures=1),
         Model(first=1, nodes=3),
+        Model(folder=True),
+        Model(first=1, folder=True, deaths=2),
+        Model(first=1, folder=True, steps=3, failures=1),
     ],
     ids=str,
 )
@@ -82,6 +85,15 @@ def newest_alone(*arguments: Any, **options: Any) -> list[Offer]:
         ),
         (Model(first=1, memory=any_memory), "was whole"),
         (
+            Model(
+                first=1,
+                folder=True,
+                steps=3,
+                spools=False,
+            ),
+            "was whole",
+        ),
+        (
             Model(first=1, check_epoch=lambda message_epoch, node_epoch: None, zombies=True),
             "was whole",
         ),
@@ -95,7 +107,7 @@ def newest_alone(*arguments: Any, **options: Any) -> list[Offer]:
             "is there",
         ),
     ],
-    ids=["one-for-all", "slot", "memory", "zombie", "one-offer"],
+    ids=["one-for-all", "slot", "memory", "folder", "zombie", "one-offer"],
 )
 def test_the_model_finds_a_broken_protocol(broken: Model, message: str) -> None:
     with pytest.raises(AssertionError, match=message):

@@ -15,7 +15,7 @@ from holdfast.checkpoint.errors import Fenced, NotFound
 from holdfast.checkpoint.format import Manifest, Shard, fence, hex_digest
 from holdfast.checkpoint.format.commit import committed_steps, read_commit
 from holdfast.checkpoint.memory_commits import store_newest
-from holdfast.checkpoint.peers import memory_keeper, protocol
+from holdfast.checkpoint.peers import memory_keeper, protocol, rooms
 from holdfast.checkpoint.peers import storage as peer_storage
 from holdfast.checkpoint.peers.keeper_client import PeerPlaces, find_neighbour
 from holdfast.checkpoint.peers.memory_keeper import Keeper
@@ -24,6 +24,7 @@ from holdfast.checkpoint.peers.storage import Offer, PeerStorage, list_offers
 from holdfast.checkpoint.restore.reader import open_step
 from holdfast.checkpoint.stores.local import LocalStorage
 from holdfast.checkpoint.stores.storage import crc32c
+from holdfast.support.errors import InputError
 from holdfast.vocabulary.environment import ENV_KEY_FILE
 
 RUN = "job"
@@ -32,11 +33,11 @@ NONE = (-1, "")
 
 
 class Pair:
-    """Two nodes of one rank each."""
+    """Two nodes of one rank each, which keep copies in memory or in a folder."""
 
-    def __init__(self) -> None:
+    def __init__(self, folder: Path | None = None) -> None:
         self.descriptors = [[os.memfd_create("memory") for _ in range(3)] for _ in range(2)]
-        self.keepers = [Keeper(RUN, [memories]) for memories in self.descriptors]
+        self.keepers = [Keeper(RUN, [memories], folder) for memories in self.descriptors]
         addresses = tuple(("127.0.0.1", keeper.port) for keeper in self.keepers)
         self.places: list[PeerPlaces] = []
         for place, memories in enumerate(self.descriptors):
@@ -48,6 +49,7 @@ class Pair:
                     keepers=addresses,
                     ranks_per_node=1,
                     memories=tuple(memories),
+                    folder_bytes=1 << 30 if folder else -1,
                 )
             )
         for keeper in self.keepers:
@@ -92,9 +94,9 @@ class Pair:
         )
 
 
-@pytest.fixture
-def pair() -> Pair:
-    return Pair()
+@pytest.fixture(params=["memory", "disk"])
+def pair(request: pytest.FixtureRequest, tmp_path: Path) -> Pair:
+    return Pair(tmp_path if request.param == "disk" else None)
 
 
 def shard(
@@ -221,7 +223,7 @@ def test_a_former_neighbours_copies_stay_until_a_version_is_whole(
     """
     counts: list[int] = []
     monkeypatch.setattr(
-        memory_keeper, "check_room", lambda rank, length, count: counts.append(count)
+        memory_keeper, "check_room", lambda rank, length, count, free: counts.append(count)
     )
     former = pair.places[0]
     keeper = replace(pair.places[1], place=0)
@@ -244,14 +246,73 @@ def test_a_former_neighbours_copies_stay_until_a_version_is_whole(
     assert counts == [2, 1, 1, 1], "never more than two shards at a time"
 
 
+def test_an_own_shard_in_the_folder_outlives_its_staging_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Fills and flushes the files several times."""
+    monkeypatch.setattr(rooms, "_CHUNK_BYTES", 1 << 10)
+    monkeypatch.setattr(rooms, "_FLUSH_BYTES", 5 << 10)
+    pair = Pair(tmp_path)
+    data = bytes(range(256)) * 37
+    manifest, _ = shard(1, 5, data)
+    pair.stage(manifest, data)
+    assert pair.places[1].spool(manifest, 0, NONE, START) >= 0
+    pair.copy(*shard(0, 5, data))
+    os.pwrite(pair.descriptors[1][0], b"the next version", 0)
+    offer = pair.offer()
+    assert offer
+    # A reader whose first try fails its checks reads copies.
+    for copies_first in (True, False):
+        storage = PeerStorage(pair.places[0], [offer], -1, copies_first=copies_first)
+        opened = open_step(storage, RUN, 5)
+        for rank in range(2):
+            content = bytearray(len(data))
+            storage.read_into(opened.manifests[rank].shard_name(0), 0, memoryview(content))
+            assert bytes(content) == data or (rank, copies_first) == (1, False), rank
+    bucket = LocalStorage.open(str(tmp_path / "bucket"))
+    for _ in range(START):
+        fence.take(bucket, RUN)
+    assert store_newest(bucket, pair.places[0], 5.0) == 5
+    for step, keep in ((6, 5), (7, 6), (8, 6)):
+        newer, _ = shard(1, step, data)
+        pair.stage(newer, data)
+        pair.places[1].spool(newer, 0, (keep, newer.attempt), START)
+    shards = pair.places[0].held()[1]
+    assert {shard["step"] for shard in shards if shard["rank"] == 1} == {6, 8}
+    names = [path.name for path in tmp_path.iterdir()]
+    assert names == ["bucket"], "a killed job leaves no files"
+
+
+def test_shards_from_a_former_epoch_are_not_kept_in_the_folder(tmp_path: Path) -> None:
+    pair = Pair(tmp_path)
+    manifest, data = shard(1, 5)
+    pair.stage(manifest, data)
+    pair.keepers[1].epoch = 2
+    with pytest.raises(NotFound, match="this node is in epoch 2"):
+        pair.places[1].spool(manifest, 0, NONE, START)
+    with pytest.raises(NotFound, match="no folder for copies"):
+        Pair().places[1].spool(manifest, 0, NONE, START)
+
+
+@pytest.mark.parametrize(
+    ("folder", "message"),
+    [("/dev/shm", "is in memory"), ("/nowhere/at/all", "cannot be written")],
+)
+def test_a_folder_that_is_none_or_in_memory_is_refused(folder: str, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        rooms.check_folder(Path(folder))
+
+
 def test_a_keeper_refuses_a_copy_with_the_reason(
     pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     manifest, data = shard(0, 5)
     monkeypatch.setattr(memory_keeper, "free_bytes", lambda: 20)
+    monkeypatch.setattr(memory_keeper, "free_disk_bytes", lambda folder: 20)
     with pytest.raises(NotFound, match=r"rank 0 needs 2 copies of 0 MB, 0 MB, and 0 MB are free"):
         pair.copy(manifest, data)
     monkeypatch.setattr(memory_keeper, "free_bytes", lambda: 32)
+    monkeypatch.setattr(memory_keeper, "free_disk_bytes", lambda folder: 32)
     with pytest.raises(NotFound, match="not those that were sent"):
         pair.copy(manifest, data[:-1] + b"x")
     pair.keepers[1].epoch = 2

@@ -15,11 +15,12 @@ import pytest
 import torch
 
 from holdfast.checkpoint import Checkpointer, Tuning, load_tensors
-from holdfast.checkpoint.peers.memory_keeper import SLOTS
+from holdfast.checkpoint.peers.slots import SLOTS
 from holdfast.checkpoint.save import writer as saving
-from holdfast.lint.rules.elastic import COPIES_WITHOUT_PEER, MEMORIES
+from holdfast.lint.rules.elastic import COPIES_WITHOUT_PEER, MEMORIES, MEMORIES_WITH_FOLDER
 from holdfast.runtime.pidfiles import is_running
 from holdfast.training.sharded.launcher import MEMORIES as OWN_MEMORIES
+from holdfast.training.sharded.launcher import MEMORIES_WITH_FOLDER as OWN_MEMORIES_WITH_FOLDER
 from workloads.library.tests.checkpoint.jobs import committed
 from workloads.library.tests.processes import children, until
 
@@ -173,3 +174,4 @@ with Checkpointer(sys.argv[1], {"w": torch.ones(4)}, run="r", every=1) as ckpt:
 def test_the_linter_counts_all_memories_for_a_sharded_gang() -> None:
     # Its own, and a complete and an arriving copy of a neighbour's.
     assert (1, OWN_MEMORIES + SLOTS) == (COPIES_WITHOUT_PEER, MEMORIES)
+    assert OWN_MEMORIES_WITH_FOLDER == MEMORIES_WITH_FOLDER

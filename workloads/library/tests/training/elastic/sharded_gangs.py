@@ -50,10 +50,11 @@ class ShardedGang(Launched):
         window_s: float = 0.0,
         env: Mapping[str, str] | None = None,
         domains: Sequence[str] = (),
+        copies_folder: str = "",
         **settings: Any,
     ) -> None:
         """`domains` names the failure domain of each place. `window_s` is that of a notice; 0: the
-        default.
+        default. `copies_folder`: a folder on a disk for copies.
         """
         defaults = {
             "gate_step": -1,
@@ -71,6 +72,7 @@ class ShardedGang(Launched):
         self._wait_s = wait_s
         self._min_nodes = min_nodes
         self._window_s = window_s
+        self._copies_folder = copies_folder
         self._port = free_run(2 * nodes)
         self._child = child
         self._env = env or {}
@@ -97,6 +99,7 @@ class ShardedGang(Launched):
         options += [] if self._copies else ["--copies", "0"]
         options += ["--min-nodes", str(self._min_nodes)] if self._min_nodes else []
         options += ["--window", str(self._window_s)] if self._window_s else []
+        options += ["--copies-folder", self._copies_folder] if self._copies_folder else []
         command = [
             sys.executable,
             "-m",

@@ -100,8 +100,11 @@ def ends_alike(gang: ShardedGang, *, lost_places: tuple[int, ...] = ()) -> None:
     assert not gang.shards_in_bucket() or gang.committed()
 
 
-def test_the_others_go_on_without_a_lost_node_and_take_its_replacement_in(make: Make) -> None:
-    gang = at_the_gate(make(nodes=4))
+@pytest.mark.parametrize("has_folder", [False, True], ids=["memory", "disk"])
+def test_the_others_go_on_without_a_lost_node_and_take_its_replacement_in(
+    make: Make, tmp_path: Path, has_folder: bool
+) -> None:
+    gang = at_the_gate(make(nodes=4, copies_folder=str(tmp_path) if has_folder else ""))
     gang.until(lambda: gang.copied(GATE))
     survivors = {place: gang.processes[place].pid for place in (0, 1, 3)}
     gang.lose(2)
@@ -114,8 +117,12 @@ def test_the_others_go_on_without_a_lost_node_and_take_its_replacement_in(make: 
     assert survivors.items() <= {place: p.pid for place, p in gang.processes.items()}.items()
 
 
-def test_a_loss_costs_the_steps_since_the_last_copy(make: Make) -> None:
-    gang = make(nodes=4, gate_step=-1, steps=LONG, pace_s=0.05)
+@pytest.mark.parametrize("has_folder", [False, True], ids=["memory", "disk"])
+def test_a_loss_costs_the_steps_since_the_last_copy(
+    make: Make, tmp_path: Path, has_folder: bool
+) -> None:
+    folder = str(tmp_path) if has_folder else ""
+    gang = make(nodes=4, gate_step=-1, steps=LONG, pace_s=0.05, every=7, copies_folder=folder)
     gang.start(0, 1, 2, 3)
     gang.until(lambda: any(line["step"] >= 10 for line in lines(gang)))
     gang.lose(2)

@@ -33,16 +33,16 @@ def take_step(model: nn.Module, groups: Sequence[Sequence[int]]) -> list[bytes]:
     """Does a step of a member for each group of shards; returns each one's buffers after it."""
     members = [deepcopy(model) for _ in groups]
     statistics = [make_statistics(member) for member in members]
-    for member, own, shards in zip(members, statistics, groups, strict=True):
-        own.begin_step()
+    for member, sums, shards in zip(members, statistics, groups, strict=True):
+        sums.begin_step()
         for shard in shards:
-            own.begin_shard()
+            sums.begin_shard()
             member(make_inputs(shard))
-            own.add_shard()
-    total = sum(own.sums[0] for own in statistics)
-    for own in statistics:
-        own.sums[0].copy_(total)
-        own.end_step()
+            sums.add_shard()
+    total = sum(sums.sums[0] for sums in statistics)
+    for sums in statistics:
+        sums.sums[0].copy_(total)
+        sums.end_step()
     return [hash_buffers(member) for member in members]
 
 
@@ -51,7 +51,7 @@ def hash_buffers(model: nn.Module) -> bytes:
 
 
 @pytest.mark.parametrize("groups", [[[0, 1, 2], [3, 4, 5]], [[0], [1, 2], [5, 4, 3]]])
-def test_all_members_have_the_buffers_of_a_single_one(groups: list[list[int]]) -> None:
+def test_all_members_have_the_same_buffers_as_a_single_one(groups: list[list[int]]) -> None:
     whole = take_step(make_model(), [range(SHARDS)])
     assert take_step(make_model(), groups) == whole * len(groups)
 
