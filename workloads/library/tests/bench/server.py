@@ -23,6 +23,7 @@ from workloads.library.tests.bench.result import (
 )
 from workloads.library.tests.bench.serving.capacity import batching, overload, rivals
 from workloads.library.tests.bench.serving.drains import controls, deaths, drains, late, models
+from workloads.library.tests.bench.serving.poison import poison
 from workloads.library.tests.bench.serving.vanished import lose_machines
 
 POSTS = 112_000
@@ -33,6 +34,10 @@ LEAST_FACTOR = 10.0
 LEAST_ANSWERED = 0.9
 MOST_REFUSED_MS = 50.0
 MOST_LATE = 0.01
+LEAST_GOOD = 0.99
+MOST_LOADS = 2
+POISON_RATE = 50.0
+"""Requests per second next to poisoned ones, from a client in Python."""
 MOST_GROWTH_MIB = 16.0
 DELAYS_S = (0, 3)
 """Seconds by which endpoints are late in `late`; every other run has one second."""
@@ -41,6 +46,12 @@ DELAYS_S = (0, 3)
 def _count_lost(figures: Figures, name: str) -> int:
     """Counts failed requests, and those that only a retry of the proxy saved."""
     return figures[f"{name}_failed"] + figures[f"{name}_retries"]
+
+
+def _find_least_answered(figures: Figures, faults: str) -> float:
+    """Returns the smaller share of answered requests: with one body, or with ever new ones."""
+    runs = figures["poison"]
+    return min(runs[f"same_{faults}"]["answered"], runs[f"new_{faults}"]["answered"])
 
 
 GOALS: Goals = {
@@ -73,6 +84,18 @@ GOALS: Goals = {
         "no request failed over models that hang or die": lambda f: f["models_failed"] == 0,
         "every hang and death was played": lambda f: (
             f["models_actions"] == f["models_actions_wanted"]
+        ),
+    },
+    "poison": {
+        "99 % of good requests answered while others crash the model every 3 s": lambda f: (
+            _find_least_answered(f, "kills") >= LEAST_GOOD
+        ),
+        "99 % of good requests answered while others hang the model every 3 s": lambda f: (
+            _find_least_answered(f, "hangs") >= LEAST_GOOD
+        ),
+        "one body, sent 100 times, costs two loads in the fleet, at most": lambda f: (
+            max(f["poison"]["often_kill"]["loads"], f["poison"]["often_hang"]["loads"])
+            <= MOST_LOADS
         ),
     },
     "vanished": {
@@ -153,6 +176,7 @@ def main() -> None:
                 hangs=part(8),
                 kills=part(20),
             ),
+            "poison": lambda: poison(folder, rate=POISON_RATE, seconds=seconds),
             "controls": lambda: controls(folder, rate=rate, seconds=seconds * 0.4),
             "batching": lambda: batching(folder, seconds=seconds / 6),
             "overload": lambda: overload(folder, seconds=seconds),

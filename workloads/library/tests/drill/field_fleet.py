@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import psutil
 
-from holdfast.drill.serving.fleet import Fleet, Replica
+from holdfast.drill.serving.fleet import Command, Fleet, Replica
 from holdfast.manifests.envoy import Proxy
 from holdfast.vocabulary.serving import READY_PATH
 
@@ -26,6 +26,34 @@ class FieldFleet(Fleet):
     """The time after SIGTERM if the sleep used up the window; 0: the rest of the window."""
     deleted: set[Replica] = field(default_factory=set[Replica])
     """Replicas whose endpoints no probe brings back."""
+
+    def deploy(self, command: Command, *, surge: int, unavailable: int) -> None:
+        """Replaces all replicas as the controller of a Deployment does, with its two limits.
+
+        At most `surge` replicas more than there were run at a time, without those that leave, and
+        at most `unavailable` fewer are ready.
+        """
+        self.command = command
+        old = self.ready()
+        size = len(old)
+        started = 0
+
+        def may_start() -> bool:
+            return started < size and len(old) + started < size + surge
+
+        def may_remove() -> bool:
+            return bool(old) and len(self.ready()) > size - unavailable
+
+        while old or started < size:
+            self.until(lambda: may_start() or may_remove(), "room for the next replica")
+            if may_start():
+                self.start()
+                started += 1
+            else:
+                replica = old.pop()
+                replica.is_replaced = False
+                self.roll_out(replica)
+        self.settle()
 
     def roll_out(self, replica: Replica) -> None:
         """Deletes a pod: its endpoint and the pod begin to go at once."""

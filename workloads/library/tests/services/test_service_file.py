@@ -58,6 +58,7 @@ CASES: dict[str, tuple[dict[str, str], str, str]] = {
     "no bucket": (MODEL | {"--model": "/models/llama"}, "model", "gs://"),
     "no function": (PREDICTOR | {"--predictor": "my_model"}, "predictor", "my_model:make"),
     "no replicas": ({"--predictor": "entropy"}, "replicas", "--base 1"),
+    "zero replicas": ({"--predictor": "entropy", "--base": "0"}, "replicas", "--base 1"),
     "base of 0 with a promise": (
         {"--predictor": "entropy", "--base": "0", "promised_per_s": "80", "replica_per_s": "50"},
         "base keeps no promise",
@@ -119,6 +120,15 @@ def test_bad_input_is_refused_before_a_file_is_written(
     assert problem in error.what and fix in error.fix
     assert error.got and error.allowed
     assert not out.exists()
+
+
+def test_a_service_without_a_replica_is_refused_with_the_reason(
+    tmp_path: Path, document: Path
+) -> None:
+    options = {"--predictor": "entropy", "--base": "0"}
+    error = new_service(document, tmp_path / "chat.yaml", options).exception
+    assert isinstance(error, InputError)
+    assert "no autoscaler starts a first replica" in error.allowed
 
 
 def test_public_services_name_members_where_allowed(

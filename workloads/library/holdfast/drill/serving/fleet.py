@@ -62,6 +62,8 @@ class Replica:
     """True after a Spot notice: probes no longer change its endpoint (infra/decisions/0049)."""
     leaving: bool = False
     """True once it was evicted or killed."""
+    is_replaced: bool = True
+    """False if no replica starts when this one has ended."""
 
     @property
     def endpoint(self) -> Endpoint:
@@ -221,7 +223,7 @@ class Fleet:
         # Both under one lock: in between, a fleet with a server less would look settled.
         with self._lock:
             self.replicas.remove(replica)
-            if not self._closing.is_set():
+            if replica.is_replaced and not self._closing.is_set():
                 self.start()
 
     def _run_in_background(self, work: Callable[[], object]) -> None:

@@ -5,11 +5,12 @@ They send POST, which no client library retries by itself.
 
 import contextlib
 import http.client
+import itertools
 import json
 import threading
 import time
 from collections import Counter
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
@@ -35,12 +36,14 @@ class Load:
     port: int
     path: str
     body: bytes
+    """The body of each request; a number replaces NUMBER in it, so that no two are the same."""
     codes: "Counter[str]" = field(default_factory=Counter)
     """Requests by HTTP code, or by the class of the error."""
     seconds: list[float] = field(default_factory=list[float])
     """Latencies of the answers with 200."""
     _idle: "SimpleQueue[http.client.HTTPConnection]" = field(default_factory=SimpleQueue)
     _lock: threading.Lock = field(default_factory=threading.Lock)
+    _numbers: Iterator[int] = field(default_factory=itertools.count)
 
     @property
     def asked(self) -> int:
@@ -86,7 +89,8 @@ class Load:
         except Empty:
             connection = http.client.HTTPConnection(self.host, self.port, timeout=_TIMEOUT_S)
         try:
-            connection.request("POST", self.path, self.body)
+            body = self.body.replace(b"NUMBER", b"%d" % next(self._numbers))
+            connection.request("POST", self.path, body)
             response = connection.getresponse()
             response.read()
             code = str(response.status)

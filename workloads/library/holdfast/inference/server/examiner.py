@@ -124,7 +124,7 @@ class Examiner:
             request.fail(error)
         else:
             self._rejections.note_answer(digest)
-            request.succeed(values)
+            request.resolve(values)
         return True
 
     def _reject_once_shared(self, request: Request) -> None:

@@ -298,7 +298,7 @@ class ModelQueue:
         first = 0
         for request in batch:
             self.rejections.note_answer(request.digest)
-            request.succeed(values[first : first + request.items])
+            request.resolve(values[first : first + request.items])
             first += request.items
 
     def _overdue_s(self, items: int) -> float:

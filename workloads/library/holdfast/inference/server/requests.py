@@ -27,10 +27,10 @@ class Request(Ticket):
 
     @property
     def is_open(self) -> bool:
-        """Whether a client waits for the answer."""
+        """Says if a client waits for the answer."""
         return not self.answer.done()
 
-    def succeed(self, values: Values) -> None:
+    def resolve(self, values: Values) -> None:
         if self.is_open:
             self.answer.set_result(values)
 

@@ -246,7 +246,11 @@ class OwnService:
             fix = "raise base, promise less, or leave base out"
             yield "base keeps no promise", self.base, allowed, fix
         if not (self.base_replicas or self.overflow_replicas):
-            allowed = "base, or promised_per_s with replica_per_s, or overflow_most"
+            # Why it is so: infra/decisions/0157.
+            allowed = (
+                "base, or promised_per_s with replica_per_s, or overflow_most: no autoscaler starts"
+                " a first replica while a request waits"
+            )
             yield "replicas", "none", allowed, "--base 1"
         if self.standby and not self.base_replicas:
             yield "standby", self.standby, "0 without a base", "state base too"

@@ -1,5 +1,6 @@
 """Tests of Envoy's limits for clients, with a real Envoy that has no servers."""
 
+import contextlib
 import json
 import socket
 import struct
@@ -9,13 +10,19 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from holdfast.drill.serving.fleet import admin, free_port
-from holdfast.inference.proxy.endpoints import discovery, write
-from holdfast.manifests.envoy import CLUSTER, Proxy, bootstrap
+from holdfast.inference.proxy.endpoints import Endpoint, discovery, write
+from holdfast.manifests.envoy import CLUSTER, PROXY_MEMORY_MIB, Proxy, bootstrap
 from holdfast.vocabulary import serving
-from workloads.library.tests.inference.server.serving import PATIENCE_S, Client, envoy
+from workloads.library.tests.inference.server.serving import (
+    PATIENCE_S,
+    Client,
+    envoy,
+    receive_all,
+)
 from workloads.library.tests.processes import until
 
 pytestmark = pytest.mark.process
@@ -27,6 +34,16 @@ WINDOW_UPDATE = 8
 MAX_CONCURRENT_STREAMS = 3
 INITIAL_WINDOW_SIZE = 4
 KIB = 1024
+DATA = 0
+HEADERS = 1
+END_HEADERS = 4
+POST = b"\x83\x86\x04\x02/v\x01\x04here"
+"""The headers of a request as HPACK without a table: POST, http, the path /v, the host here."""
+NO_SETTINGS = FRAME.pack(0, 0, SETTINGS, 0, 0)
+CONNECTIONS = 60
+UPLOADS = 16
+UPLOAD_BYTES = 60 * KIB
+FRAME_BYTES = 10 * KIB
 LIMIT = "envoy.resource_monitors.global_downstream_max_connections"
 PROBE = b"GET /v2 HTTP/1.1\r\nHost: here\r\n\r\n"
 
@@ -68,14 +85,15 @@ def receive_frame(connection: socket.socket) -> tuple[int, bytes]:
 
 def test_clients_of_http2_get_few_streams_and_small_windows(tmp_path: Path) -> None:
     proxy = make_proxy(tmp_path)
-    with run_proxy(tmp_path, proxy, bootstrap(proxy)) as client:
-        no_settings = FRAME.pack(0, 0, SETTINGS, 0, 0)
-        with client.send(PREFACE, no_settings) as connection:
-            kind, payload = receive_frame(connection)
-            assert kind == SETTINGS
+    with (
+        run_proxy(tmp_path, proxy, bootstrap(proxy)) as client,
+        client.send(PREFACE, NO_SETTINGS) as connection,
+    ):
+        kind, payload = receive_frame(connection)
+        assert kind == SETTINGS
+        kind, update = receive_frame(connection)
+        while kind != WINDOW_UPDATE:  # it may acknowledge our settings first
             kind, update = receive_frame(connection)
-            while kind != WINDOW_UPDATE:  # it may acknowledge our settings first
-                kind, update = receive_frame(connection)
     settings = dict(SETTING.iter_unpack(payload))
     assert settings[MAX_CONCURRENT_STREAMS] == 100
     assert settings[INITIAL_WINDOW_SIZE] == 64 * KIB
@@ -100,6 +118,86 @@ def test_connections_are_limited_and_metrics_stay_readable(tmp_path: Path) -> No
         assert Client(proxy.metrics_port).request("GET", "/stats/prometheus").status == 200
         held[0].close()
         until(lambda: not is_closed(client), "room for another connection")
+
+
+def test_a_silent_connection_is_closed(tmp_path: Path) -> None:
+    """The time is shorter here. Bytes that begin no request do not extend it."""
+    proxy = make_proxy(tmp_path)
+    content = bootstrap(proxy)
+    (chain,) = content["static_resources"]["listeners"][0]["filter_chains"]
+    manager = chain["filters"][0]["typed_config"]
+    options = manager["common_http_protocol_options"]
+    assert options == {"idle_timeout": f"{serving.KEEP_ALIVE_S}s"}
+    options["idle_timeout"] = "1s"
+    with run_proxy(tmp_path, proxy, content) as client, ExitStack() as stack:
+        silent = [client.send(*parts) for parts in ((), (PROBE,), (PREFACE, NO_SETTINGS))]
+        for connection in silent:
+            stack.enter_context(connection)
+        for connection in silent:
+            receive_all(connection)
+
+
+@contextmanager
+def silent_server() -> Generator[int]:
+    """Accepts connections and reads nothing; yields its port."""
+    with socket.create_server(("127.0.0.1", 0), backlog=1024) as listener:
+        yield listener.getsockname()[1]
+
+
+def begin_uploads(stack: ExitStack, client: Client) -> None:
+    """Sends as many bytes as the windows allow, in 16 requests of one connection of HTTP/2."""
+    connection = stack.enter_context(client.send(PREFACE, NO_SETTINGS))
+    connection.settimeout(5.0)
+    frames = bytearray()
+    for number in range(UPLOADS):
+        stream = 2 * number + 1
+        frames += make_frame(HEADERS, END_HEADERS, stream, POST)
+        for _ in range(UPLOAD_BYTES // FRAME_BYTES):
+            frames += make_frame(DATA, 0, stream, bytes(FRAME_BYTES))
+    with contextlib.suppress(TimeoutError, ConnectionError):  # the proxy may stop to read
+        connection.sendall(frames)
+
+
+def make_frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
+    return FRAME.pack(len(payload) >> 16, len(payload) & 0xFFFF, kind, flags, stream) + payload
+
+
+def test_uploads_over_http2_fit_into_the_memory(tmp_path: Path) -> None:
+    """Servers that stop reading leave the proxy with all that its clients may send."""
+    proxy = make_proxy(tmp_path)
+    with silent_server() as port, ExitStack() as stack:
+        write(
+            Path(proxy.endpoints_file),
+            discovery(CLUSTER, [Endpoint(address="127.0.0.1", port=port)]),
+        )
+        config = tmp_path / "envoy.json"
+        config.write_text(json.dumps(bootstrap(proxy)))
+        count_healthy = stack.enter_context(envoy(config, proxy.admin_port))
+        until(lambda: count_healthy() == 0, "the proxy")
+        until(lambda: has_started(proxy), "its listeners")
+        process = find_listening_process(proxy.port)
+        client = Client(proxy.port)
+        start_bytes = process.memory_info().rss
+        for _ in range(CONNECTIONS):
+            begin_uploads(stack, client)
+        until(lambda: count_requests(proxy) == CONNECTIONS * UPLOADS, "the requests")
+        used_bytes = process.memory_info().rss - start_bytes
+        assert used_bytes < PROXY_MEMORY_MIB * KIB * KIB // 2
+        assert Client(proxy.metrics_port).request("GET", "/stats/prometheus").status == 200
+
+
+def count_requests(proxy: Proxy) -> int:
+    counter = f"http.{serving.PROXY_REQUESTS}.downstream_rq_total"
+    _, text = admin(proxy.admin_port, f"/stats?filter=^{counter}$")
+    return int(text.rpartition(":")[2])
+
+
+def find_listening_process(port: int) -> psutil.Process:
+    for process in psutil.Process().children():
+        for connection in process.net_connections("tcp"):
+            if connection.status == psutil.CONN_LISTEN and connection.laddr.port == port:
+                return process
+    raise AssertionError(f"no child listens on {port}")
 
 
 def is_closed(client: Client) -> bool:

@@ -38,7 +38,8 @@ def test_a_rejection_expires() -> None:
 
 
 def test_servers_learn_from_each_other() -> None:
-    first, second = Rejections(), Rejections()
+    first = Rejections()
+    second = Rejections()
     first.reject(HERE, 0.0)
     first.suspect(THERE)
     second.learn(first.report(10.0), 1000.0)
