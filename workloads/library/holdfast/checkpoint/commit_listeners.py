@@ -52,7 +52,7 @@ class CommitListeners:
         *,
         is_trial: bool,
     ) -> None:
-        """`is_trial`: no commit is passed on, since nobody watches this run."""
+        """`is_trial`: no commit is passed on: this run is a test."""
         self._listeners = find_listeners(state)
         self._is_trial = is_trial
         self._durable_step = 0  # what a run without a checkpoint states

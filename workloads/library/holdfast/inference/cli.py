@@ -141,11 +141,17 @@ def _serve(directory: Path) -> None:
         "python -m holdfast batch enqueue my-job --source documents",
         "python -m holdfast batch enqueue my-job --source items.parquet --id-column id"
         " --body-column text",
+        "python -m holdfast batch enqueue my-job --source 'gs://my-bucket/prompts/*.jsonl'",
     )
 )
 def enqueue(
     job: Job,
-    source: Annotated[str, typer.Option(help="Folder, or .jsonl or .parquet file.")],
+    source: Annotated[
+        str,
+        typer.Option(
+            help="Folder, .jsonl or .parquet file, or FOLDER/*.parquet; also below gs://BUCKET."
+        ),
+    ],
     id_column: Annotated[str, typer.Option(help="Column with the item's id.")] = "id",
     body_column: Annotated[
         str, typer.Option(help="Column with the content; default: the whole row.")
@@ -349,16 +355,23 @@ def _format_letter(letter: dict[str, object]) -> str:
     return f"{printable(name)}  {printable(reason)}  after {letter['failures']}"
 
 
-@app.command(epilog=examples("python -m holdfast batch export my-job --out results.jsonl"))
+@app.command(
+    epilog=examples(
+        "python -m holdfast batch export my-job --out results.jsonl",
+        "python -m holdfast batch export my-job --out gs://my-bucket/results/my-job.parquet",
+    )
+)
 def export(
     job: Job,
-    out: Annotated[str, typer.Option(help="File of JSON lines, sorted by item.")],
+    out: Annotated[
+        str, typer.Option(help="File or gs:// URL, sorted by item: .parquet, else JSON lines.")
+    ],
     database: Database = "",
 ) -> None:
     """Write the results of a job to a file."""
+    from holdfast.inference.export_file import export as write
     from holdfast.inference.results import jobs
     from holdfast.inference.results.connect import connect, database_uri
-    from holdfast.inference.results.export import export as write
 
     with connect(database_uri(database)) as connection:
         jobs.require(connection, job)

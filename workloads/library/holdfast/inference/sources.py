@@ -1,17 +1,19 @@
-"""The sources of items: a folder, or a file of rows, both read lazily in bounded memory.
+"""The sources of items: a folder, or files of rows, both read lazily in bounded memory.
 
 Files are read in parallel, a window at a time. Rows are parsed one by one, as registering them
 takes longer than parsing.
 """
 
+import io
 import itertools
 import json
 import math
-import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
+from fnmatch import fnmatchcase
 
+from holdfast.inference import files as files_of_source
+from holdfast.inference.files import BUCKET_SCHEME, SourceFile
 from holdfast.inference.items import MAX_BODY_BYTES, Item, make_item, require_size
 from holdfast.support.errors import InputError
 from holdfast.support.values import finite
@@ -26,73 +28,84 @@ def open_items(
     id_column: str,
     body_column: str,
 ) -> Iterator[Item]:
-    """Opens the folder or file `source` and returns an iterator over its items.
+    """Opens `source` and returns an iterator over its items: a folder of files, a file of rows, or
+    the files of rows that a pattern such as `folder/*.parquet` matches.
 
     Raises InputError for a source that cannot be read, at once, before the first item.
     """
-    path = Path(source)
-    if path.is_dir():
-        return folder_items(job, path)
-    if path.is_file() and path.suffix in ENDINGS:
-        return row_items(job, path, id_column, body_column)
+    folder, _, pattern = source.rpartition("/")
+    if "*" in pattern and pattern.endswith(ENDINGS):
+        matches = _match(folder or ".", pattern)
+        first = next(matches, None)
+        if first is not None:
+            files = itertools.chain([first], matches)
+            return row_items(job, files, id_column, body_column)
+    elif source.endswith(ENDINGS):
+        file = files_of_source.find_file(source)
+        if file is not None:
+            return row_items(job, [file], id_column, body_column)
+    is_path_or_bucket = "://" not in source or source.startswith(BUCKET_SCHEME)
+    if is_path_or_bucket and files_of_source.is_folder(source):
+        return folder_items(job, source)
     raise InputError(
         "the source cannot be read",
         got=source,
-        allowed=f"a folder, or a file ending in {', '.join(ENDINGS)}",
-        fix="check --source; mount a bucket, or copy from it",
+        allowed=(
+            f"a folder, a file ending in {', '.join(ENDINGS)}, or a pattern for such files, on a"
+            " disk or below gs://BUCKET"
+        ),
+        fix="check --source",
     )
 
 
-def folder_items(job: str, root: Path) -> Iterator[Item]:
-    """Makes an item of every file below `root`, sorted; its id is its path below `root`."""
+def _match(folder: str, pattern: str) -> Iterator[SourceFile]:
+    """Yields the files directly in a folder whose names match."""
+    if "://" in folder and not folder.startswith(BUCKET_SCHEME):
+        return
+    if not files_of_source.is_folder(folder):
+        return
+    for file in files_of_source.walk(folder, deep=False):
+        if fnmatchcase(file.name, pattern):
+            yield file
 
-    def load(path: Path) -> Item:
-        require_size(
-            path.name,
-            path.stat().st_size,
-            source=path,
-        )  # before it is read
-        name = path.relative_to(root).as_posix()
-        return make_item(
-            job,
-            name,
-            path.read_bytes(),
-            source=path,
-        )
 
-    files = _walk_files(root)
+def folder_items(job: str, source: str) -> Iterator[Item]:
+    """Makes an item of every file below a folder, sorted; its id is its path below it."""
+
+    def load(file: SourceFile) -> Item:
+        # Before it is read.
+        require_size(file.name, file.measure(), source=file)
+        return make_item(job, file.name, file.read(), source=file)
+
+    files = files_of_source.walk(source)
     with ThreadPoolExecutor(_PARALLEL) as threads:
         # A window at a time: map() over all files would list and read all of them at once.
         while window := list(itertools.islice(files, 4 * _PARALLEL)):
             yield from threads.map(load, window)
 
 
-def _walk_files(folder: Path) -> Iterator[Path]:
-    """Yields regular files. A link is skipped, as it could lead out of the folder."""
-    with os.scandir(folder) as scan:
-        entries = sorted(
-            scan,
-            key=lambda entry: entry.name,
-        )
-    for entry in entries:
-        if entry.is_dir(follow_symlinks=False):
-            yield from _walk_files(Path(entry.path))
-        elif entry.is_file(follow_symlinks=False):
-            yield Path(entry.path)
-
-
 def row_items(
     job: str,
-    path: Path,
+    files: Iterable[SourceFile],
     id_column: str,
     body_column: str,
 ) -> Iterator[Item]:
     """Makes an item of every row. Without `body_column` the body is the row as JSON."""
+    for file in files:
+        yield from _file_items(job, file, id_column, body_column)
+
+
+def _file_items(
+    job: str,
+    file: SourceFile,
+    id_column: str,
+    body_column: str,
+) -> Iterator[Item]:
     required = f"a column {id_column} with the id"
     if body_column:
         required += f" and {body_column}"
-    for number, row in enumerate(rows(path), start=1):
-        place = f"{path} row {number}"
+    for number, row in enumerate(rows(file), start=1):
+        place = f"{file} row {number}"
         if id_column not in row or (body_column and body_column not in row):
             columns = ", ".join(map(str, row))
             raise InputError(
@@ -113,17 +126,19 @@ MAX_ROW_CHARS = 8 * MAX_BODY_BYTES
 Row = Mapping[str, object]
 
 
-def rows(path: Path) -> Iterator[Row]:
+def rows(file: SourceFile) -> Iterator[Row]:
     """Yields the rows of a file. Raises InputError at the row that cannot be read."""
     try:
-        if path.suffix == ".parquet":
-            yield from _parquet_rows(path)
+        if file.name.endswith(".parquet"):
+            yield from _parquet_rows(file)
         else:
-            yield from _json_rows(path)
+            yield from _json_rows(file)
+    except InputError:  # of a bucket
+        raise
     except (ValueError, OSError, RecursionError, NotImplementedError) as error:
         raise InputError(
             "the file of rows cannot be read",
-            got=f"{path}: {str(error)[:200]}",
+            got=f"{file}: {str(error)[:200]}",
             allowed="the format of its file ending, in UTF-8",
             fix="repair the file",
         ) from None
@@ -170,10 +185,10 @@ def _extract_body(row: Row, column: str, place: str) -> bytes:
     return str(value).encode("utf-8", "surrogatepass")
 
 
-def _json_rows(path: Path) -> Iterator[Row]:
-    with path.open(encoding="utf-8") as file:
+def _json_rows(file: SourceFile) -> Iterator[Row]:
+    with io.TextIOWrapper(file.open(), encoding="utf-8") as text:
         for number in itertools.count(1):
-            line = file.readline(MAX_ROW_CHARS + 1)
+            line = text.readline(MAX_ROW_CHARS + 1)
             if not line:
                 return
             if len(line) > MAX_ROW_CHARS:
@@ -186,9 +201,9 @@ def _json_rows(path: Path) -> Iterator[Row]:
             yield row
 
 
-def _parquet_rows(path: Path) -> Iterator[Row]:
+def _parquet_rows(file: SourceFile) -> Iterator[Row]:
     from pyarrow import parquet
 
-    with parquet.ParquetFile(path) as file:
-        for batch in file.iter_batches(batch_size=1000):
+    with file.open() as content, parquet.ParquetFile(content) as table:
+        for batch in table.iter_batches(batch_size=1000):
             yield from batch.to_pylist()

@@ -44,7 +44,7 @@ class Recorder:
 
 
 @pytest.mark.process
-def test_a_listener_hears_of_each_tick_and_of_commits_once_durable(tmp_path: Path) -> None:
+def test_listener_hears_ticks_and_durable_steps(tmp_path: Path) -> None:
     first = Recorder()
     state = {"weight": torch.zeros(1), "listener": first}
     with Checkpointer(tmp_path, state, run="r", every=2) as ckpt:
@@ -65,7 +65,7 @@ def test_a_listener_hears_of_each_tick_and_of_commits_once_durable(tmp_path: Pat
     assert heard == [("begin", "r", 3, True), ("commit", 3), ("end", False)]
 
 
-def test_a_trial_passes_no_commit_on_and_compares_no_listener() -> None:
+def test_trial_passes_no_commit_on_and_compares_no_listener() -> None:
     listener = Recorder()
     state = {"weight": torch.zeros(1), "listener": listener}
     restored = Restored(step=4, skipped=0, damaged={}, seconds=0.0)

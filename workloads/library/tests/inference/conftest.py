@@ -16,6 +16,8 @@ from psycopg_pool import ConnectionPool
 from holdfast.inference.results import schema
 from holdfast.inference.results.connect import connect, open_pool
 from holdfast.inference.results.embedded_postgres import EmbeddedPostgres
+from workloads.library.tests.checkpoint.conftest import bucket as bucket
+from workloads.library.tests.checkpoint.conftest import gcs_emulator as gcs_emulator
 from workloads.library.tests.inference.harness import Harness
 
 _jobs = itertools.count()

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from psycopg import Connection
 
 from holdfast.inference.errors import ItemFault, MalformedMessage, redact
+from holdfast.inference.export_file import export
 from holdfast.inference.items import (
     MAX_BODY_BYTES,
     MAX_MESSAGE_BYTES,
@@ -27,7 +28,6 @@ from holdfast.inference.items import (
 from holdfast.inference.predictor.pipe_protocol import normalize_configuration, parse_values
 from holdfast.inference.results import jobs
 from holdfast.inference.results.embedded_postgres import EmbeddedPostgres
-from holdfast.inference.results.export import export
 from holdfast.inference.values import MAX_NESTING, encode_value
 from holdfast.support.errors import InputError
 from holdfast.vocabulary.exit_codes import EXIT_FINDINGS

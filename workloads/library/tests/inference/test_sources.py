@@ -98,8 +98,67 @@ def measure_peak_kib() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
+def put(bucket: str, name: str, content: bytes) -> None:
+    from google.cloud import storage
+
+    storage.Client().bucket(bucket).blob(name).upload_from_string(content)
+
+
+def test_pattern_takes_rows_from_all_matching_files(tmp_path: Path, rows: Path) -> None:
+    for number in range(3):
+        row = {"id": f"row-{number}", "text": f"text {number}"}
+        (tmp_path / f"part-{number}.jsonl").write_text(json.dumps(row))
+    (tmp_path / "below").mkdir()
+    (tmp_path / "below" / "part-9.jsonl").write_text("not taken")
+    (tmp_path / "part-8.jsonl").symlink_to(tmp_path / "below" / "part-9.jsonl")
+    assert load(tmp_path / "part-*.jsonl") == {f"row-{n}": f"text {n}".encode() for n in range(3)}
+    with pytest.raises(InputError, match="cannot be read"):
+        load(tmp_path / "*.parquet")
+    with pytest.raises(InputError, match="cannot be read"):
+        load("http://127.0.0.1/*.jsonl")
+
+
+@pytest.mark.process
+def test_a_bucket_gives_the_items_that_a_disk_gives(
+    tmp_path: Path, rows: Path, bucket: str
+) -> None:
+    rows.write_text("".join(json.dumps(row) + "\n" for row in ROWS))
+    parquet.write_table(pyarrow.Table.from_pylist(ROWS), tmp_path / "rows.parquet")
+    for path in (rows, tmp_path / "rows.parquet"):
+        put(bucket, f"in/{path.name}", path.read_bytes())
+        assert load(f"gs://{bucket}/in/{path.name}") == load(path)
+        assert load(f"gs://{bucket}/in/*{path.suffix}") == load(path)
+
+
+@pytest.mark.process
+def test_bucket_folder_may_have_any_object_names(bucket: str) -> None:
+    files = {"a b (1).txt": b"1", "below/\u00e9\u2603.txt": b"2", ".hidden": b"", "x": b"4"}
+    for name, content in files.items():
+        put(bucket, f"docs/{name}", content)
+    put(bucket, "docs/folder/", b"")
+    put(bucket, "docs-of-others/secret", b"canary")
+    assert load(f"gs://{bucket}/docs") == files
+    assert load(f"gs://{bucket}/docs/") == files
+
+
+@pytest.mark.process
+def test_missing_objects_and_buckets_are_bad_input(bucket: str) -> None:
+    for url in (f"gs://{bucket}/none", f"gs://{bucket}/none.jsonl", f"gs://{bucket}/*.parquet"):
+        with pytest.raises(InputError, match="the source cannot be read"):
+            load(url)
+    for url in ("gs://no-such-bucket-here/a", "gs://no-such-bucket-here/a.jsonl", "gs://"):
+        with pytest.raises(InputError, match=r"cannot be (used|read)|unknown form"):
+            load(url)
+    put(bucket, "large/big.bin", b"x" * (4 * 1024 * 1024 + 1))
+    with pytest.raises(InputError, match="larger than a message"):
+        load(f"gs://{bucket}/large")
+    put(bucket, "broken.parquet", b"PAR1 and no more")
+    with pytest.raises(InputError, match=r"the file of rows cannot be read.*broken\.parquet"):
+        load(f"gs://{bucket}/broken.parquet")
+
+
 @pytest.mark.parametrize(
-    "url", ["http://metadata.google.internal", "HTTP://127.0.0.1", "gs://bucket", "file:///etc"]
+    "url", ["http://metadata.google.internal", "HTTP://127.0.0.1", "s3://bucket", "file:///etc"]
 )
 def test_nothing_is_fetched_from_a_url(monkeypatch: pytest.MonkeyPatch, url: str) -> None:
     monkeypatch.setattr(socket.socket, "connect", pytest.fail)

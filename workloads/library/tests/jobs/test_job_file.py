@@ -197,6 +197,9 @@ NODES = {
         ({"hours": 9.0, "max_hours": 9.0}, "max_hours", "leave it out"),
         ({"predictor": "a:b"}, "a batch needs items", "--set data="),
         ({"predict_seconds": 60.0}, "predict_seconds", "leave it out"),
+        ({"rows": "*.parquet"}, "rows", "leave it out"),
+        ({"rows": "../*.jsonl", "data": "gs://bucket/a"}, "rows", "as `*.parquet id prompt`"),
+        ({"rows": "a.csv", "data": "gs://bucket/a"}, "rows", "as `*.parquet id prompt`"),
     ],
 )
 def test_what_a_job_may_not_say(fields: dict[str, Any], problem: str, fix: str) -> None:

@@ -168,6 +168,26 @@ def test_a_batch_fills_its_queue_before_a_worker_looks_into_it() -> None:
     assert bodies[-1]["spec"]["parallelism"] == 3 and bodies[-1]["metadata"]["namespace"] == "batch"
 
 
+def test_rows_name_files_and_columns_to_the_loader() -> None:
+    whole_row = render(own(**BATCH, rows="prompts.jsonl"))
+    columns = render(own(**BATCH, rows="*.parquet id prompt"))
+    files = render(own(**BATCH))
+    assert read_source_options(files) == ["--source", "/data"]
+    assert read_source_options(whole_row) == ["--source", "/data/prompts.jsonl"]
+    assert read_source_options(columns) == [
+        *("--source", "/data/*.parquet"),
+        *("--id-column", "id"),
+        *("--body-column", "prompt"),
+    ]
+
+
+def read_source_options(bodies: list[Any]) -> list[str]:
+    """Return the words of the loader that name its source."""
+    command = get_pod_spec(bodies)["initContainers"][1]["command"]
+    words = command[command.index("--source") :]
+    return words[: words.index("--topic")] if "--topic" in words else words
+
+
 BATCH: dict[str, Any] = {
     "predictor": "mine:predict",
     "data": "gs://bucket/a",

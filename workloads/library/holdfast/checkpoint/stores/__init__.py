@@ -2,6 +2,7 @@
 
 from holdfast.checkpoint.stores.factory import Retrying as Retrying
 from holdfast.checkpoint.stores.factory import client_of as client_of
+from holdfast.checkpoint.stores.factory import open_foreign_bucket as open_foreign_bucket
 from holdfast.checkpoint.stores.factory import open_storage as open_storage
 from holdfast.checkpoint.stores.local import LocalStorage as LocalStorage
 from holdfast.checkpoint.stores.storage import Stat as Stat

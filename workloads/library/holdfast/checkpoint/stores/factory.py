@@ -14,7 +14,7 @@ from urllib.parse import SplitResult, unquote, urlsplit
 from holdfast.checkpoint.errors import StorageError, Transient
 from holdfast.checkpoint.settings import REQUEST_S, Tuning
 from holdfast.checkpoint.stores.local import LocalStorage
-from holdfast.checkpoint.stores.storage import Stat, Storage
+from holdfast.checkpoint.stores.storage import Stat, Storage, check_name
 from holdfast.support.distribution import install_command
 from holdfast.support.errors import InputError
 from holdfast.support.extensions import load_extensions, make_extension_error
@@ -75,12 +75,27 @@ def reliable_storage(
     return Retrying(open_storage(url, request_s=tuning.request_s), budget_s=tuning.retry_s)
 
 
+def open_foreign_bucket(url: str) -> Storage:
+    """Open a gs:// URL whose objects others have written, under names of any form.
+
+    Raises InputError for another URL, and for a bucket that cannot be listed.
+    """
+    parts = _split(url)
+    if parts.scheme != "gs" or not parts.netloc:
+        raise _form_error(url)
+    return _open_bucket(parts, REQUEST_S, check=lambda name: name)
+
+
 def client_of(url: str) -> str:
     """Return the client package of this URL's store; empty if none is needed or installed."""
     return GCS_CLIENT if url.startswith("gs://") and _is_installed(GCS_CLIENT) else ""
 
 
-def _open_bucket(parts: SplitResult, request_s: float) -> Storage:
+def _open_bucket(
+    parts: SplitResult,
+    request_s: float,
+    check: Callable[[str], str] = check_name,
+) -> Storage:
     if not _is_installed(GCS_CLIENT):
         raise InputError(
             "gs:// needs a package that is not installed",
@@ -95,6 +110,7 @@ def _open_bucket(parts: SplitResult, request_s: float) -> Storage:
         bucket=parts.netloc,
         prefix=parts.path.strip("/"),
         request_s=request_s,
+        check=check,
     )
 
 

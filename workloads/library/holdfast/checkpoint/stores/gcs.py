@@ -9,7 +9,7 @@ Decision: infra/decisions/0023.
 """
 
 import base64
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, Self
 from urllib.parse import quote
@@ -50,8 +50,10 @@ class GcsStorage:
         bucket: str,
         prefix: str,
         request_s: float,
+        check: Callable[[str], str] = check_name,
     ) -> None:
-        self._prefix = f"{check_name(prefix)}/" if prefix else ""
+        self._check = check
+        self._prefix = f"{check(prefix)}/" if prefix else ""
         self._client = client
         # For tracing, the client would request the bucket's metadata in a thread, whose retries
         # draw from Python's `random`.
@@ -70,14 +72,19 @@ class GcsStorage:
         bucket: str,
         prefix: str,
         request_s: float,
+        check: Callable[[str], str] = check_name,
     ) -> Self:
-        """Open a bucket with the default credentials. Raises InputError if it cannot be listed."""
+        """Open a bucket with the default credentials. Raises InputError if it cannot be listed.
+
+        `check` returns a name of an object if it may be used.
+        """
         try:
             storage = cls(
                 gcs.Client(),
                 bucket,
                 prefix,
                 request_s,
+                check,
             )
             # One listing detects a missing bucket or permission now, and not at the first save.
             # A store that is down for a moment passes: the callers try again.
@@ -169,7 +176,7 @@ class GcsStorage:
             fill(into, name, response.raw.readinto)
 
     def list(self, prefix: str) -> Iterator[Stat]:
-        below = self._prefix + (f"{check_name(prefix)}/" if prefix else "")
+        below = self._prefix + (f"{self._check(prefix)}/" if prefix else "")
         with _translate_errors(prefix):
             blobs = self._client.list_blobs(
                 self._bucket,
@@ -198,7 +205,7 @@ class GcsStorage:
             blob.delete(retry=None, timeout=self._timeout)
 
     def _full_name(self, name: str) -> str:
-        return self._prefix + check_name(name)
+        return self._prefix + self._check(name)
 
     def _make_stat(self, blob: gcs.Blob) -> Stat:
         return Stat(

@@ -1,14 +1,11 @@
 """The export of finished results as JSON lines, in the order of their ids."""
 
-import contextlib
 import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from psycopg import Connection
-
-from holdfast.support.errors import unusable
 
 _ROWS = """
 SELECT r.item, r.value FROM holdfast.result r JOIN holdfast.job j USING (job, fingerprint)
@@ -23,26 +20,17 @@ def rows(connection: Connection, job: str) -> Iterator[tuple[str, Any]]:
         yield from cursor.execute(_ROWS, (job,))
 
 
-def export(connection: Connection, job: str, out: str) -> int:
-    """Writes `out` atomically and returns the number of rows."""
-    path = Path(out)
-    partial = path.with_name(path.name + ".partial")
+def export_lines(connection: Connection, job: str, path: Path) -> int:
+    """Writes `path` and returns the number of rows."""
     count = 0
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with partial.open("w", encoding="utf-8") as file:
-            for item, value in rows(connection, job):
-                line = json.dumps(
-                    _make_line(item, value),
-                    ensure_ascii=False,
-                )
-                file.write(line + "\n")
-                count += 1
-        partial.replace(path)
-    except OSError as error:
-        with contextlib.suppress(OSError):
-            partial.unlink()
-        raise unusable(error, path) from error
+    with path.open("w", encoding="utf-8") as file:
+        for item, value in rows(connection, job):
+            line = json.dumps(
+                _make_line(item, value),
+                ensure_ascii=False,
+            )
+            file.write(line + "\n")
+            count += 1
     return count
 
 

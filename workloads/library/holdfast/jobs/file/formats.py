@@ -72,6 +72,13 @@ SIZE = Form("[1-9][0-9]{0,4}(Mi|Gi)", "a size as 512Mi or 32Gi", "write it with 
 CACHE = Form(
     "[1-9][0-9]{0,4}(Mi|Gi)( memory)?", "a size as 50Gi, or 20Gi memory", "write it with its unit"
 )
+_COLUMN = "[^\\s,\"'\\x00-\\x1f]+"
+ROWS = Form(
+    f"[A-Za-z0-9._*-]*[.](jsonl|parquet)( {_COLUMN}( {_COLUMN})?)?",
+    "FILE or PATTERN ending in .jsonl or .parquet, then the column of ids and that of contents",
+    "as `*.parquet id prompt`",
+    longest=400,
+)
 TEXT = Form(
     "[^\\x00-\\x08\\x0b-\\x1f\\x7f]*",
     "text without control characters",

@@ -285,6 +285,13 @@ class OwnJob:
         " `nodes` workers. `command` is then options of `holdfast batch run`.",
         "",
     )
+    rows: str = about(
+        "Files of `data` whose rows are the items of the batch, as `*.parquet id prompt`: a name or"
+        " pattern, the column with the id and that with the content; without columns `id` and the"
+        " whole row. Empty: each file is an item.",
+        "",
+        form=formats.ROWS,
+    )
     lane: int = about(
         "Queue of the batch: the number of a lane on Pub/Sub, which one batch uses at"
         " a time; 0: the"
@@ -380,6 +387,8 @@ class OwnJob:
             )
         if self.predictor and self.on_notice != OnNotice.HANDLES:
             yield "on_notice", self.on_notice, "handles, for a batch", "leave it out"
+        if self.rows and not self.predictor:
+            yield "rows", self.rows, "nothing, without a predictor", "leave it out"
         if self.lane and not self.predictor:
             yield "lane", self.lane, "0, without a predictor", "leave it out"
         if self.predict_seconds and not self.predictor:

@@ -307,6 +307,17 @@ def require_lane(job: OwnJob, platform: Platform) -> None:
         )
 
 
+def _source_options(job: OwnJob) -> list[str]:
+    """Return the options of `batch enqueue` that name the items."""
+    if not job.rows:
+        return ["--source", data.PATH]
+    pattern, *columns = job.rows.split(" ")
+    options = ["--source", f"{data.PATH}/{pattern}"]
+    for option, column in zip(("--id-column", "--body-column"), columns, strict=False):
+        options += [option, column]
+    return options
+
+
 def _make_loader(
     job: OwnJob,
     context: RenderContext,
@@ -324,8 +335,7 @@ def _make_loader(
             *_HOLDFAST,
             "enqueue",
             job.name,
-            "--source",
-            data.PATH,
+            *_source_options(job),
             *queue_options(context, job.lane),
         ],
         size=Size(cpu="1", memory="2Gi"),

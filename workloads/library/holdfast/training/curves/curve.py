@@ -41,7 +41,7 @@ class Point:
 
 
 class Tracker(ABC):
-    """Where points go. Its methods are called by one thread, in order."""
+    """A tracker that points go to. Its methods are called by one thread, in order."""
 
     failures: tuple[type[Exception], ...] = (OSError,)
     """Errors after which the same points are tried again at the next commit."""
@@ -120,7 +120,7 @@ class Curve:
         now_s = time.time()
         points: list[Point] = []
         for name, value in values.items():
-            points.append(Point(_checked_name(name), step, _checked_value(name, value), now_s))
+            points.append(Point(_check_name(name), step, _check_value(name, value), now_s))
         with self._changed:
             self._points.extend(points)
             if len(self._points) > MAX_POINTS:
@@ -260,7 +260,7 @@ class Curve:
         return self._tracker.open(self.id, step)
 
 
-def _checked_name(name: object) -> str:
+def _check_name(name: object) -> str:
     if isinstance(name, str) and 0 < len(name) <= MAX_NAME_CHARACTERS:
         return name
     raise InputError(
@@ -271,7 +271,7 @@ def _checked_name(name: object) -> str:
     )
 
 
-def _checked_value(name: str, value: object) -> float:
+def _check_value(name: str, value: object) -> float:
     try:
         return float(value)  # pyright: ignore[reportArgumentType]
     except (TypeError, ValueError, RuntimeError) as error:
@@ -293,7 +293,9 @@ def _pack(points: list[Point]) -> list[bytes]:
 
 
 def _unpack(name: str, packed: list[bytes]) -> list[Point]:
-    steps, values, times = array("q"), array("d"), array("d")
+    steps = array("q")
+    values = array("d")
+    times = array("d")
     for column, content in zip((steps, values, times), packed, strict=True):
         column.frombytes(content)
     points: list[Point] = []

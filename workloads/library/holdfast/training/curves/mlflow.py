@@ -33,17 +33,17 @@ class _Experiment(Tracker):
 
     def open(self, run_id: str, step: int) -> dict[str, int]:
         experiment_id = self._find_experiment()
-        found = self._client.search_runs(
+        runs = self._client.search_runs(
             [experiment_id], filter_string=f"tags.`{TAG}` = '{run_id}'", max_results=1
         )
-        if not found:
+        if not runs:
             run: Any = self._client.create_run(experiment_id, run_name=run_id, tags={TAG: run_id})
             self._run_id = run.info.run_id
             return {}
-        self._run_id = found[0].info.run_id
+        self._run_id = runs[0].info.run_id
         self._client.update_run(self._run_id, status="RUNNING")
         newest_steps: dict[str, int] = {}
-        for name in found[0].data.metrics:
+        for name in runs[0].data.metrics:
             history = self._client.get_metric_history(self._run_id, name)
             newest_steps[name] = max(metric.step for metric in history)
         return newest_steps

@@ -56,7 +56,7 @@ class TrackedRun(Launched):
 
 
 @pytest.mark.parametrize("tracker", ["tensorboard", "mlflow", "wandb"])
-def test_a_killed_run_has_the_curve_of_an_undisturbed_one(
+def test_killed_run_has_the_undisturbed_curve(
     tmp_path: Path, server: ForkServer, tracker: str
 ) -> None:
     check_curve(tmp_path, server, tracker, {}, {})

@@ -1,4 +1,4 @@
-"""What a curve records and when the tracker gets it, with a tracker in this process."""
+"""Tests of what a curve records and when a tracker in this process gets it."""
 
 from pathlib import Path
 
@@ -40,7 +40,7 @@ class FakeTracker(Tracker):
 Runs = dict[str, dict[str, list[Point]]]
 
 
-def steps_of(runs: Runs) -> list[list[int]]:
+def list_steps(runs: Runs) -> list[list[int]]:
     """Returns the steps of the line `loss` in every run."""
     return [[point.step for point in lines.get("loss", [])] for lines in runs.values()]
 
@@ -63,11 +63,11 @@ def train(
 
 
 @pytest.mark.process
-def test_points_of_one_run_have_one_id_and_come_once(tmp_path: Path) -> None:
+def test_restarted_run_keeps_its_id_and_repeats_no_point(tmp_path: Path) -> None:
     runs: Runs = {}
     curves = [train(tmp_path, runs, steps) for steps in (3, 3, 8)]
     assert len({curve.id for curve in curves}) == 1
-    assert steps_of(runs) == [[1, 2, 3, 4, 5, 6, 7, 8]]
+    assert list_steps(runs) == [[1, 2, 3, 4, 5, 6, 7, 8]]
 
 
 @pytest.mark.process
@@ -82,9 +82,9 @@ def test_points_wait_in_the_checkpoint_for_a_tracker_that_is_down(tmp_path: Path
         for step in range(5):
             curve.log(step + 1, {"loss": float(step)})
             ckpt.tick(step + 1)
-    assert tracker.refusals and steps_of(runs) == [[]]
+    assert tracker.refusals and list_steps(runs) == [[]]
     train(tmp_path, runs, 8)
-    assert steps_of(runs) == [[1, 2, 3, 4, 5, 6, 7, 8]]
+    assert list_steps(runs) == [[1, 2, 3, 4, 5, 6, 7, 8]]
 
 
 @pytest.mark.process
@@ -103,18 +103,18 @@ def test_a_tracker_that_comes_back_gets_all_points(tmp_path: Path) -> None:
             if step == 3:
                 until(lambda: tracker.refusals, lambda: "no write", within_s=60)
                 tracker.is_down = False
-    assert steps_of(runs) == [[1, 2, 3, 4, 5, 6]]
+    assert list_steps(runs) == [[1, 2, 3, 4, 5, 6]]
     assert tracker.endings == [True]
 
 
 @pytest.mark.process
-def test_a_branch_is_a_curve_of_its_own(tmp_path: Path) -> None:
+def test_branch_gets_its_own_curve(tmp_path: Path) -> None:
     runs: Runs = {}
     train(tmp_path, runs, 4)
     train(tmp_path, runs, 6, run="other", start_from=f"{tmp_path}/r@4")
     train(tmp_path, runs, 6)
     assert [name[: name.index("-")] for name in runs] == ["r", "other"]
-    original, branch = steps_of(runs)
+    original, branch = list_steps(runs)
     assert original == [1, 2, 3, 4, 5, 6]
     assert branch[-2:] == [5, 6]
 
@@ -127,7 +127,7 @@ def test_a_run_that_went_back_does_not_mix_with_its_former_curve(tmp_path: Path)
         for file in sorted(commit.rglob("COMMIT.json")):
             file.unlink()
     second = train(tmp_path, runs, 8)
-    former, latter = steps_of(runs)
+    former, latter = list_steps(runs)
     assert former == [1, 2, 3, 4, 5, 6, 7, 8]
     assert latter[-2:] == [7, 8] and latter == sorted({*latter})
     assert second.id == f"{first.id}-6"
@@ -139,24 +139,25 @@ def began(*, is_coordinator: bool = True) -> Curve:
     return curve
 
 
-def test_a_survivor_has_the_points_of_the_coordinator() -> None:
-    lost, survivor = began(), began(is_coordinator=False)
-    for curve in (lost, survivor):
+def test_survivor_has_the_same_points() -> None:
+    coordinator = began()
+    survivor = began(is_coordinator=False)
+    for curve in (coordinator, survivor):
         curve.log(1, {"loss": 1.0})
         curve.record_tick(1)
         curve.log(2, {"loss": 2.0})  # of the step that the loss interrupts
     assert not survivor.state_dict()["lines"], "one copy is enough"
     survivor.take_over()
-    assert survivor.id == lost.id
+    assert survivor.id == coordinator.id
     resumed = Curve(FakeTracker({}))
     resumed.load_state_dict(survivor.state_dict())
     resumed.begin_run("r", 1, token="b", is_coordinator=True)
     resumed.log(2, {"loss": 2.0})
-    assert resumed.id == lost.id
+    assert resumed.id == coordinator.id
     assert [point.step for point in resumed._points] == [1, 2]
 
 
-def test_ranks_that_do_not_write_keep_the_points_of_two_commits() -> None:
+def test_other_ranks_keep_the_points_since_two_commits() -> None:
     curve = began(is_coordinator=False)
     for step in range(1, 9):
         curve.log(step, {"loss": 0.0})

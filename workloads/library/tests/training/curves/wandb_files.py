@@ -12,7 +12,10 @@ from pathlib import Path
 _BLOCK_BYTES = 32768
 _FILE_HEADER_BYTES = 7
 _PIECE_HEADER_BYTES = 7
-_FULL, _FIRST, _MIDDLE, _LAST = 1, 2, 3, 4
+_FULL = 1
+_FIRST = 2
+_MIDDLE = 3
+_LAST = 4
 _OWN_KEYS = "_"
 """W&B's own values, such as _step and _timestamp, begin with it."""
 
