@@ -109,8 +109,16 @@ def commands() -> str:
     references = []
     for name, module in PROGRAMS.items():
         command = get_command(import_module(module).app)
+        _show_all(command)
         references.append(get_docs_for_click(obj=command, ctx=context, name=name, indent=1))
     return "# Commands\n\n" + "\n".join(references)
+
+
+def _show_all(command: Any) -> None:
+    """Show what help texts hide from users: processes that manifests start."""
+    command.hidden = False
+    for subcommand in getattr(command, "commands", {}).values():
+        _show_all(subcommand)
 
 
 def _list_tracked() -> list[str]:
