@@ -32,6 +32,7 @@ LEFT_OUT = (
     ".github/demo.png",
     ".github/pictures/*",
     ".github/workflows/locks.yml",
+    ".github/workflows/pages.yml",
     ".github/workflows/publish.yml",
     ".github/workflows/release.yml",
     ".github/workflows/tiers.yml",

@@ -1,5 +1,6 @@
 """The command lines start fast and speak one grammar; a cloud is never reached without a name."""
 
+import contextlib
 import json
 import os
 import re
@@ -12,9 +13,10 @@ from pathlib import Path
 import pytest
 import typer
 
+from holdfast.support.command_line import run_app
 from holdfast.vocabulary.environment import ENV_JOB, ENV_TRACEBACK
 from holdfast.vocabulary.exit_codes import EXIT_BUG
-from tests.command_lines import COMMANDS
+from tests.command_lines import APPS, COMMANDS, build
 from tests.support import ROOT, ran
 from tests.test_options import run_command
 
@@ -197,6 +199,44 @@ def test_only_what_reads_this_checkout_has_an_environment_by_default() -> None:
     assert {name for name in COMMANDS if name.split()[0] in ("infra", "workloads")} - set(
         taken
     ) == {"infra new"}
+
+
+GROUPS = ["holdfast", "infra", "workloads", "monitoring"] + [
+    f"holdfast {name}" for name in ("train", "batch", "serve", "checkpoints")
+]
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_no_sentence_is_cut_at_80_columns(
+    group: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    name, *rest = group.split()
+    with contextlib.suppress(SystemExit):
+        run_app(APPS[name], [*rest, "--help"])
+    shown = capsys.readouterr().out
+    assert "..." not in shown.partition("\n\n")[2]
+    assert max(map(len, shown.splitlines())) <= 80
+
+
+def test_holdfast_lists_commands_by_task_without_cluster_processes(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with contextlib.suppress(SystemExit):
+        run_app(APPS["holdfast"], ["--help"])
+    shown = capsys.readouterr().out
+    panels = re.findall(r"^([A-Z][a-z]+):$", shown, re.M)
+    assert panels == ["Options", "Run", "Look", "Check", "Operate"]
+    listed = set(re.findall(r"^  ([a-z-]+)  ", shown, re.M))
+    commands = build(APPS["holdfast"]).commands
+    assert {*commands} - listed == {"export", "move"}
+    hidden = [name for name, command in COMMANDS.items() if command.hidden]
+    assert sorted(hidden) == [
+        "holdfast export",
+        "holdfast move",
+        "holdfast serve endpoints",
+        "holdfast train ranks",
+    ]
 
 
 def test_commands_and_options_are_few() -> None:

@@ -1,5 +1,6 @@
 """Targets, commands and options on pages of the tree exist, and the site of the pages builds."""
 
+import ast
 import importlib
 import os
 import re
@@ -136,12 +137,54 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     words = [sys.executable, ROOT / ".ci/site/build.py", "--out-dir", out]
     done = ran(words, ROOT, os.environ | {"PYTHONPATH": str(ROOT)})
     assert done.returncode == 0 and not done.stderr, done.stdout + done.stderr
-    return out / "site"
+    return out / "html"
 
 
 @pytest.mark.process
 def test_the_site_builds_without_a_broken_link(site: Path) -> None:
-    assert "holdfast.checkpoint.Checkpointer.tick" in (site / "reference/library.html").read_text()
+    reference = (site / "reference/library.html").read_text()
+    assert "holdfast.checkpoint.Checkpointer.tick" in reference
+    assert [name for name in pages.PUBLIC_NAMES if f'id="{name}"' not in reference] == []
+
+
+def test_site_menu_lists_every_docs_page() -> None:
+    menu = (ROOT / ".ci/site/mkdocs.yml").read_text()
+    assert [page for page in PAGES if "/docs/" in page and f" {page}\n" not in menu] == []
+
+
+def find_docstring(name: str) -> str:
+    """Read it from the source: some modules import packages that are not installed."""
+    module, _, own_name = name.rpartition(".")
+    if module == "holdfast.checkpoint":
+        home = importlib.import_module(module)._HOME.get(own_name, "errors")
+        module = f"{module}.{home}"
+    file = ROOT / "workloads/library" / module.replace(".", "/")
+    source = file / "__init__.py" if file.is_dir() else file.with_suffix(".py")
+    for node in ast.parse(source.read_text()).body:
+        if isinstance(node, ast.ClassDef | ast.FunctionDef) and node.name == own_name:
+            return ast.get_docstring(node) or ""
+    raise LookupError(f"{source} has no {own_name}")
+
+
+def list_public_names() -> list[str]:
+    names = importlib.import_module("holdfast.checkpoint").__all__
+    return [f"holdfast.checkpoint.{name}" for name in names] + [*pages.PUBLIC_NAMES]
+
+
+@pytest.mark.parametrize("name", list_public_names())
+def test_each_public_name_has_an_example(name: str) -> None:
+    lines = find_docstring(name).partition("\nArgs:")[0].splitlines()
+    code = [line.removeprefix("    ") for line in lines if line.startswith("    ") or not line]
+    ast.parse("\n".join(code))
+    assert re.search(rf"\b{name.rpartition('.')[2]}\b", "\n".join(code)), "then: an example"
+
+
+def test_pages_import_public_names_only() -> None:
+    public = {*list_public_names(), "holdfast.checkpoint", "holdfast.manifests.envoy.CLUSTER"}
+    for page in PAGES:
+        text = (ROOT / page).read_text()
+        for module, names in re.findall(r"^from (holdfast[\w.]*) import ([\w, ]+)$", text, re.M):
+            assert {f"{module}.{name.strip()}" for name in names.split(",")} <= public, page
 
 
 @pytest.mark.browser

@@ -1,4 +1,4 @@
-"""`make docs`, with the root on PYTHONPATH, writes the site as a folder of HTML, which needs no
+"""`make site`, with the root on PYTHONPATH, writes the site as a folder of HTML, which needs no
 server.
 
 Exits with 1 if a link or an anchor is broken.
@@ -22,7 +22,7 @@ def build(out: Path) -> int:
     pages.gather(out / "pages")
     env = os.environ | {
         "HOLDFAST_PAGES": str(out / "pages"),
-        "HOLDFAST_SITE": str(out / "site"),
+        "HOLDFAST_SITE": str(out / "html"),
     }
     # Without it, Material for MkDocs prints a notice about another project.
     env |= {"NO_MKDOCS_2_WARNING": "1"}
@@ -42,13 +42,13 @@ def build(out: Path) -> int:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--out-dir", type=Path, default=ROOT / "out" / "docs")
+    parser.add_argument("--out-dir", type=Path, default=ROOT / "out" / "site")
     out: Path = parser.parse_args().out_dir.resolve()
     code = build(out)
     if code:
         return code
-    print(out / "site" / "index.html")
-    print(f"With search: python -m http.server -d {out / 'site'}")
+    print(out / "html" / "index.html")
+    print(f"With search: python -m http.server -d {out / 'html'}")
     return 0
 
 

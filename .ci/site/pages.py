@@ -17,18 +17,28 @@ from typer.main import get_command
 ROOT = Path(__file__).parents[2]
 IMAGES = {".png", ".svg"}
 LINK = re.compile(r"(?P<image>!?)\[(?P<text>[^\]]*)\]\((?P<target>[^)\s]+)\)")
-# Modules that a user's own code imports.
-PUBLIC = (
+# Modules and names that a user's own code imports. A test requires an example of each name.
+PUBLIC_MODULES = (
     "holdfast.checkpoint",
-    "holdfast.training.elastic",
-    "holdfast.training.frameworks.huggingface",
-    "holdfast.training.frameworks.lightning",
-    "holdfast.training.frameworks.accelerate",
-    "holdfast.training.curves.tensorboard",
-    "holdfast.training.curves.wandb",
-    "holdfast.training.curves.mlflow",
     "holdfast.vocabulary.exit_codes",
     "holdfast.vocabulary.environment",
+)
+PUBLIC_NAMES = (
+    "holdfast.training.frameworks.huggingface.HoldfastCallback",
+    "holdfast.training.frameworks.lightning.HoldfastCallback",
+    "holdfast.training.frameworks.accelerate.AccelerateCheckpointer",
+    "holdfast.training.elastic.gang.ElasticGang",
+    "holdfast.training.gang.node.join_node",
+    "holdfast.training.sharded.logical_shards.LogicalShards",
+    "holdfast.inference.predictor.spec.PredictorSpec",
+    "holdfast.inference.predictor.spec.require_model_folder",
+    "holdfast.inference.predictor.spec.digest_folder",
+    "holdfast.inference.proxy.endpoints.Endpoint",
+    "holdfast.inference.proxy.endpoints.discovery",
+    "holdfast.inference.proxy.endpoints.write",
+    "holdfast.manifests.envoy.Proxy",
+    "holdfast.manifests.envoy.bootstrap",
+    "holdfast.lint.registry.rule",
 )
 PROGRAMS = {
     "holdfast": "holdfast.commands",
@@ -77,8 +87,8 @@ def fix_links(text: str, page: str, tracked: set[str]) -> str:
 
 def library() -> str:
     """Return the reference of the library, whose content mkdocstrings fills in."""
-    parts = ["# Reference of the library", "Modules that your own program imports."]
-    parts += [f"::: {name}" for name in PUBLIC]
+    parts = ["# Reference of the library", "What your own program imports."]
+    parts += [f"::: {name}" for name in (*PUBLIC_MODULES, *PUBLIC_NAMES)]
     return "\n\n".join(parts) + "\n"
 
 
@@ -99,8 +109,16 @@ def commands() -> str:
     references = []
     for name, module in PROGRAMS.items():
         command = get_command(import_module(module).app)
+        _show_all(command)
         references.append(get_docs_for_click(obj=command, ctx=context, name=name, indent=1))
     return "# Commands\n\n" + "\n".join(references)
+
+
+def _show_all(command: Any) -> None:
+    """Show what help texts hide from users: processes that manifests start."""
+    command.hidden = False
+    for subcommand in getattr(command, "commands", {}).values():
+        _show_all(subcommand)
 
 
 def _list_tracked() -> list[str]:

@@ -2,15 +2,15 @@
 
 ##@ Library
 
-.PHONY: template test-node test-gpu test-mutants fuzz kill-matrix bench-synth bench-checkpoint bench-gpu bench-training bench-batch bench-placement bench-cluster bench-monitoring bench-lint bench-server bench-llm bench-month bench-elastic bench-peers bench-peer-kills docs wheel
+.PHONY: template test-node test-gpu test-mutants fuzz kill-matrix bench-synth bench-checkpoint bench-gpu bench-training bench-batch bench-placement bench-cluster bench-monitoring bench-lint bench-server bench-llm bench-month bench-elastic bench-peers bench-peer-kills site wheel
 template: setup ## A repository that a team keeps, with the library pinned: OUT=../acme-platform [ENV=acme] [HISTORY=FILE]
 	@$(PY) .ci/template.py $(if $(filter file,$(origin OUT)),$(error make template: got no OUT; allowed: a folder that does not exist; fix: make template OUT=../acme-platform),$(OUT)) $(if $(filter file,$(origin ENV)),,--env $(ENV)) $(if $(HISTORY),--history $(HISTORY))
 
 wheel: setup ## The library `holdfast` as wheel and sdist in out/wheel
 	@$(PY) .ci/wheel.py
 
-docs: setup ## The site of all pages of the tree, with references, in out/docs/site
-	@PYTHONPATH=. $(PY) .ci/site/build.py --out-dir $(OUT)/docs
+site: setup ## The site of all pages of the tree, with search and references, in out/site/html
+	@PYTHONPATH=. $(PY) .ci/site/build.py --out-dir $(OUT)/site
 
 test-node: setup tools ## Real kubelets and real Spot shutdowns (root, Debian)
 	@$(PY) -m workloads.library.tests.node.install && $(PY) -m tests.tools.build kubelet && $(PY) -m tests.tiers node

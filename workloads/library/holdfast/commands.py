@@ -19,12 +19,14 @@ from holdfast.mover.command import move
 from holdfast.place.cli import churn, prices
 from holdfast.report.command import report
 from holdfast.services.cli import new_service
+from holdfast.support.command_line import CommandGroup
 from holdfast.support.distribution import describe_version
 from holdfast.support.examples import examples
 from holdfast.training.cli import app as train
 from holdfast.vocabulary.exit_codes import EXIT_CODES_HELP
 
 app = typer.Typer(
+    cls=CommandGroup,
     name="holdfast",
     help="Train, run batches, serve and start jobs on preemptible capacity.",
     epilog=EXIT_CODES_HELP,
@@ -58,46 +60,63 @@ def options(
     """Train, run batches, serve and start jobs on preemptible capacity."""
 
 
-def command(name: str, body: object, *lines: str) -> None:
-    """Adds a command with example lines."""
-    app.command(name, epilog=examples(*lines))(body)  # pyright: ignore[reportArgumentType, reportCallIssue]
+def command(panel: str, name: str, body: object, *lines: str, hidden: bool = False) -> None:
+    """Adds a command with example lines to a panel of the help text."""
+    add = app.command(name, epilog=examples(*lines), rich_help_panel=panel, hidden=hidden)
+    add(body)  # pyright: ignore[reportArgumentType, reportCallIssue]
 
 
-app.add_typer(train, name="train")
-app.add_typer(batch, name="batch")
-app.add_typer(serve, name="serve")
-app.add_typer(checkpoints, name="checkpoints")
+RUN = "Run"
+LOOK = "Look"
+CHECK = "Check"
+OPERATE = "Operate"
+
 command(
+    RUN,
     "new-job",
     new_job,
     "holdfast new-job my-run --image trainer --gpus 8xa100 -- python train.py --steps 1000",
 )
 command(
+    RUN,
     "new-service",
     new_service,
     "holdfast new-service chat --model gs://my-bucket/llama --gpu 1xl4 --base 1",
     "holdfast new-service scores --predictor entropy --set promised_per_s=80 --set"
     " replica_per_s=50",
 )
-command("try", try_, "holdfast try", "holdfast try --evict")
+command(RUN, "try", try_, "holdfast try", "holdfast try --evict")
 command(
+    RUN,
     "submit",
     submit,
     "holdfast submit my-run.yaml --dry-run",
     "holdfast submit my-run.yaml --max-usd-per-hour 30",
 )
+command(LOOK, "list", list_, "holdfast list", "holdfast list -n training -o json")
 command(
+    LOOK,
     "explain",
     explain,
     "holdfast explain my-run",
     "holdfast explain my-run --follow --events out/events",
 )
-command("list", list_, "holdfast list", "holdfast list -n training -o json")
-command("logs", logs, "holdfast logs my-run --follow", "holdfast logs my-run --index 3 --previous")
-command("stop", stop, "holdfast stop my-run", "holdfast stop my-run --now --yes")
-command("resume", resume, "holdfast resume my-run")
-command("shell", shell, "holdfast shell my-run", "holdfast shell my-run --index 1 -- nvidia-smi")
 command(
+    LOOK,
+    "logs",
+    logs,
+    "holdfast logs my-run --follow",
+    "holdfast logs my-run --index 3 --previous",
+)
+command(
+    LOOK,
+    "report",
+    report,
+    "holdfast report --events out/demo/events --out out/report.html",
+    "holdfast report --receipts receipts",
+)
+command(
+    CHECK,
     "lint",
     lint,
     "holdfast lint manifests",
@@ -106,26 +125,33 @@ command(
     "holdfast lint --rule HF101",
 )
 command(
+    CHECK,
     "place",
     place,
     "holdfast place",
     "holdfast place --gpu a100 --hours 40 --gpus 8 --deadline 72h",
     "holdfast place --job train.yaml --json",
 )
-command("prices", prices, "holdfast prices", "holdfast prices --refresh")
+command(CHECK, "prices", prices, "holdfast prices", "holdfast prices --refresh")
 command(
+    CHECK,
     "churn",
     churn,
     "holdfast churn --events events",
     "holdfast churn --project my-project --since 30d --json",
 )
+command(CHECK, "demo", demo, "holdfast demo", "holdfast demo --part checkpoint")
+command(OPERATE, "stop", stop, "holdfast stop my-run", "holdfast stop my-run --now --yes")
+command(OPERATE, "resume", resume, "holdfast resume my-run")
 command(
-    "report",
-    report,
-    "holdfast report --events out/demo/events --out out/report.html",
-    "holdfast report --receipts receipts",
+    OPERATE,
+    "shell",
+    shell,
+    "holdfast shell my-run",
+    "holdfast shell my-run --index 1 -- nvidia-smi",
 )
 command(
+    OPERATE,
     "drill",
     drill,
     "holdfast drill --list",
@@ -133,10 +159,22 @@ command(
     "holdfast drill --target cluster --context staging --namespace team-research --selector"
     " app=train",
 )
-command("demo", demo, "holdfast demo", "holdfast demo --part checkpoint")
-command("export", export, "holdfast export --kubeconfig ~/.kube/config --port 9400")
+app.add_typer(train, name="train", rich_help_panel=RUN)
+app.add_typer(batch, name="batch", rich_help_panel=RUN)
+app.add_typer(serve, name="serve", rich_help_panel=RUN)
+app.add_typer(checkpoints, name="checkpoints", rich_help_panel=OPERATE)
+# Processes that manifests start; users do not type them.
 command(
+    OPERATE,
+    "export",
+    export,
+    "holdfast export --kubeconfig ~/.kube/config --port 9400",
+    hidden=True,
+)
+command(
+    OPERATE,
     "move",
     move,
     "holdfast move --kubeconfig ~/.kube/config --project my-project --cluster holdfast-dev",
+    hidden=True,
 )

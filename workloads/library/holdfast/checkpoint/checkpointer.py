@@ -45,7 +45,16 @@ from holdfast.vocabulary.lifecycle import DEFAULT_WINDOW
 
 
 class Checkpointer:
-    """Restores a state on entry of its `with` block, and saves it while a loop calls `tick`."""
+    """Restores a state on entry of its `with` block, and saves it while a loop calls `tick`.
+
+    Its loop begins at the step that was restored.
+
+        state = {"model": model, "optimizer": optimizer}
+        with Checkpointer("gs://bucket/runs", state, run="run-7", every="auto", keep=3) as ckpt:
+            for step in range(ckpt.step, total_steps):
+                train_step(step)
+                ckpt.tick(step + 1)
+    """
 
     def __init__(
         self,

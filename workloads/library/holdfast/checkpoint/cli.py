@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from holdfast.support.command_line import CommandGroup
 from holdfast.support.examples import examples
 from holdfast.support.progress import show_waiting, working
 from holdfast.vocabulary.exit_codes import EXIT_CODES_HELP, EXIT_FINDINGS
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from holdfast.checkpoint.stores.storage import Storage
 
 app = typer.Typer(
+    cls=CommandGroup,
     help="List, verify, import, export and branch checkpoints.",
     epilog=EXIT_CODES_HELP,
     no_args_is_help=True,

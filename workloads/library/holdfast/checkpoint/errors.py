@@ -55,7 +55,16 @@ class Fenced(HoldfastError):
 
 # Not an Exception: a loop that catches Exception for each batch would ignore the stop.
 class CheckpointExit(SystemExit):
-    """Ends the process with a code that a launcher acts on."""
+    """Ends the process with a code that a launcher acts on.
+
+    A program that catches it raises it again.
+
+        try:
+            train(ckpt)
+        except CheckpointExit as ending:
+            tracker.finish(f"stopped at step {ending.step}: {ending.reason}")
+            raise
+    """
 
     CODE = EXIT_RETRY
 
@@ -66,16 +75,43 @@ class CheckpointExit(SystemExit):
 
 
 class Preempted(CheckpointExit):
-    """The ranks agreed to stop; the process is to be resumed."""
+    """The ranks agreed to stop; the process is to be resumed.
+
+    A program that catches it raises it again.
+
+        try:
+            train(ckpt)
+        except Preempted as ending:
+            tracker.mark_preempting(ending.step)
+            raise
+    """
 
     CODE = EXIT_PREEMPTED
 
 
 class NotDurable(CheckpointExit):
-    """No checkpoint holds the last work; the process is not complete and is to be restarted."""
+    """No checkpoint holds the last work; the process is not complete and is to be restarted.
+
+    A program that catches it raises it again.
+
+        try:
+            train(ckpt)
+        except NotDurable as ending:
+            tracker.alert(f"the end of the run is not saved: {ending.reason}")
+            raise
+    """
 
 
 class Superseded(CheckpointExit):
-    """Another trainer of the run started later. A restart would only take the run from it."""
+    """Another trainer of the run started later. A restart would only take the run from it.
+
+    A program that catches it raises it again.
+
+        try:
+            train(ckpt)
+        except Superseded as ending:
+            tracker.finish(ending.reason)
+            raise
+    """
 
     CODE = EXIT_BAD_INPUT

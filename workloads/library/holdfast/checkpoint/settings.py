@@ -20,7 +20,12 @@ Cadence = tuple[Literal["steps", "seconds", "auto"], float]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Tuning:
-    """Settings that few users change."""
+    """Settings that few users change.
+
+    They are an argument of Checkpointer.
+
+        Checkpointer("gs://bucket/runs", state, tuning=Tuning(keep_every=1000, parallel=16))
+    """
 
     keep_every: int = 0
     """Keeps checkpoints whose step is a multiple of it, in addition to the newest; 0: none for that

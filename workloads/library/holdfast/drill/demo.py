@@ -31,7 +31,6 @@ from holdfast.drill.targets.local_batch import LocalBatch, database, enqueue, ex
 from holdfast.drill.targets.local_serving import LocalServing
 from holdfast.drill.targets.local_training import LocalTraining
 from holdfast.report.objectives import ObjectiveVerdict, objectives
-from holdfast.report.text import plural
 from holdfast.support.errors import InputError
 from holdfast.vocabulary.exit_codes import EXIT_DONE, EXIT_FINDINGS
 
@@ -377,8 +376,8 @@ def judge_training(demo: Demo, summary: dict[str, Any]) -> int:
         return EXIT_FINDINGS
     training = summary["training"]
     print(
-        f"demo ok: a training was evicted {plural(training['evictions'], 'time')}, resumed from"
-        f" its checkpoints with {plural(training['lost_steps'], 'step')} done again, and ended"
+        f"demo ok: training was evicted {training['evictions']} times, resumed from its"
+        f" checkpoints with {training['lost_steps']} steps done again, and ended"
         f" after step {training['steps']} with the weights of an undisturbed run, to the last bit;"
         f" {summary['seconds']:.0f} s"
     )

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
 
+from holdfast.support.command_line import CommandGroup
 from holdfast.support.examples import examples
 from holdfast.support.progress import working
 from holdfast.support.values import read_settings, settings_help
@@ -15,7 +15,7 @@ from holdfast.vocabulary.exit_codes import EXIT_CODES_HELP
 from holdfast.vocabulary.lifecycle import DEFAULT_WINDOW
 
 
-class _BatchGroup(TyperGroup):
+class _BatchGroup(CommandGroup):
     """Explains errors of the database and the queue, which are no bugs of these commands."""
 
     def invoke(self, ctx: Any) -> Any:

@@ -156,7 +156,8 @@ def _start(api: "Api", plan: "PurchasePlan", *, yes: bool, replace: bool) -> Non
     from holdfast.jobs.submit import existing_jobs, source_upload, submission
     from holdfast.support.progress import working
 
-    sent, replaced = existing_jobs.compare(api, plan.documents, replace=replace)
+    with working("compare with what runs"):
+        sent, replaced = existing_jobs.compare(api, plan.documents, replace=replace)
     for document in plan.documents:
         if document not in sent:
             output.note(

@@ -149,6 +149,14 @@ def rule(
 
     `fields` are fields of Rule: what, why, source, fix, kinds, and the examples. Raises InputError
     where the id is taken, so that no distribution replaces a rule.
+
+        @rule(
+            "ACME001", "owner", Severity.ERROR, on=Object,
+            what="No owner.", why="Bills.", source="wiki", fix="add owner",
+        )
+        def check_owner(obj: Object, context: Context) -> Iterator[Hit]:
+            if "owner" not in obj.labels:
+                yield Hit(("metadata",), f"{obj.title} has no owner")
     """
 
     def register(check: CheckT) -> CheckT:

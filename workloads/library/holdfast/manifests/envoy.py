@@ -43,6 +43,13 @@ _TYPES = "type.googleapis.com/envoy.extensions"
 
 @dataclass(frozen=True, kw_only=True)
 class Proxy:
+    """The settings of the proxy before online servers.
+
+    The file of endpoints may be written later.
+
+        proxy = Proxy(endpoints_file="/run/endpoints/servers.json", longest_request_s=7.0)
+    """
+
     endpoints_file: str
     """File of endpoint discovery; replaced by a rename."""
     longest_request_s: float
@@ -68,6 +75,12 @@ def count_proxies(requests: float) -> int:
 
 
 def bootstrap(proxy: Proxy) -> dict[str, Any]:
+    """Return the configuration of Envoy, as JSON.
+
+    Envoy reads it at its start.
+
+        Path("envoy.json").write_text(json.dumps(bootstrap(proxy)))
+    """
     folder = proxy.endpoints_file.rpartition("/")[0]
     return {
         "node": {"id": "proxy", "cluster": "serving"},

@@ -3,8 +3,10 @@
 import re
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 import typer
+from typer.core import TyperGroup
 
 from holdfast.support.errors import InputError, run_cli
 from holdfast.support.extras import explain_missing_package
@@ -17,9 +19,31 @@ _UNPRINTABLE = re.compile(
 )
 
 
+_WHOLE = 10_000  # characters: Typer cuts the sentence of a command to the rest of one line
+
+
+class CommandGroup(TyperGroup):
+    """Lists commands by panel, each with its whole first sentence."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        panels: dict[str, list[tuple[str, str]]] = {}
+        for name in self.list_commands(ctx):
+            command = self.commands[name]
+            if not command.hidden:
+                panel = getattr(command, "rich_help_panel", None) or "Commands"
+                row = (name, command.get_short_help_str(_WHOLE))
+                panels.setdefault(panel, []).append(row)
+        width = max((len(name) for rows in panels.values() for name, _ in rows), default=0)
+        for panel, rows in panels.items():
+            with formatter.section(panel):
+                # The same column in each panel.
+                formatter.write_dl([(name.ljust(width), text) for name, text in rows])
+
+
 def new_app(what: str) -> typer.Typer:
     """Makes a command line of several commands, plain and quick to show its help."""
     return typer.Typer(
+        cls=CommandGroup,
         help=what,
         epilog=EXIT_CODES_HELP,
         no_args_is_help=True,

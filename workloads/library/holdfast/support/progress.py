@@ -22,8 +22,10 @@ _WIPE = "\r\x1b[2K"
 
 
 @contextmanager
-def working(what: str) -> Generator[Callable[[str], None]]:
+def working(what: str, *, since_s: float | None = None) -> Generator[Callable[[str], None]]:
     """Shows `what` and its seconds until the block ends. Yields a function that names a new step.
+
+    The seconds count from `since_s` of the monotonic clock, by default from the block's begin.
 
     The line is wiped when the block ends, so that later output has a line of its own. Nothing else
     should be printed inside the block.
@@ -33,11 +35,12 @@ def working(what: str) -> Generator[Callable[[str], None]]:
         yield lambda _: None
         return
     over = threading.Event()
-    start_s = time.monotonic()
+    start_s = time.monotonic() if since_s is None else since_s
     step = [""]
 
     def draw_until_over() -> None:
-        if over.wait(SILENT_S):
+        elapsed_s = time.monotonic() - start_s
+        if over.wait(max(0.0, SILENT_S - elapsed_s)):
             return
         while not over.wait(_EVERY_S):
             elapsed_s = time.monotonic() - start_s

@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from holdfast.support.command_line import CommandGroup
 from holdfast.support.errors import InputError
 from holdfast.support.examples import examples
 from holdfast.support.values import read_settings, settings_help
@@ -48,6 +49,7 @@ ELASTIC_SETTINGS = {
 }
 
 app = typer.Typer(
+    cls=CommandGroup,
     help="Train the reference model.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
@@ -224,11 +226,12 @@ def elastic(
 
 
 @app.command(
+    hidden=True,  # job files start it
     epilog=examples(
         "python -m holdfast train ranks --processes 4 -- python train.py",
         "python -m holdfast train ranks --processes 4 --sharded --nodes 4 --place 0 -- python"
         " train.py",
-    )
+    ),
 )
 def ranks(
     command: Annotated[list[str], typer.Argument(help="Program and arguments, after --.")],

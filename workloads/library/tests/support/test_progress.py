@@ -57,6 +57,14 @@ def at_a_terminal(command: list[str], *, until: str = "", **variables: str) -> t
 
 
 @pytest.mark.process
+def test_work_that_began_earlier_is_shown_at_once_with_all_its_seconds() -> None:
+    work = WORK.replace('working("render")', 'working("render", since_s=time.monotonic() - 60)')
+    _, shown, code = at_a_terminal([sys.executable, "-c", work], until="render: one", TERM="xterm")
+    first = shown.split("\r\x1b[2K")[1]
+    assert code == 0 and first.startswith("render: one") and first.endswith("(60 s)")
+
+
+@pytest.mark.process
 def test_long_work_is_shown_with_its_seconds_and_wiped() -> None:
     written, shown, code = at_a_terminal(
         [sys.executable, "-c", WORK], until="render: one", TERM="xterm"

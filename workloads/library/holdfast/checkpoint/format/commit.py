@@ -57,7 +57,14 @@ def survey(storage: Storage, run: str) -> dict[int, StepObjects]:
 
 
 def committed_steps(storage: Storage, run: str) -> list[int]:
-    """List the steps that have a commit, newest first. The commits are not read."""
+    """List the steps that have a commit, newest first. The commits are not read.
+
+    `storage` is opened by the URL of the checkpoints.
+
+        from holdfast.checkpoint.stores import open_storage
+
+        newest, *older = committed_steps(open_storage("gs://bucket/runs"), "run-7")
+    """
     entries = survey(storage, run).values()
     steps = [entry.step for entry in entries if entry.commit]
     return sorted(steps, reverse=True)

@@ -47,6 +47,8 @@ def load_tensors(
 
     `run` may be None if the store holds only one. `keys` selects tensors; a key that ends in '/'
     selects all below it. Raises InputError if nothing verifies, StorageError if the store refuses.
+
+        step, tensors = load_tensors("gs://bucket/runs", "run-7", keys=["model/"])
     """
     url = check_url(url)
     storage = reliable_storage(url, FOR_PEOPLE)

@@ -41,7 +41,12 @@ class Stateful(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class PerRank:
-    """Marks an entry that differs between ranks: its tensors are saved by every rank, not once."""
+    """Marks an entry that differs between ranks: its tensors are saved by every rank, not once.
+
+    It wraps the value in the state.
+
+        state = {"model": model, "optimizer": optimizer, "buffer": PerRank(replay_buffer)}
+    """
 
     value: Any
 

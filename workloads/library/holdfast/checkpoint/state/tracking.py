@@ -34,6 +34,13 @@ def track(source: Any, *, ahead: int = 0) -> Any:
 
     Raises InputError for anything else. An object with a state_dict() of its own keeps its
     position, and is an entry of the state without this.
+
+        batches = track(DataLoader(dataset, batch_size=32, shuffle=True))
+        state = {"model": model, "optimizer": optimizer, "batches": batches}
+        with Checkpointer("gs://bucket/runs", state, run="run-7") as ckpt:
+            for step, batch in enumerate(batches, ckpt.step + 1):
+                train_step(batch)
+                ckpt.tick(step)
     """
     if isinstance(source, TrackedIterable | TrackedDraw):
         return source

@@ -74,6 +74,14 @@ def _entropy(body: bytes) -> float:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PredictorSpec:
+    """Options of a worker or a server that concern its predictor.
+
+    The function of `--predictor MODULE:FUNCTION` gets it.
+
+        def build(spec: PredictorSpec) -> MyPredictor:
+            return MyPredictor(spec.model)
+    """
+
     name: str
     """One of `gpt`, `entropy`, the name of an entry point, or MODULE:FUNCTION.
 
@@ -139,7 +147,12 @@ def _import_maker(name: str) -> Maker:
 
 
 def require_model_folder(folder: str) -> Path:
-    """Returns the path of a model. Raises InputError if `save_pretrained` did not write one."""
+    """Returns the path of a model. Raises InputError if `save_pretrained` did not write one.
+
+    A predictor calls it before it loads anything.
+
+        folder = require_model_folder(spec.model)
+    """
     path = Path(folder)
     if not folder or not (path / "config.json").is_file():
         raise InputError(
@@ -152,7 +165,12 @@ def require_model_folder(folder: str) -> Path:
 
 
 def digest_folder(folder: Path) -> str:
-    """Returns a digest of the names and bytes of all files: weights, vocabulary, labels."""
+    """Returns a digest of the names and bytes of all files: weights, vocabulary, labels.
+
+    A predictor's configuration names it.
+
+        configuration = {"predictor": "mine", "model": digest_folder(folder)}
+    """
     total = hashlib.sha256()
     files = [path for path in folder.rglob("*") if path.is_file()]
     for path in sorted(files):

@@ -23,6 +23,13 @@ ASSIGNMENT = "type.googleapis.com/envoy.config.endpoint.v3.ClusterLoadAssignment
 
 @dataclass(frozen=True, kw_only=True, slots=True, order=True)
 class Endpoint:
+    """The address of a server.
+
+    Each server of a proxy has one.
+
+        server = Endpoint(address="127.0.0.1", port=8081)
+    """
+
     address: str
     port: int
 
@@ -78,6 +85,8 @@ def discovery(
     """Makes the discovery response that Envoy reads from a file.
 
     `health_port` is the port of the readiness check, if it is not the port of requests.
+
+        response = discovery(CLUSTER, [Endpoint(address="127.0.0.1", port=8081)])
     """
     lb_endpoints: list[dict[str, Any]] = []
     for endpoint in endpoints:
@@ -98,7 +107,12 @@ def discovery(
 
 
 def write(path: Path, response: Mapping[str, Any]) -> None:
-    """Replaces the file with a rename, the only change that Envoy watches for."""
+    """Replaces the file with a rename, the only change that Envoy watches for.
+
+    Write it again when servers change.
+
+        write(Path("proxy/servers.json"), response)
+    """
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     temporary.write_text(json.dumps(response), encoding="utf-8")
     temporary.replace(path)

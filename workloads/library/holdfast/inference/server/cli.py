@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from holdfast.inference.router.cli import app as router
+from holdfast.support.command_line import CommandGroup
 from holdfast.support.examples import examples
 from holdfast.support.values import read_settings, settings_help
 from holdfast.vocabulary.environment import ENV_WINDOW_S
@@ -22,6 +23,7 @@ SETTINGS = {
 """The settings of `serve run --set`, which ServerSettings describes."""
 
 app = typer.Typer(
+    cls=CommandGroup,
     help="Answer requests online.",
     epilog=EXIT_CODES_HELP,
     no_args_is_help=True,
@@ -147,10 +149,11 @@ def sidecar(
 
 
 @app.command(
+    hidden=True,  # manifests start it
     epilog=examples(
         "python -m holdfast serve endpoints --service model --namespace team-research --out"
         " /endpoints/eds.json"
-    )
+    ),
 )
 def endpoints(
     service: Annotated[str, typer.Option(help="Service whose ready pods get requests.")],

@@ -26,6 +26,7 @@ from holdfast.ledger.processes import FOREIGN_TYPES
 from holdfast.manifests.pods import MAIN
 from holdfast.platform import Platform
 from holdfast.support.errors import Unjudged
+from holdfast.support.progress import working
 from holdfast.support.values import rfc3339, unix_s
 from holdfast.vocabulary.capacity import Capacity
 from holdfast.vocabulary.exit_codes import EXIT_DONE, EXIT_FINDINGS
@@ -169,7 +170,8 @@ def follow(
                     f"{job.name} has not ended after {following.timeout_s:.0f} s: holdfast explain"
                     f" {job.name}"
                 )
-            time.sleep(POLL_S if elapsed_s < YOUNG_S else LATER_POLL_S)
+            with working(f"follow {job.name}", since_s=start):
+                time.sleep(POLL_S if elapsed_s < YOUNG_S else LATER_POLL_S)
         report(final.finished)
         pods = list(observations.pods.values())
         print(make_bill(final, platform, folder, pods, observations.pool))

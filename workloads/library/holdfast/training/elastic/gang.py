@@ -65,6 +65,15 @@ from holdfast.vocabulary.lifecycle import DEFAULT_WINDOW
 class ElasticGang:
     """A member of an elastic gang, as a context manager around the training loop.
 
+        state = {"model": model, "optimizer": optimizer}
+        with ElasticGang("gs://bucket/runs", state, run="run-7", shards=48) as gang:
+            for step in gang.steps(1000):
+                for shard in gang.shards():
+                    inputs, targets = batch(step, shard)
+                    gang.backward(loss(model(inputs), targets))
+                if gang.reduce():
+                    optimizer.step()
+
     Args:
         url: Where checkpoints and the gang's epochs are stored.
         state: The entries to train, copy and save.

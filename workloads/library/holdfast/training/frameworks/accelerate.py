@@ -21,6 +21,17 @@ from holdfast.training.frameworks.managed_checkpointer import ManagedCheckpointe
 
 
 class AccelerateCheckpointer:
+    """Saves and resumes a loop over prepared objects. Takes the options of Checkpointer.
+
+    The loader is one that was prepared.
+
+        with AccelerateCheckpointer(accelerator, "gs://bucket/runs", run="run-7") as ckpt:
+            for epoch, batches in ckpt.epochs(loader, 3):
+                for batch in batches:
+                    train_step(batch)
+                    ckpt.tick()
+    """
+
     def __init__(self, accelerator: Any, url: str, **options: Any) -> None:
         refuse_deepspeed(str(accelerator.distributed_type))
         self._accelerator = accelerator

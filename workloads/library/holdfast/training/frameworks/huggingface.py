@@ -16,6 +16,15 @@ from holdfast.training.frameworks.managed_checkpointer import ManagedCheckpointe
 
 
 class HoldfastCallback(TrainerCallback):
+    """Saves and resumes a Trainer. Takes the options of Checkpointer.
+
+    The Trainer itself saves nothing.
+
+        callback = HoldfastCallback("gs://bucket/runs", run="run-7", every="auto")
+        arguments = TrainingArguments(output_dir="out", save_strategy="no")
+        Trainer(model, arguments, train_dataset=dataset, callbacks=[callback]).train()
+    """
+
     def __init__(self, url: str, **options: Any) -> None:
         self._checkpoints = ManagedCheckpointer(url, **options)
 

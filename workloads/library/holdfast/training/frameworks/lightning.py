@@ -16,6 +16,15 @@ from holdfast.training.frameworks.managed_checkpointer import ManagedCheckpointe
 
 
 class HoldfastCallback(Callback):
+    """Saves and resumes a Trainer. Takes the options of Checkpointer.
+
+    The Trainer itself saves nothing.
+
+        callback = HoldfastCallback("gs://bucket/runs", run="run-7", every="auto")
+        trainer = Trainer(enable_checkpointing=False, callbacks=[callback])
+        trainer.fit(module, loader)
+    """
+
     def __init__(self, url: str, **options: Any) -> None:
         self._checkpoints = ManagedCheckpointer(url, **options)
 

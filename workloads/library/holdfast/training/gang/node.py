@@ -59,6 +59,9 @@ _KINDS: dict[str, type[BaseException]] = {
 def join_node(device: str = "cpu") -> DeviceMesh:
     """Returns the mesh for `fully_shard`: the processes that `holdfast train ranks` started on this
     node, and no others.
+
+        mesh = join_node("cuda")
+        fully_shard(model, mesh=mesh)
     """
     pod = member_addresses.read_places()
     kind = torch.device(device).type

@@ -41,6 +41,17 @@ class LogicalShards:
     """Deals the shards of each step to the ranks of a model that FSDP2 has sharded.
 
     It is an entry of the checkpoint's state, which records the division.
+
+        parts = LogicalShards(model, shards=48, batch=384)
+        state = {"model": model, "optimizer": optimizer, "parts": parts}
+        with Checkpointer("gs://bucket/runs", state, run="run-7") as ckpt:
+            for step in range(ckpt.step, 1000):
+                optimizer.zero_grad()
+                for part in parts.of_step(step):
+                    inputs, targets = batch(parts.first_sample(step, part), parts.samples)
+                    parts.backward(loss(model(inputs), targets))
+                optimizer.step()
+                ckpt.tick(step + 1)
     """
 
     def __init__(
