@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from kubernetes import client
@@ -64,13 +65,15 @@ class Queue:
             self.api.delete(self.api.path_of(body), propagationPolicy="Background")
 
     def submit_urgent(self, nodes: int = 1) -> Submitted:
+        return self.submit_other(name="urgent", nodes=nodes, priority="high")
+
+    def submit_other(self, name: str = "other", **fields: Any) -> Submitted:
         job = own(
-            name="urgent",
+            name=name,
             gpus="1xa100",
-            nodes=nodes,
             capacity="spot",
-            priority="high",
             command=("python", "train.py"),
+            **fields,
         )
         return self.submit(job)
 
@@ -159,6 +162,32 @@ def test_gang_that_cannot_make_enough_room_is_preempted(
     assert gang.body()["spec"]["parallelism"] == QUOTA
     urgent.end(EXIT_COMPLETE)
     urgent.ended()
+    gang.wait("Running", QUOTA)
+
+
+def test_gang_starts_with_the_nodes_that_are_free(
+    api: Api,
+    world: World,
+    mover_account: client.ApiClient,
+    queue: Queue,
+) -> None:
+    sizes = GangSizes(Api.over(mover_account))
+    other = queue.submit_other(nodes=2)
+    world.add_nodes(SPOT, QUOTA, zone=ZONE, labels=other.selector)
+    other.wait("Running", 2)
+    until("its quota is lent", lambda: lent_gpus(api) == 2)
+
+    gang = queue.submit_gang()
+    until("it asks for fewer nodes", lambda: sizes.step(time.time()), 60)
+    gang.wait("Running", 2)
+    assert "on 2 of 4 nodes" in describe(gang)
+
+    other.end(EXIT_COMPLETE)
+    other.ended()
+    until("quota is free", lambda: lent_gpus(api) == 2)
+    now_s = time.time()
+    assert sizes.step(now_s) == 0
+    assert sizes.step(now_s + CALM_S) == 1
     gang.wait("Running", QUOTA)
 
 
