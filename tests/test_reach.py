@@ -100,6 +100,13 @@ CAPABILITIES = (
         TRAINING + "sharded_fsdp2.yaml",
         lambda job: job.sharded,
     ),
+    Capability(
+        "an urgent job takes only as many as it lacks",
+        has_group(Capacity.SPOT, 1, Role.TRAINING),
+        SHIPPED,
+        TRAINING + "sharded_fsdp2.yaml",
+        lambda job: job.elastic and job.capacity == Capacity.SPOT,
+    ),
     Capability("sharded gangs", has_group(Capacity.SPOT, 8), SHIPPED, "samples:train-sharded"),
     Capability("rigid gangs", has_auto_provisioning, SHIPPED, "samples:train-queued-tesla-a100"),
     Capability(

@@ -1,16 +1,16 @@
 """Decides how many pods gangs of a range of sizes have. Pure: Kueue's objects in, changes out."""
 
-# Why it is so: infra/decisions/0154.
+# Why it is so: infra/decisions/0154, infra/decisions/0155.
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from holdfast.clients.api import Object
-from holdfast.controllers.cluster_objects import find_controller, is_true
+from holdfast.controllers.cluster_objects import find_condition, find_controller, is_true
 from holdfast.mover.queue_quotas import Quotas, count_gpus, count_pod_gpus
 from holdfast.support.values import unix_s
 from holdfast.vocabulary.capacity import LABEL_LEAST_NODES
-from holdfast.vocabulary.kubernetes import JOB_PRIORITIES, KUEUE_INADMISSIBLE
+from holdfast.vocabulary.kubernetes import JOB_PRIORITIES, KUEUE_INADMISSIBLE, KUEUE_TOO_LARGE
 from holdfast.vocabulary.pools import GPU_RESOURCE
 
 ANNOTATION_REPLACES = "kueue.x-k8s.io/workload-slice-replacement-for"
@@ -232,16 +232,64 @@ def list_newcomers(
 
 def _waits(workload: Object) -> bool:
     """Returns whether Kueue would start the job if it had the quota."""
+    reason = _find_wait_reason(workload)
+    return bool(reason) and reason not in KUEUE_INADMISSIBLE
+
+
+def _find_wait_reason(workload: Object) -> str:
+    """Returns why Kueue has not started the job; empty if it has, or has not looked at it yet."""
     is_over = is_true(workload, "Finished") or is_true(workload, "QuotaReserved")
     if is_over or not workload["spec"].get("active", True):
-        return False
+        return ""
     annotations = workload["metadata"].get("annotations") or {}
     if ANNOTATION_REPLACES in annotations:
-        return False
-    for condition in (workload.get("status") or {}).get("conditions") or ():
-        if condition["type"] == "QuotaReserved":
-            return condition.get("reason") not in KUEUE_INADMISSIBLE
-    return False  # Kueue has not looked at it yet
+        return ""
+    return find_condition(workload, "QuotaReserved").get("reason", "")
+
+
+def choose_start_size(
+    job: Object,
+    workload: Object,
+    workloads: list[Object],
+    quotas: Quotas,
+) -> int:
+    """Returns the number of pods with which a gang waits for quota: all, or as many as are free
+    now, if it works with those and takes them from no other job.
+    """
+    full_size = int(job["spec"]["completions"])
+    min_size = int(job["metadata"]["labels"][LABEL_LEAST_NODES])
+    reason = _find_wait_reason(workload)
+    if not reason or (reason in KUEUE_INADMISSIBLE and reason != KUEUE_TOO_LARGE):
+        return full_size
+    spec = workload["spec"]
+    queue = quotas.find_queue(workload["metadata"]["namespace"], spec.get("queueName", ""))
+    pod_gpus = count_pod_gpus(spec["podSets"][0])
+    gang = Newcomer(
+        workload=workload,
+        priority=int(spec.get("priority") or 0),
+        queue=queue,
+        gpus=full_size * pod_gpus,
+    )
+    sizes: list[int] = []
+    for flavor in quotas.list_flavors(queue):
+        if not quotas.fits(spec["podSets"], flavor):
+            continue
+        waiting = list_newcomers(
+            workloads,
+            quotas,
+            queue,
+            flavor,
+        )
+        is_first = all(_order(gang) <= _order(newcomer) for newcomer in waiting)
+        takes_none = not count_reclaimable(
+            workloads,
+            gang,
+            flavor,
+        )
+        if is_first and takes_none and pod_gpus:
+            sizes.append(quotas.count_free(queue, flavor) // pod_gpus)
+    size = min(max(sizes, default=0), full_size)
+    return size if size >= min_size else full_size
 
 
 def count_reclaimable(

@@ -5,7 +5,8 @@ the parallelism of its Job by as many pods as the waiting job needs, and never b
 Job controller ends those pods with their notice, Kueue takes them off the gang's Workload and
 admits the job. Until then a priority boost keeps Kueue from preempting the gang. If all gangs
 together cannot make enough room, the boost goes and Kueue decides. Nodes for which no job waits go
-back to the gang. Guarantee: only gangs of the same ClusterQueue and of a lower priority yield; a
+back to the gang. A gang that waits starts with the nodes that are free, if it works with those.
+Guarantee: only gangs of the same ClusterQueue and of a lower priority yield; a
 gang that waits has no boost; without a mover every gang keeps the size that it has.
 """
 
@@ -23,6 +24,7 @@ from holdfast.mover.gang_plan import (
     Newcomer,
     Plan,
     Resize,
+    choose_start_size,
     count_reclaimable,
     grow,
     list_newcomers,
@@ -80,7 +82,12 @@ class GangSizes:
             if gang:
                 gangs.append(gang)
             else:
-                changes += self._reset_waiting(job, workload_by_job.get(uid))
+                changes += self._fit_waiting(
+                    job,
+                    workload_by_job.get(uid),
+                    workloads,
+                    quotas,
+                )
         exposed = set[str]()
         for key in {(gang.queue, gang.flavor) for gang in gangs}:
             members = [gang for gang in gangs if (gang.queue, gang.flavor) == key]
@@ -155,24 +162,32 @@ class GangSizes:
                 jobs[meta["uid"]] = job
         return jobs
 
-    def _reset_waiting(
+    def _fit_waiting(
         self,
         job: Object,
         workload: Object | None,
+        workloads: list[Object],
+        quotas: Quotas,
     ) -> int:
-        """Lets a gang that waits for quota wait for its full size, without a boost, which would
-        preempt others. Returns 1 if the size was changed.
+        """Lets a gang that waits for quota wait for as many nodes as are free, or for all. It has
+        no boost, which would preempt others. Returns 1 if the size was changed.
         """
-        if workload and not is_true(workload, "Admitted"):
-            annotations = workload["metadata"].get("annotations") or {}
-            if annotations.get(ANNOTATION_BOOST, "0") not in ("0", POKE):
-                self._write_boost(workload, "0")
-        spec = job["spec"]
-        if not spec.get("suspend") or spec["parallelism"] >= spec["completions"]:
+        if workload is None or not job["spec"].get("suspend") or is_true(workload, "Admitted"):
+            return 0
+        annotations = workload["metadata"].get("annotations") or {}
+        if annotations.get(ANNOTATION_BOOST, "0") not in ("0", POKE):
+            self._write_boost(workload, "0")
+        size = choose_start_size(
+            job,
+            workload,
+            workloads,
+            quotas,
+        )
+        if size == job["spec"]["parallelism"]:
             return 0
         return self._merge_size(
             job,
-            int(spec["completions"]),
+            size,
             None,
         )
 

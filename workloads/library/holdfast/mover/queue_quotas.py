@@ -48,6 +48,9 @@ class Quotas:
     ) -> str:
         return self.queues.get((namespace, local_queue), "")
 
+    def list_flavors(self, queue: str) -> list[str]:
+        return [flavor for name, flavor in self.flavors if name == queue]
+
     def count_free(
         self,
         queue: str,

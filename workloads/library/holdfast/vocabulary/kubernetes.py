@@ -60,9 +60,10 @@ KUEUE_PENDING = "kueue_pending_workloads"
 KUEUE_METRICS = (KUEUE_ADMISSION_WAIT, KUEUE_PENDING)
 # Reasons of the condition QuotaReserved (gate UnadmittedWorkloadsObservability, Kueue 0.19) that
 # last until a person acts. Older versions and a closed gate say Inadmissible.
+KUEUE_TOO_LARGE = "ExceedsMaxQuota"
 KUEUE_INADMISSIBLE = {
     "NoMatchingFlavor": "correct nodeSelector and tolerations, or submit to another queue",
-    "ExceedsMaxQuota": "ask for less, or ask the platform team for a larger quota",
+    KUEUE_TOO_LARGE: "ask for less, or ask the platform team for a larger quota",
     "Misconfigured": "correct the queue's name or the queue",
     "Suspended": "ask who stopped the queue",
     "Inadmissible": "correct the job or the queue",

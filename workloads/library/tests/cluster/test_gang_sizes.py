@@ -5,15 +5,19 @@ controller, job files as the page names them, and the mover's own rights.
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 from kubernetes import client
+from ruamel.yaml import YAML
 
 from holdfast.clients.api import Api, Object
 from holdfast.cost import prices
 from holdfast.jobs.diagnose.explain import explain
+from holdfast.jobs.file import file_text
+from holdfast.jobs.file.job_file import OwnJob
 from holdfast.jobs.plan import placement
 from holdfast.jobs.render import manifests
 from holdfast.manifests.render_context import RenderContext
@@ -26,17 +30,12 @@ from tests.cluster.sim.world import World
 from tests.platforms import load
 from workloads.library.tests.cluster.cast import SPOT, ZONE, Submitted
 from workloads.library.tests.cluster.test_idle_gangs import lent_gpus
-from workloads.library.tests.jobs.test_job_file import own
+from workloads.library.tests.jobs.test_job_file import IMAGE, own
 
 QUOTA = 4
 """A100 GPUs on Spot that the example's queue lends."""
-GANG: dict[str, Any] = {
-    "name": "wide",
-    "gpus": "1xa100",
-    "nodes": "2..4",
-    "sharded": True,
-    "command": ("python", "train.py"),
-}
+EXAMPLE = Path(__file__).parents[2] / "holdfast/training/examples/sharded_fsdp2.yaml"
+"""Asks for two to four A100."""
 pytestmark = [pytest.mark.usefixtures("platform"), pytest.mark.timeout(400)]
 
 
@@ -48,9 +47,13 @@ class Queue:
     world: World
     stack: ExitStack
 
-    def submit(self, **fields: Any) -> Submitted:
+    def submit_gang(self) -> Submitted:
+        job = file_text.parse(YAML(typ="safe").load(EXAMPLE.read_text()), str(EXAMPLE))
+        assert (job.min_nodes, job.pods) == (2, QUOTA)
+        return self.submit(replace(job, image=IMAGE))
+
+    def submit(self, job: OwnJob) -> Submitted:
         env = load("example")
-        job = own(**fields)
         bodies = manifests.bodies(job, RenderContext(env), placement.place(job, env, prices.load()))
         for body in bodies:
             self.api.apply(self.api.path_of(body), body)
@@ -62,14 +65,17 @@ class Queue:
             self.api.delete(self.api.path_of(body), propagationPolicy="Background")
 
     def submit_urgent(self, nodes: int = 1) -> Submitted:
-        return self.submit(
-            name="urgent",
+        return self.submit_other(name="urgent", nodes=nodes, priority="high")
+
+    def submit_other(self, name: str = "other", **fields: Any) -> Submitted:
+        job = own(
+            name=name,
             gpus="1xa100",
-            nodes=nodes,
             capacity="spot",
-            priority="high",
             command=("python", "train.py"),
+            **fields,
         )
+        return self.submit(job)
 
 
 @pytest.fixture
@@ -91,7 +97,7 @@ def test_gang_yields_one_node_to_an_urgent_job_and_gets_it_back(
     queue: Queue,
 ) -> None:
     sizes = GangSizes(Api.over(mover_account))
-    gang = queue.submit(**GANG)
+    gang = queue.submit_gang()
     world.add_nodes(SPOT, QUOTA, zone=ZONE, labels=gang.selector)
     gang.wait("Running", QUOTA)
     until("its quota is lent", lambda: lent_gpus(api) == QUOTA)
@@ -138,7 +144,7 @@ def test_gang_that_cannot_make_enough_room_is_preempted(
     queue: Queue,
 ) -> None:
     sizes = GangSizes(Api.over(mover_account))
-    gang = queue.submit(**GANG)
+    gang = queue.submit_gang()
     world.add_nodes(SPOT, QUOTA, zone=ZONE, labels=gang.selector)
     gang.wait("Running", QUOTA)
     until("its quota is lent", lambda: lent_gpus(api) == QUOTA)
@@ -159,6 +165,32 @@ def test_gang_that_cannot_make_enough_room_is_preempted(
     gang.wait("Running", QUOTA)
 
 
+def test_gang_starts_with_the_nodes_that_are_free(
+    api: Api,
+    world: World,
+    mover_account: client.ApiClient,
+    queue: Queue,
+) -> None:
+    sizes = GangSizes(Api.over(mover_account))
+    other = queue.submit_other(nodes=2)
+    world.add_nodes(SPOT, QUOTA, zone=ZONE, labels=other.selector)
+    other.wait("Running", 2)
+    until("its quota is lent", lambda: lent_gpus(api) == 2)
+
+    gang = queue.submit_gang()
+    until("it asks for fewer nodes", lambda: sizes.step(time.time()), 60)
+    gang.wait("Running", 2)
+    assert "on 2 of 4 nodes" in describe(gang)
+
+    other.end(EXIT_COMPLETE)
+    other.ended()
+    until("quota is free", lambda: lent_gpus(api) == 2)
+    now_s = time.time()
+    assert sizes.step(now_s) == 0
+    assert sizes.step(now_s + CALM_S) == 1
+    gang.wait("Running", QUOTA)
+
+
 def test_pod_without_a_node_is_yielded_first(
     api: Api,
     world: World,
@@ -166,7 +198,7 @@ def test_pod_without_a_node_is_yielded_first(
     queue: Queue,
 ) -> None:
     sizes = GangSizes(Api.over(mover_account))
-    gang = queue.submit(**GANG)
+    gang = queue.submit_gang()
     world.add_nodes(SPOT, QUOTA - 1, zone=ZONE, labels=gang.selector)
     gang.wait("Running", QUOTA - 1)
     gang.wait("Pending", 1)

@@ -20,7 +20,7 @@ from holdfast.jobs.plan import placement
 from holdfast.jobs.render import manifests
 from holdfast.manifests.render_context import RenderContext
 from holdfast.mover.idle_gangs import PAUSE_S, IdleGangs
-from holdfast.vocabulary.capacity import ANNOTATION_QUEUED_AGAIN
+from holdfast.vocabulary.capacity import ANNOTATION_QUEUED_AGAIN, LABEL_LEAST_NODES
 from holdfast.vocabulary.exit_codes import EXIT_RETRY
 from holdfast.vocabulary.pools import GPU_RESOURCE
 from tests.cluster.sim.queues import GROUP
@@ -35,7 +35,6 @@ NODES = 4
 # Its wait below the least is 18 seconds.
 FILE: dict[str, Any] = {
     "gpus": "1xa100",
-    "nodes": NODES,
     "sharded": True,
     "wait_hours": 0.005,
     "command": ("python", "train.py"),
@@ -44,10 +43,10 @@ QUEUE = f"{GROUP}/clusterqueues/spot"
 pytestmark = [pytest.mark.usefixtures("platform"), pytest.mark.timeout(400)]
 
 
-@pytest.fixture
-def gang(api: Api) -> Iterator[Submitted]:
+@pytest.fixture(params=[4, "3..4"], ids=["fixed", "range"])
+def gang(api: Api, request: pytest.FixtureRequest) -> Iterator[Submitted]:
     env = load("example")
-    job = own(name="short", **FILE)
+    job = own(name="short", nodes=request.param, **FILE)
     bodies = manifests.bodies(job, RenderContext(env), placement.place(job, env, prices.load()))
     with applied(api, bodies) as doc:
         submitted = Submitted(api, doc)
@@ -81,30 +80,31 @@ def test_a_pool_one_node_short_gets_its_nodes_back(
     gang: Submitted,
 ) -> None:
     assert lent_gpus(api) == 0
+    rest = int(gang.doc["metadata"]["labels"][LABEL_LEAST_NODES]) - 1
     mover = IdleGangs(Api.over(mover_account))
     machines = world.add_nodes(SPOT, NODES, zone=ZONE, labels=gang.selector)
     gang.wait("Running", NODES)
     assert mover.step(time.time()) == 0 and not mover.below_since_s
     until("its nodes are lent", lambda: lent_gpus(api) == NODES)
 
-    world.preempt(machines[:1])
-    gang.wait("Running", NODES - 1)
+    world.preempt(machines[rest:])
+    gang.wait("Running", rest)
     until("the mover sees it", lambda: mover.step(time.time()) or mover.below_since_s)
     first = gang.running()
     waiting = describe(gang)
-    assert f"{NODES - 1} nodes wait in place for node" in waiting
+    assert f"{rest} nodes wait in place for node" in waiting
     assert "a minute" in waiting
 
     # The launchers have waited, and end. Their Job starts them again on the same nodes.
     gang.end(EXIT_RETRY)
-    until("they wait again", lambda: len(gang.running() - first) == NODES - 1, 120)
+    until("they wait again", lambda: len(gang.running() - first) == rest, 120)
     until("the mover stops it", lambda: mover.step(time.time()), 60)
     until("no pod is left on a node", lambda: not gang.running(), 60)
     until("its quota is free", lambda: lent_gpus(api) == 0)
     assert "queues again at" in describe(gang)
     assert mover.step(time.time() + PAUSE_S / 2) == 0
 
-    world.add_nodes(SPOT, 1, zone=ZONE, labels=gang.selector)
+    fresh = world.add_nodes(SPOT, NODES - rest, zone=ZONE, labels=gang.selector)
     until("it queues again", lambda: mover.step(time.time() + PAUSE_S), 60)
     gang.wait("Running", NODES)
     workload = until("Kueue has it", gang.workload)
@@ -112,8 +112,8 @@ def test_a_pool_one_node_short_gets_its_nodes_back(
     assert ANNOTATION_QUEUED_AGAIN not in workload["metadata"]["annotations"]
     assert mover.step(time.time()) == 0
 
-    world.preempt(machines[1:2])
-    gang.wait("Running", NODES - 1)
+    world.preempt(fresh)
+    gang.wait("Running", rest)
     until("the mover sees it", lambda: mover.step(time.time()) or mover.below_since_s)
     gang.end(EXIT_RETRY)
     until("the mover stops it", lambda: mover.step(time.time()), 60)

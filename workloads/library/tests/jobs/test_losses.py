@@ -16,6 +16,7 @@ from holdfast.jobs.diagnose.queues import explain_kueue
 from holdfast.ledger.events import parse
 from holdfast.ledger.job_summary import job_summaries
 from holdfast.lint.platform import tolerates
+from holdfast.vocabulary.capacity import LABEL_LEAST_NODES
 from holdfast.vocabulary.pools import GPU_TAINT, SPOT_TAINT, Taint
 from tests import platforms
 from tests.cluster.sim.nodes import node
@@ -339,6 +340,21 @@ def test_gang_with_a_range_waits_only_below_its_minimum() -> None:
     assert in_place_text(job, 0) == ""
     job.pods[1]["status"]["phase"] = "Pending"
     assert in_place_text(job, 0).startswith("1 node waits in place for nodes 1, 2, 3")
+
+
+def test_replicated_gang_waits_in_place_below_its_minimum() -> None:
+    job = make_sharded("Running", "", "Pending")
+    job.pod_spec["containers"][0]["command"] = ["train.py"]
+    assert in_place_text(job, 0) == ""
+    job.body["metadata"]["labels"] = {LABEL_LEAST_NODES: "2"}
+    assert in_place_text(job, 0).startswith("1 node waits in place for nodes 1, 2")
+
+
+def test_gang_that_yielded_a_node_does_not_wait_for_it() -> None:
+    job = make_sharded("Running", "", "Running")
+    job.body["metadata"]["labels"] = {LABEL_LEAST_NODES: "2"}
+    job.body["spec"] |= {"parallelism": 2, "completions": 3}
+    assert in_place_text(job, 0) == ""
 
 
 def test_a_toleration_is_judged_as_the_scheduler_judges_it() -> None:

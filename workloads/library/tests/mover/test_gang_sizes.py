@@ -226,12 +226,50 @@ def test_gang_at_its_least_is_not_protected() -> None:
     assert not mover.shielded
 
 
-def test_gang_that_waits_is_not_protected_and_asks_for_all_nodes() -> None:
+def test_gang_that_waits_is_not_protected() -> None:
     protected = workload("g", 6, WAITS, **{ANNOTATION_BOOST: "20"})
     cluster = Cluster(jobs=[job("g", 6, 8, 4, suspended=True)], workloads=[protected])
     assert step(act(cluster)) == 1
     resized = {"metadata": {"annotations": {ANNOTATION_YIELDED: None}}}
     assert cluster.merged == {"g": [boost("0"), resized | {"spec": {"parallelism": 8}}]}
+
+
+def wait_for_start(size: int, used: int, *workloads: Any, reason: str = "WaitingForQuota") -> Any:
+    """Returns the change of a gang of 4 to 8 nodes that waits for quota with this size."""
+    waits = condition("QuotaReserved", "False", reason)
+    cluster = Cluster(
+        jobs=[job("g", size, 8, 4, suspended=True)],
+        workloads=[workload("g", size, waits), *workloads],
+        used=used,
+    )
+    changes = step(act(cluster))
+    specs = [change["spec"] for change in cluster.merged.get("g", ())]
+    assert len(specs) == changes
+    return specs[0] if specs else None
+
+
+def test_gang_starts_with_the_nodes_that_are_free() -> None:
+    assert wait_for_start(8, 3) == {"parallelism": 5}
+    assert wait_for_start(5, 3) is None, "Kueue has not looked at it yet"
+    assert wait_for_start(5, 2) == {"parallelism": 6}
+    assert wait_for_start(5, 5) == {"parallelism": 8}
+    assert wait_for_start(8, 5) is None, "it does not work with three nodes"
+    assert wait_for_start(8, 0) is None
+
+
+def test_gang_larger_than_the_whole_quota_starts_with_less() -> None:
+    assert wait_for_start(8, 3, reason="ExceedsMaxQuota") == {"parallelism": 5}
+    assert wait_for_start(8, 3, reason="NoMatchingFlavor") is None
+
+
+def test_gang_that_starts_small_overtakes_no_other_job() -> None:
+    assert wait_for_start(8, 3, workload("urgent", 6, WAITS, priority=20)) is None
+    assert wait_for_start(8, 3, workload("humble", 6, WAITS, priority=-20)) == {"parallelism": 5}
+
+
+def test_gang_that_may_preempt_others_waits_for_all_nodes() -> None:
+    assert wait_for_start(8, 3, workload("humble", 3, *HELD, priority=-20)) is None
+    assert wait_for_start(8, 3, workload("equal", 3, *HELD)) == {"parallelism": 5}
 
 
 def test_kueue_looks_again_at_a_job_for_which_a_gang_was_exposed() -> None:

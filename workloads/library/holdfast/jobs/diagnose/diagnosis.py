@@ -24,7 +24,7 @@ from holdfast.jobs.diagnose.job_snapshot import (
 )
 from holdfast.jobs.diagnose.reasons import Cause, Reason, brief, describe
 from holdfast.jobs.diagnose.unscheduled import explain_refusal, explain_unscheduled
-from holdfast.vocabulary.capacity import ANNOTATION_YIELDED
+from holdfast.vocabulary.capacity import ANNOTATION_YIELDED, LABEL_LEAST_NODES
 
 RECOVERED_S = 600.0
 """Time after which a restarted program has recovered from its crash."""
@@ -144,16 +144,17 @@ def _resume_command(job: JobSnapshot) -> str:
 
 
 def _describe_yield(job: JobSnapshot) -> str:
-    """Return which job has nodes of a gang that can go on without them, or an empty text."""
-    annotations = job.body["metadata"].get("annotations") or {}
-    yielded_to = annotations.get(ANNOTATION_YIELDED, "")
+    """Return why a gang with a range of sizes has fewer nodes, or an empty text."""
+    meta = job.body["metadata"]
     full_size = int(job.body["spec"].get("completions") or 0)
-    if not yielded_to or job.size >= full_size:
+    if LABEL_LEAST_NODES not in (meta.get("labels") or {}) or job.size >= full_size:
         return ""
-    return (
-        f", on {job.size} of {full_size} nodes: {yielded_to} has a higher priority and took the"
-        " others, which come back when they are free"
-    )
+    yielded_to = (meta.get("annotations") or {}).get(ANNOTATION_YIELDED)
+    if yielded_to:
+        reason = f"{yielded_to} has a higher priority and took the others"
+    else:
+        reason = "its queue had no more"
+    return f", on {job.size} of {full_size} nodes: {reason}, and it gets more when they are free"
 
 
 def _describe_history(job: JobSnapshot) -> str:
