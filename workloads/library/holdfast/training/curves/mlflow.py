@@ -19,6 +19,15 @@ MAX_METRICS = 1000
 
 
 class MlflowCurve(Curve):
+    """A run of an experiment of MLflow.
+
+    curve = MlflowCurve("my-experiment")
+    with Checkpointer(url, {"model": model, "curve": curve}) as checkpointer:
+        for step in range(checkpointer.step, steps):
+            curve.log(step + 1, {"loss": train_step(step)})
+            checkpointer.tick(step + 1)
+    """
+
     def __init__(self, experiment: str = "Default", *, tracking_uri: str | None = None) -> None:
         super().__init__(_Experiment(MlflowClient(tracking_uri), experiment))
 
