@@ -40,6 +40,8 @@ STORE_S = 120.0
 """Longest time after its wait in which a gang writes what it holds to the bucket."""
 SKEW_S = 30.0
 """The mover sees a loss a pass later than the gang, which has begun to wait by then."""
+START_S = 420.0
+"""Shortest time in which the nodes of a start may come, from the first one on."""
 PAUSE_S = 900.0
 """First pause: GKE removes a node that is idle for 10 minutes."""
 MOST_PAUSE_S = 3_600.0
@@ -52,6 +54,8 @@ class IdleGangs:
     api: Api
     below_since_s: dict[str, float] = field(default_factory=dict)
     """Uid of a Job -> since when too few of its pods have a node."""
+    started: set[str] = field(default_factory=set)
+    """Uids of Jobs that have had enough nodes since they were admitted."""
 
     def step(
         self,
@@ -74,8 +78,8 @@ class IdleGangs:
                         workload,
                         now_s,
                     )
-        for uid in self.below_since_s.keys() - uids:
-            del self.below_since_s[uid]
+        for uid in (self.below_since_s.keys() | self.started) - uids:
+            self._forget(uid)
         return changes
 
     def _list_jobs(self, namespace: str) -> dict[str, Object]:
@@ -96,7 +100,7 @@ class IdleGangs:
         """Takes the next step with a gang. Returns whether its Workload was changed."""
         try:
             if not workload["spec"].get("active", True):
-                self.below_since_s.pop(job["metadata"]["uid"], None)
+                self._forget(job["metadata"]["uid"])
                 return self._queue_again(
                     job,
                     workload,
@@ -129,15 +133,18 @@ class IdleGangs:
     ) -> bool:
         """Returns whether the gang has waited long enough below its least."""
         uid = job["metadata"]["uid"]
+        if not is_true(workload, "Admitted"):
+            self._forget(uid)
+            return False
         least_nodes = _read_count(job["metadata"]["labels"][LABEL_LEAST_NODES])
         ready = int((job.get("status") or {}).get("ready") or 0)
-        if not is_true(workload, "Admitted") or ready >= least_nodes:
-            self.below_since_s.pop(uid, None)
-            return False
-        pods = self._list_pods(job)
+        pods: list[Object] = []
+        if ready < least_nodes:
+            pods = self._list_pods(job)
         billed = [pod for pod in pods if _is_billed(pod)]
-        if len(billed) >= least_nodes:
+        if max(ready, len(billed)) >= least_nodes:
             self.below_since_s.pop(uid, None)
+            self.started.add(uid)
             return False
         if uid not in self.below_since_s:
             # Pods without a node are a request for capacity that costs nothing.
@@ -150,9 +157,16 @@ class IdleGangs:
             del self.below_since_s[uid]
             return False
         wait_s = _read_wait_s(job)
+        if uid not in self.started:
+            # It holds nothing in memory that it would have to write.
+            return bool(billed) and now_s >= since + max(wait_s, START_S)
         has_given_up = max(ends_s, default=0.0) >= since + wait_s - SKEW_S
         is_overdue = bool(billed) and now_s >= since + wait_s + STORE_S
         return has_given_up or is_overdue
+
+    def _forget(self, uid: str) -> None:
+        self.below_since_s.pop(uid, None)
+        self.started.discard(uid)
 
     def _list_pods(self, job: Object) -> list[Object]:
         meta = job["metadata"]
@@ -184,8 +198,8 @@ class IdleGangs:
         self.api.merge(_get_path(workload), change)
         least_nodes = job["metadata"]["labels"][LABEL_LEAST_NODES]
         message = (
-            f"fewer than {least_nodes} of its nodes were there for {_read_wait_s(job) / 60:g} min:"
-            f" the nodes are given back, and the gang queues again at {return_time}"
+            f"fewer than {least_nodes} of its nodes were there for too long: the nodes are given"
+            f" back, and the gang queues again at {return_time}"
         )
         self._announce(
             job,

@@ -10,6 +10,7 @@ from holdfast.mover.idle_gangs import (
     MOST_PAUSE_S,
     PAUSE_S,
     RECOVERED_S,
+    START_S,
     STORE_S,
     IdleGangs,
 )
@@ -117,6 +118,8 @@ def step(gangs: IdleGangs, now_s: float) -> int:
 def idle(gang: Gang) -> IdleGangs:
     """Returns a mover that has seen the gang fall below its least at NOW."""
     gangs = mover(gang)
+    gang.run(2)
+    assert step(gangs, NOW - 10) == 0
     gang.run(1)
     assert step(gangs, NOW) == 0
     return gangs
@@ -173,6 +176,16 @@ def test_gang_waits_on_after_an_early_exit() -> None:
     assert step(gangs, NOW + WAIT_S + STORE_S + 10) == 0, "the next wait begins"
 
 
+def test_start_has_time_until_all_nodes_come() -> None:
+    gang = Gang()
+    gangs = mover(gang)
+    gang.run(1)
+    assert step(gangs, NOW) == 0
+    gang.pods.append(pod(phase="Failed", code=EXIT_RETRY, ended_s=NOW + WAIT_S))
+    assert step(gangs, NOW + START_S - 1) == 0
+    assert step(gangs, NOW + START_S) == 1
+
+
 def test_node_that_starts_its_pod_counts() -> None:
     gang = Gang()
     gangs = idle(gang)
@@ -186,6 +199,8 @@ def test_gang_queues_again_after_its_pause_and_the_pause_doubles() -> None:
     now_s = NOW
     for _ in range(4):
         gangs = mover(gang)
+        gang.run(2)
+        step(gangs, now_s)
         gang.run(1)
         step(gangs, now_s)
         now_s += WAIT_S + STORE_S
