@@ -39,6 +39,7 @@ PUBLIC_NAMES = (
     "holdfast.inference.proxy.endpoints.Endpoint",
     "holdfast.inference.proxy.endpoints.discovery",
     "holdfast.inference.proxy.endpoints.write",
+    "holdfast.inference.proxy.rejection_sharing.RejectionSharer",
     "holdfast.manifests.envoy.Proxy",
     "holdfast.manifests.envoy.bootstrap",
     "holdfast.lint.registry.rule",

@@ -26,7 +26,14 @@ Report = Mapping[str, Any]
 
 
 class RejectionSharer(threading.Thread):
-    """Shares reports twice a second until `stop` is set."""
+    """Shares reports twice a second until `stop` is set.
+
+        servers = [Endpoint(address="127.0.0.1", port=8081)]
+        sharer = RejectionSharer(lambda: servers)
+        sharer.start()
+
+    The function is called again each time, since servers come and go.
+    """
 
     def __init__(self, list_servers: Callable[[], Sequence[Endpoint]]) -> None:
         super().__init__(name="rejections", daemon=True)
