@@ -21,11 +21,13 @@ MAX_METRICS = 1000
 class MlflowCurve(Curve):
     """A run of an experiment of MLflow.
 
-    curve = MlflowCurve("my-experiment")
-    with Checkpointer(url, {"model": model, "curve": curve}) as checkpointer:
-        for step in range(checkpointer.step, steps):
-            curve.log(step + 1, {"loss": train_step(step)})
-            checkpointer.tick(step + 1)
+        curve = MlflowCurve("my-experiment")
+        with Checkpointer(url, {"model": model, "curve": curve}) as checkpointer:
+            for step in range(checkpointer.step, steps):
+                curve.log(step + 1, {"loss": train_step(step)})
+                checkpointer.tick(step + 1)
+
+    Each value is recorded before the tick of its step.
     """
 
     def __init__(self, experiment: str = "Default", *, tracking_uri: str | None = None) -> None:

@@ -20,11 +20,13 @@ from holdfast.training.curves.curve import Curve, Point, Tracker
 class TensorBoardCurve(Curve):
     """A run of TensorBoard, without the points of lost steps.
 
-    curve = TensorBoardCurve("gs://bucket/curves")
-    with Checkpointer(url, {"model": model, "curve": curve}) as checkpointer:
-        for step in range(checkpointer.step, steps):
-            curve.log(step + 1, {"loss": train_step(step)})
-            checkpointer.tick(step + 1)
+        curve = TensorBoardCurve("gs://bucket/curves")
+        with Checkpointer(url, {"model": model, "curve": curve}) as checkpointer:
+            for step in range(checkpointer.step, steps):
+                curve.log(step + 1, {"loss": train_step(step)})
+                checkpointer.tick(step + 1)
+
+    Each value is recorded before the tick of its step.
     """
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:

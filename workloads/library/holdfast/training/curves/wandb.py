@@ -23,11 +23,13 @@ Row = tuple[int, dict[str, float]]
 class WandbCurve(Curve):
     """A run of Weights & Biases; the options are those of `wandb.init`.
 
-    curve = WandbCurve(project="my-project")
-    with Checkpointer(url, {"model": model, "curve": curve}) as checkpointer:
-        for step in range(checkpointer.step, steps):
-            curve.log(step + 1, {"loss": train_step(step)})
-            checkpointer.tick(step + 1)
+        curve = WandbCurve(project="my-project")
+        with Checkpointer(url, {"model": model, "curve": curve}) as checkpointer:
+            for step in range(checkpointer.step, steps):
+                curve.log(step + 1, {"loss": train_step(step)})
+                checkpointer.tick(step + 1)
+
+    Each value is recorded before the tick of its step.
     """
 
     def __init__(self, **init: Any) -> None:
