@@ -12,11 +12,11 @@ from holdfast.drill.cli import demo, drill
 from holdfast.exporter.command import export
 from holdfast.inference.cli import app as batch
 from holdfast.inference.server.cli import app as serve
-from holdfast.jobs.cli import explain, new_job, place, submit, try_
+from holdfast.jobs.cli import explain, new_job, submit, try_
 from holdfast.jobs.control.cli import list_, logs, resume, shell, stop
 from holdfast.jobs.lint_command import lint
+from holdfast.jobs.place_command import placement
 from holdfast.mover.command import move
-from holdfast.place.cli import churn, prices
 from holdfast.report.command import report
 from holdfast.services.cli import new_service
 from holdfast.support.distribution import describe_version
@@ -105,19 +105,15 @@ command(
     "holdfast lint - < manifest.yaml",
     "holdfast lint --rule HF101",
 )
-command(
-    "place",
-    place,
-    "holdfast place",
-    "holdfast place --gpu a100 --hours 40 --gpus 8 --deadline 72h",
-    "holdfast place --job train.yaml --json",
-)
-command("prices", prices, "holdfast prices", "holdfast prices --refresh")
-command(
-    "churn",
-    churn,
-    "holdfast churn --events events",
-    "holdfast churn --project my-project --since 30d --json",
+app.add_typer(
+    placement,
+    name="place",
+    epilog=examples(
+        "holdfast place",
+        "holdfast place --gpu a100 --hours 40h --gpus 8 --deadline 72h",
+        "holdfast place --job train.yaml --json",
+        "holdfast place prices",
+    ),
 )
 command("report", report, "holdfast report --events out/demo/events --out out/report.html")
 command(
