@@ -24,6 +24,8 @@ def _walk(command: Any, path: tuple[str, ...]) -> Iterator[tuple[str, Any]]:
     if not hasattr(command, "commands"):
         yield " ".join(path), command
         return
+    if command.invoke_without_command:
+        yield " ".join(path), command
     for name, subcommand in command.commands.items():
         yield from _walk(subcommand, (*path, name))
 

@@ -88,7 +88,7 @@ BESIDE = {
     "holdfast serve sidecar": ["--port=0"],
     "holdfast train run": ["--device=cpu"],
     "holdfast train elastic": ["--device=cpu"],
-    "holdfast churn": ["--events=events"],
+    "holdfast place churn": ["--events=events"],
     "holdfast drill": ["--list"],
     "holdfast report": ["--events=events"],
     "holdfast new-job": [

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.process
 # Each imports what is heavy: numpy, ruamel, the client of Kubernetes, PyTorch, altair, psycopg.
 # test_pages.py runs others.
 COMMANDS = {
-    "holdfast prices": (0, "prices of "),
+    "holdfast place prices": (0, "prices of "),
     "holdfast submit {rendered}/samples/training.yaml "
     "--platform {rendered}/platform.json --dry-run": (
         0,

@@ -317,7 +317,7 @@ class Alerts:
     channels: tuple[str, ...] = ()
     """Existing channels: projects/P/notificationChannels/N."""
     readers: tuple[str, ...] = ()
-    """Members that run `holdfast churn --project` and may read metrics: group:G, user:U or
+    """Members that run `holdfast place churn --project` and may read metrics: group:G, user:U or
     serviceAccount:S.
     """
     modules: tuple[str, ...] = ()

@@ -168,7 +168,8 @@ def node_price(environment: Environment, pool: Pool, table: Table) -> float:
     quote = table.quote(machine, region, capacity)
     if quote is None:
         raise Unjudged(
-            f"no {capacity.value} price of {machine.name} in {region}: `holdfast prices --refresh`"
+            f"no {capacity.value} price of {machine.name} in {region}:"
+            " `holdfast place prices --refresh`"
         )
     return quote.usd + disk
 

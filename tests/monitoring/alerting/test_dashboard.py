@@ -97,7 +97,10 @@ def test_every_metric_that_somebody_is_woken_by_can_be_seen() -> None:
     scaled = set(re.findall(r"holdfast_(\w+)", str(rendered.load_objects("example")))) & set(
         METRICS
     )
-    of_churn = {"spot_node_seconds_total", "spot_node_losses_total"}  # `holdfast churn --project`
+    of_churn = {
+        "spot_node_seconds_total",
+        "spot_node_losses_total",
+    }  # `holdfast place churn --project`
     assert set(METRICS) <= shown | metrics | scaled | of_churn, (
         "nothing is exported that nobody reads"
     )

@@ -12,11 +12,11 @@ from holdfast.drill.cli import demo, drill
 from holdfast.exporter.command import export
 from holdfast.inference.cli import app as batch
 from holdfast.inference.server.cli import app as serve
-from holdfast.jobs.cli import explain, new_job, place, submit, try_
+from holdfast.jobs.cli import explain, new_job, submit, try_
 from holdfast.jobs.control.cli import list_, logs, resume, shell, stop
 from holdfast.jobs.lint_command import lint
+from holdfast.jobs.place_command import placement
 from holdfast.mover.command import move
-from holdfast.place.cli import churn, prices
 from holdfast.report.command import report
 from holdfast.services.cli import new_service
 from holdfast.support.command_line import CommandGroup
@@ -124,21 +124,16 @@ command(
     "holdfast lint - < manifest.yaml",
     "holdfast lint --rule HF101",
 )
-command(
-    CHECK,
-    "place",
-    place,
-    "holdfast place",
-    "holdfast place --gpu a100 --hours 40 --gpus 8 --deadline 72h",
-    "holdfast place --job train.yaml --json",
-)
-command(CHECK, "prices", prices, "holdfast prices", "holdfast prices --refresh")
-command(
-    CHECK,
-    "churn",
-    churn,
-    "holdfast churn --events events",
-    "holdfast churn --project my-project --since 30d --json",
+app.add_typer(
+    placement,
+    name="place",
+    rich_help_panel=CHECK,
+    epilog=examples(
+        "holdfast place",
+        "holdfast place --gpu a100 --hours 40h --gpus 8 --deadline 72h",
+        "holdfast place --job train.yaml --json",
+        "holdfast place prices",
+    ),
 )
 command(CHECK, "demo", demo, "holdfast demo", "holdfast demo --part checkpoint")
 command(OPERATE, "stop", stop, "holdfast stop my-run", "holdfast stop my-run --now --yes")

@@ -1,8 +1,8 @@
 """Counts how long Spot nodes were at risk and how many were lost.
 
-The counters are kept by pool, machine type, zone and age; `holdfast churn --project` reads them
-back. A node counts from when it is first watched until it is reclaimed or deleted, so both counters
-cover the same time.
+The counters are kept by pool, machine type, zone and age; `holdfast place churn --project` reads
+them back. A node counts from when it is first watched until it is reclaimed or deleted, so both
+counters cover the same time.
 """
 
 from bisect import bisect_right

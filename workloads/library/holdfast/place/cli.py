@@ -1,4 +1,4 @@
-"""The commands `holdfast churn` and `prices`. Bodies import, so that --help is quick."""
+"""The commands `holdfast place churn` and `prices`. Bodies import, so that --help is quick."""
 
 from pathlib import Path
 from typing import Annotated

@@ -94,7 +94,11 @@ def refresh_prices() -> None:
 
 def describe_basis(table: price_table.Table) -> str:
     age = (datetime.datetime.now(tz=datetime.UTC).date() - table.fetched_at).days
-    stale = f"; {age} days old, `holdfast prices --refresh`" if age > price_table.STALE_DAYS else ""
+    stale = (
+        f"; {age} days old, `holdfast place prices --refresh`"
+        if age > price_table.STALE_DAYS
+        else ""
+    )
     return f"prices of {table.fetched_at}, list, USD{stale}; * inferred"
 
 

@@ -127,7 +127,7 @@ def measure(
 
 
 def load_measurements(path: Path, accelerator: str) -> Churn:
-    """Update the prior by the rows of this accelerator that `holdfast churn --json` printed.
+    """Update the prior by the rows of this accelerator that `holdfast place churn --json` printed.
 
     Raises InputError if the file has another form.
     """
@@ -139,7 +139,7 @@ def load_measurements(path: Path, accelerator: str) -> Churn:
         raise InputError(
             f"measured churn {path}",
             got=f"{type(error).__name__}: {error}",
-            allowed="what `holdfast churn --json` prints",
+            allowed="what `holdfast place churn --json` prints",
             fix="write the output of that command to a file and give its path",
         ) from error
     belief = prior(accelerator)

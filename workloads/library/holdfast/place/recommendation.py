@@ -35,7 +35,7 @@ def make_world(
 ) -> World:
     """Return the beliefs about capacity for this job; what is left out is assumed.
 
-    churn: preemptions a node-hour as `0.1`, or the path of what `holdfast churn --json` printed.
+    churn: preemptions a node-hour as `0.1`, or the path of what `place churn --json` prints.
     spot_wait_h: a median. zones: those in which the job may start.
     """
     if spot_wait_h is not None:
@@ -149,7 +149,7 @@ def select_regions(regions: tuple[str, ...], text: str) -> tuple[str, ...]:
             got=text,
             allowed=", ".join(regions),
             fix=(
-                "as in --anywhere all, or --anywhere europe,us-east4; `holdfast prices"
+                "as in --anywhere all, or --anywhere europe,us-east4; `holdfast place prices"
                 " --refresh` fetches more"
             ),
         )

@@ -145,8 +145,8 @@ def test_what_the_user_knows_replaces_what_is_assumed(tmp_path: Path) -> None:
 
 
 def test_prices_are_listed_with_marks_and_as_json() -> None:
-    assert "2.0614*" in run("prices")[1]
-    body = json.loads(run("prices", "--json")[1])
+    assert "2.0614*" in run("place", "prices")[1]
+    body = json.loads(run("place", "prices", "--json")[1])
     assert body["fetched_at"] == prices.load().fetched_at.isoformat()
     for row in body["usd_per_hour"]:
         assert all(row[name] is None or row[name] > 0 for name in ("spot", "on-demand"))
@@ -368,7 +368,7 @@ def no_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_prices_say_how_many_gpus_a_machine_has() -> None:
-    rows = json.loads(run("prices", "--json")[1])["usd_per_hour"]
+    rows = json.loads(run("place", "prices", "--json")[1])["usd_per_hour"]
     gpus = {row["machine"]: row["gpus"] for row in rows}
     assert (gpus["a4-highgpu-8g"], gpus["g2-standard-8"]) == (8, 1)
 

@@ -1,4 +1,4 @@
-"""Implements `holdfast churn`: from event files, or from the exporter's Cloud Monitoring series."""
+"""Implements `place churn`: from event files, or from the exporter's Cloud Monitoring series."""
 
 import json
 import sys

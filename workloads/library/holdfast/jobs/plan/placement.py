@@ -413,7 +413,7 @@ def _no_price(case: _Case) -> InputError:
     return InputError(
         f"no price of what {case.platform.name} offers, so nothing is known of the deadline",
         got=f"{case.job.gpus} in {case.platform.price_region}",
-        allowed="a GPU and region of `holdfast prices`",
+        allowed="a GPU and region of `holdfast place prices`",
         fix="leave deadline_hours out, or state prices.region of the platform",
     )
 

@@ -1,0 +1,188 @@
+"""The command `place`, with `place prices` and `place churn`.
+
+Imports are in the bodies, so that --help is quick.
+"""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from holdfast.jobs.options import Json
+from holdfast.place.cli import churn, prices
+from holdfast.support.errors import InputError, Unjudged
+from holdfast.support.examples import examples
+
+if TYPE_CHECKING:
+    from holdfast.place.job import Wish
+    from holdfast.platform import Platform
+
+placement = typer.Typer(
+    help="Compare cost and finish time of a job on each capacity.",
+    rich_markup_mode=None,
+)
+placement.command(
+    "prices",
+    epilog=examples("holdfast place prices", "holdfast place prices --refresh"),
+)(prices)
+placement.command(
+    "churn",
+    epilog=examples(
+        "holdfast place churn --events events",
+        "holdfast place churn --project my-project --since 30d --json",
+    ),
+)(churn)
+
+
+@placement.callback(invoke_without_command=True)
+def place(
+    command: typer.Context,
+    gpu: Annotated[
+        str, typer.Option(help="l4, a100, a100-80, h100, h200, b200, or as nvidia-smi prints it.")
+    ] = "",
+    gpus: Annotated[int, typer.Option(help="Number of GPUs that work at the same time.")] = 1,
+    hours: Annotated[
+        str, typer.Option(help="Duration of undisturbed work on all GPUs: 40, 40h, 2d.")
+    ] = "",
+    deadline: Annotated[str, typer.Option(help="From now: 72h, 3d, none.")] = "none",
+    nodes: Annotated[
+        str, typer.Option(help="4..8: an elastic gang, which continues with fewer nodes.")
+    ] = "",
+    checkpoint: Annotated[
+        str,
+        typer.Option(
+            help=(
+                "Time for which one save blocks: 30s. none: cannot resume. queue: items of a batch."
+            )
+        ),
+    ] = "30s",
+    platform: Annotated[
+        Path | None, typer.Option(help="platform.json; default: that of the cluster.")
+    ] = None,
+    churn: Annotated[
+        str,
+        typer.Option(help="Preemptions per node-hour, or FILE of `holdfast place churn --json`."),
+    ] = "",
+    spot_wait: Annotated[
+        str, typer.Option(help="Median wait for Spot: 2h. Default: the record.")
+    ] = "",
+    file: Annotated[
+        Path | None, typer.Option("--job", help="Job file with GPUs, hours, deadline, platform.")
+    ] = None,
+    anywhere: Annotated[
+        str,
+        typer.Option(help="All that Google sells in these regions: all, or europe,us-east4."),
+    ] = "",
+    as_json: Json = False,
+) -> None:
+    """Compare cost and finish time of a job on each capacity of your platform, in three Spot
+    scenarios, and recommend one.
+
+    Without a job: which capacity suits which workload, and why.
+    """
+    from holdfast.place import output
+    from holdfast.place.job import Wish
+
+    if command.invoked_subcommand:
+        return
+    if not (gpu or hours or file):
+        output.print_matrix(as_json=as_json)
+        return
+    if file and (gpu or hours or nodes):
+        raise InputError(
+            "--job and a question",
+            got="both",
+            allowed="one of them",
+            fix="leave --gpu, --hours and --nodes out",
+        )
+    if anywhere and platform:
+        raise InputError(
+            "--anywhere and --platform",
+            got="both",
+            allowed="one of them: a platform has one region",
+            fix="leave one of them out",
+        )
+    wish = Wish(
+        gpu=gpu, gpus=gpus, hours=hours, deadline=deadline, nodes=nodes, checkpoint=checkpoint
+    )
+    if anywhere:
+        region = "" if anywhere == "all" else anywhere
+        _place_anywhere(wish, file, region, churn, spot_wait, as_json=as_json)
+    else:
+        _place_on_platform(wish, file, platform, churn, spot_wait, as_json=as_json)
+
+
+def _place_anywhere(
+    wish: "Wish",
+    file: Path | None,
+    region: str,
+    churn: str,
+    spot_wait: str,
+    *,
+    as_json: bool,
+) -> None:
+    from holdfast.place import job, output, recommendation
+    from holdfast.support.progress import working
+
+    if file:
+        from holdfast.jobs.file import file_text  # only here: it takes YAML readers
+
+        question = file_text.make_question(file_text.read_question(file))
+    else:
+        question = job.parse_job(wish)
+    spot_wait_h = job.parse_duration(spot_wait, "Spot wait") if spot_wait else None
+    world = recommendation.make_world(question, churn, spot_wait_h)
+    with working("price every capacity"):
+        answer = recommendation.answer(question, world, region)
+    output.print_answer(question, answer, as_json=as_json)
+
+
+def _place_on_platform(
+    wish: "Wish",
+    file: Path | None,
+    document: Path | None,
+    churn: str,
+    spot_wait: str,
+    *,
+    as_json: bool,
+) -> None:
+    from holdfast.clients import capacity_advice
+    from holdfast.cost import prices
+    from holdfast.jobs.file import file_text
+    from holdfast.jobs.plan import question
+    from holdfast.support.progress import working
+
+    beliefs = question.read_beliefs(wish, churn, spot_wait)
+    # A mistake in the file is reported without a cluster.
+    job = file_text.read_question(file) if file else None
+    platform = _find_platform(document, file)
+    with working("price every capacity"):
+        if job is not None:
+            placed = question.place(job, platform, prices.load(), beliefs)
+        else:
+            job, placed = question.place_wish(wish, platform, prices.load(), beliefs)
+    with working("ask Google how obtainable the machines are"):
+        answers = question.ask_now(job, placed, platform, capacity_advice.ask)
+    question.print_placed(
+        job,
+        placed,
+        platform,
+        is_question=file is None,
+        as_json=as_json,
+        answers=answers,
+    )
+
+
+def _find_platform(document: Path | None, file: Path | None) -> "Platform":
+    """Return the platform of a document, of the file's folder, or of the current cluster."""
+    from holdfast.clients.api import Api
+    from holdfast.platform.cluster import choose, find_nearest
+
+    platform = find_nearest(document, file.parent if file else None)
+    if platform is not None:
+        return platform
+    try:
+        return choose(Api(), None)
+    except Unjudged as error:
+        fix = f"{error.fix}; or --platform FILE; or --anywhere all, for what Google sells"
+        raise Unjudged(error.what, got=error.got, fix=fix) from error
