@@ -196,7 +196,7 @@ def _watch_sidecar(context: RenderContext, hop: FirstHop) -> client.V1Container:
     command += ["--service", hop.routers or hop.servers, "--namespace", hop.namespace]
     if hop.health_port and not hop.routers:
         command += ["--health-port", str(hop.health_port)]
-    if not hop.health_port:  # a foreign server, which a sidecar probes, knows no rejections
+    if hop.routers or not hop.health_port:  # a foreign server knows no rejections
         command.append("--share-rejections")
     command += ["--out", f"{ENDPOINTS_DIR}/servers.json"]
     mount = client.V1VolumeMount(name="endpoints", mount_path=ENDPOINTS_DIR)

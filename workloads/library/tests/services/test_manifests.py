@@ -162,6 +162,15 @@ def test_a_single_replica_stays_until_the_next_version_is_ready() -> None:
     assert (update["maxSurge"], update["maxUnavailable"]) == (1, 0)
 
 
+@pytest.mark.parametrize("name", ["chat", "scores"])
+def test_watchers_share_rejections(name: str) -> None:
+    """Those of predictors do it between servers, and those of models between routers."""
+    spec = pod(render(read(name)), f"{name}-proxy")
+    commands = [container["command"] for container in spec["initContainers"]]
+    (watcher,) = [command for command in commands if "endpoints" in command]
+    assert "--share-rejections" in watcher
+
+
 def test_fixed_services_need_no_scaler() -> None:
     fixed = replace(read("chat"), base=2, base_most=2, overflow_most=2)
     bodies = render(fixed)

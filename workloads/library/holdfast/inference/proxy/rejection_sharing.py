@@ -49,6 +49,7 @@ class RejectionSharer(threading.Thread):
 
     def _share(self, pool: ThreadPoolExecutor) -> None:
         servers = self._list_servers()
+        self._informed.intersection_update(servers)
         reports: dict[Endpoint, Report] = {}
         for server, report in zip(servers, pool.map(_get_report, servers), strict=True):
             if report is not None:

@@ -3,8 +3,8 @@
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Awaitable, Mapping
-from contextlib import closing
+from collections.abc import Awaitable, Generator, Mapping
+from contextlib import closing, contextmanager
 from typing import TypeVar
 
 from prometheus_client import CONTENT_TYPE_LATEST
@@ -24,6 +24,8 @@ from holdfast.inference.router.settings import RouterSettings
 from holdfast.inference.server.app import LEAVING_HEADERS, make_json
 from holdfast.inference.server.drain import Drain, Phase
 from holdfast.inference.server.http_protocol import STARTED_AT, find_deadline
+from holdfast.inference.server.rejection_reports import exchange_reports
+from holdfast.inference.server.rejections import Rejections, digest_items
 from holdfast.inference.server.request_body import (
     DISCONNECTED,
     ByteBudget,
@@ -32,12 +34,16 @@ from holdfast.inference.server.request_body import (
     read_body,
 )
 from holdfast.runtime import logs
-from holdfast.vocabulary.serving import LIVE_PATH, READY_PATH
+from holdfast.vocabulary.serving import LIVE_PATH, READY_PATH, REJECTIONS_PATH
 
 T = TypeVar("T")
 
 _API = "/v1/"
 _METRICS = "/metrics"
+_COMMIT = "router"
+"""The version in reports of rejections: routers do not know that of the model."""
+_DEATHS = frozenset(("died", "hung"))
+"""The causes of a loss that a request may be guilty of."""
 _BODY_S = 30.0
 """The maximum time for the body of a request."""
 _DROPPED_HEADERS = frozenset(
@@ -70,13 +76,15 @@ class App:
         self._pool = pool
         self._metrics = metrics
         self._budget = ByteBudget()
+        self._rejections = Rejections()
+        """Requests that lost several servers."""
         self._streams = set[CarriedStream | PassedRequest]()
         self._open = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         path: str = scope["path"]
         if not path.startswith(_API):
-            response = self._respond(path)
+            response = await self._respond(path, HttpRequest(scope, receive))
             self._mark(response)
             await response(scope, receive, send)
             return
@@ -117,8 +125,8 @@ class App:
     def is_ready(self) -> bool:
         return self._drain.phase is Phase.READY
 
-    def _respond(self, path: str) -> Response:
-        """Responds to probes and scrapes.
+    async def _respond(self, path: str, request: HttpRequest) -> Response:
+        """Responds to probes, scrapes and other routers.
 
         A router without ready servers is ready: it holds requests until a server is.
         """
@@ -134,7 +142,16 @@ class App:
             return make_json(content, 200 if is_ready else 503)
         if path == _METRICS:
             return self._scrape()
+        if path == REJECTIONS_PATH:
+            return await self._exchange_rejections(request)
         return make_refusal(Refused(404, "no such path"))
+
+    async def _exchange_rejections(self, request: HttpRequest) -> Response:
+        try:
+            report = await exchange_reports(request, self._rejections, _COMMIT, self._budget)
+        except Refused as refused:
+            return make_refusal(refused)
+        return make_json(report)
 
     def _scrape(self) -> Response:
         counts = Counter(server.state for server in self._pool.all())
@@ -202,7 +219,8 @@ class App:
                     headers=headers,
                     until_s=until_s,
                 )
-                await self._carry(client, stream)
+                with self._remember(path, body):
+                    await self._carry(client, stream)
                 return
             self._metrics.count_unmoved(obstacle)
         if request.url.query:
@@ -222,9 +240,29 @@ class App:
         )
         self._streams.add(passed)
         try:
-            await _run_watched(client, passed.run())
+            with self._remember(path, body):
+                await _run_watched(client, passed.run())
         finally:
             self._streams.discard(passed)
+
+    @contextmanager
+    def _remember(self, path: str, body: bytes) -> Generator[None]:
+        """Rejects a request that lost several servers before, and remembers one that does so.
+
+        Raises Refused with 422.
+        """
+        digest = digest_items([path.encode(), body])
+        if self._rejections.find(digest, time.monotonic()):
+            raise Refused(422, "this request ended several servers", reason="rejected")
+        try:
+            yield
+        except Refused as refused:
+            is_cause = refused.status == 502 and refused.reason in _DEATHS
+            if is_cause and not self._rejections.is_answered(digest):
+                logs.warning("router", f"a request is rejected from now on: {refused.message}")
+                self._rejections.reject(digest, time.monotonic())
+            raise
+        self._rejections.note_answer(digest)
 
     async def _carry(self, client: Client, stream: CarriedStream) -> None:
         self._streams.add(stream)

@@ -25,13 +25,13 @@ from holdfast.inference.server import tensors
 from holdfast.inference.server.batcher import Ticket
 from holdfast.inference.server.drain import Drain, Phase
 from holdfast.inference.server.http_protocol import (
-    ATTEMPT_HEADER,
     STARTED_AT,
     Deadline,
     find_deadline,
 )
 from holdfast.inference.server.metrics import Metrics
 from holdfast.inference.server.model_queue import ModelQueue
+from holdfast.inference.server.rejection_reports import exchange_reports
 from holdfast.inference.server.rejections import digest_items
 from holdfast.inference.server.request_body import (
     DISCONNECTED,
@@ -53,7 +53,6 @@ _OFF_LOOP_BYTES = 256 * 1024
 
 A parsed body has many times the size of its text, and parsing takes up to a second.
 """
-_REPORT_BYTES = 1024 * 1024
 # An Envoy that checks health removes this server with the first such response, not after its next
 # check.
 _EJECT_HEADER = "x-envoy-immediate-health-check-fail"
@@ -87,8 +86,7 @@ class App:
             Route(READY_PATH, self.ready),
             Route("/v2", self.server),
             Route("/metrics", self.scrape),
-            Route(REJECTIONS_PATH, self.report_rejections),
-            Route(REJECTIONS_PATH, self.learn_rejections, methods=["POST"]),
+            Route(REJECTIONS_PATH, self.exchange_rejections, methods=["GET", "POST"]),
         ]
         # The first match wins: a version's path ends in anything, so its longer routes come first.
         for path in (version, model):
@@ -174,31 +172,13 @@ class App:
         self.find_model(request)
         return await self.ready(request)
 
-    async def report_rejections(self, request: HttpRequest) -> Response:
-        """Responds with the requests that ended this model, for the other servers of the fleet."""
-        _require_no_proxy(request)
-        if not self._model.loaded:
+    async def exchange_rejections(self, request: HttpRequest) -> Response:
+        """Tells other servers which requests ended this model, and learns from them."""
+        model = self._model
+        if not model.loaded:
             return make_json({})
-        report = self._model.rejections.report(time.monotonic())
-        return make_json({"commit": self._model.commit, **report})
-
-    async def learn_rejections(self, request: HttpRequest) -> Response:
-        _require_no_proxy(request)
-        until_s = time.monotonic() + self._settings.request_s
-        with closing(Reservation(self._budget)) as reservation:
-            body = await read_body(
-                request,
-                reservation,
-                most_bytes=_REPORT_BYTES,
-                until_s=until_s,
-            )
-        try:
-            report = json.loads(body)
-            if self._model.loaded and report["commit"] == self._model.commit:
-                self._model.rejections.learn(report, time.monotonic())
-        except (ValueError, RecursionError, TypeError, KeyError, AttributeError):
-            raise Refused(400, "this is no report of another server") from None
-        return make_json({})
+        report = await exchange_reports(request, model.rejections, model.commit, self._budget)
+        return make_json(report)
 
     async def infer(self, request: HttpRequest) -> Response:
         deadline = find_deadline(request, self._settings.request_s)
@@ -361,12 +341,6 @@ class App:
         if request.answer.cancelled():
             raise Refused(DISCONNECTED, "the client disconnected")
         return request.answer.result()
-
-
-def _require_no_proxy(request: HttpRequest) -> None:
-    """Raises Refused if the proxy passed a client's request on: clients reject nothing."""
-    if ATTEMPT_HEADER in request.headers:
-        raise Refused(404, "Not Found")
 
 
 async def respond_no_route(request: HttpRequest, error: Exception) -> Response:

@@ -17,7 +17,7 @@ from holdfast.inference.errors import ItemFault, PredictorBroken, ProcessDied, R
 from holdfast.inference.predictor.predictor_client import ProcessPredictor
 from holdfast.inference.predictor.spec import PredictorSpec
 from holdfast.inference.server.metrics import Metrics
-from holdfast.inference.server.rejections import Rejections
+from holdfast.inference.server.rejections import Rejections, Verdict
 from holdfast.inference.server.requests import Request, Values
 from holdfast.runtime import logs
 
@@ -111,6 +111,9 @@ class Examiner:
     async def examine(self, request: Request, predict: Predict) -> bool:
         """Computes a request alone and answers it; returns False if it ended the process."""
         digest = request.digest
+        if self._rejections.find(digest, time.monotonic()) is Verdict.REJECTED:
+            request.fail(make_rejection())  # a copy of it did
+            return True
         try:
             values = await predict(request.bodies)
         except ProcessDied as error:

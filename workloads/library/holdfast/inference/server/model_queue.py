@@ -10,7 +10,7 @@ import contextlib
 import json
 import time
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from hashlib import sha256
 from typing import NoReturn, TypeVar
@@ -179,6 +179,7 @@ class ModelQueue:
                 await self._run_next()
         except PredictorBroken:
             self.loaded = False
+            _fail_lost(self._unexamined)
             while requests := self.batcher.take(time.monotonic()):
                 _fail_lost(requests)
             raise
@@ -198,7 +199,10 @@ class ModelQueue:
         await self._wake.wait()
         self._wake.clear()
 
-    async def _compute(self, batch: list[Request], now: float) -> None:
+    async def _compute(self, requests: list[Request], now: float) -> None:
+        batch = [request for request in requests if not self._fail_rejected(request)]
+        if not batch:
+            return
         for request in batch:
             self._metrics.queue_seconds.observe(now - request.arrived_s)
         self.batcher.begin(batch, now)
@@ -211,6 +215,13 @@ class ModelQueue:
         finally:
             self.batcher.end()
             self._update_metrics()
+
+    def _fail_rejected(self, request: Request) -> bool:
+        """Fails a request if a copy of it ended the model while this one waited."""
+        refusal = self.check(request.digest)
+        if refusal is not None:
+            request.fail(refusal)
+        return refusal is not None
 
     async def _predict(self, batch: list[Request]) -> None:
         bodies = _join_bodies(batch)
@@ -386,7 +397,7 @@ def _join_bodies(batch: Sequence[Request]) -> list[bytes]:
     return bodies
 
 
-def _fail_lost(requests: Sequence[Request]) -> None:
+def _fail_lost(requests: Iterable[Request]) -> None:
     for request in requests:
         error = Refused(
             503,

@@ -12,7 +12,9 @@ import psutil
 import pytest
 
 from holdfast.inference.proxy.endpoints import Endpoint, discovery, write
+from holdfast.inference.proxy.rejection_sharing import RejectionSharer
 from holdfast.inference.small_engine import model
+from holdfast.vocabulary.serving import REJECTIONS_PATH
 from workloads.library.tests.inference.router.fleet import (
     CHAT,
     COMPLETIONS,
@@ -300,10 +302,11 @@ def test_requests_over_the_limit_are_refused(
     assert answer.json["error"]["code"] == 429
 
 
-def test_a_request_that_loses_every_server_is_given_up(tmp_path: Path) -> None:
-    """It may be the cause, so it does not end all servers."""
+def test_a_request_that_loses_every_server_is_given_up_and_rejected(tmp_path: Path) -> None:
+    """It may be the cause, so it does not end all servers, also if it comes to another router."""
     with ExitStack() as stack:
         servers = [stack.enter_context(engine(tmp_path, "--prefill", "3600")) for _ in range(4)]
+        other = stack.enter_context(router(tmp_path, servers=servers))
         with router(tmp_path, servers=servers) as served:
             stream = Stream(served.port, {"prompt": "poison"})
             for _ in range(3):
@@ -313,7 +316,18 @@ def test_a_request_that_loses_every_server_is_given_up(tmp_path: Path) -> None:
                 kill(victim)
             stream.wait()
             assert stream.status == 502
+            assert Stream(served.port, {"prompt": "poison"}).wait().status == 422
+            routers = [Endpoint(address=HOST, port=client.port) for client in (served, other)]
+            sharer = RejectionSharer(lambda: routers)
+            sharer.start()
+            stack.callback(sharer.stop.set)
+            until(lambda: count_rejections(other) == 1, "the other router to learn of it")
+            assert Stream(other.port, {"prompt": "poison"}).wait().status == 422
             assert len(servers) == 1 and not _is_running(servers[0])
+
+
+def count_rejections(served: Served) -> int:
+    return len(served.request("GET", REJECTIONS_PATH).json["rejected"])
 
 
 def _is_running(served: Served) -> bool:

@@ -115,6 +115,22 @@ def test_a_request_that_kills_the_model_costs_one_load(server: Served) -> None:
 
 
 @pytest.mark.process
+def test_copies_that_wait_cost_no_further_load(tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    with serve(tmp_path, "--batch", "2") as server, ThreadPoolExecutor(8) as pool:
+        blocking = pool.submit(server.infer, f"wait {gate}")
+        until(gate.with_suffix(".begun").exists, "the batch to start")
+        copies = [pool.submit(server.infer, "kill") for _ in range(6)]
+        until(lambda: server.metric("holdfast_server_requests_waiting") == 6, "copies to wait")
+        gate.touch()
+        assert blocking.result().status == 200
+        assert {copy.result().status for copy in copies} <= {422, 503}
+        assert server.infer("kill").status == 422
+        assert server.metric(DEATHS) == 1
+        assert server.metric(REJECTED) == 1
+
+
+@pytest.mark.process
 def test_a_hang_ends_when_no_client_waits(server: Served) -> None:
     deaths = server.metric(DEATHS)
     rejected = server.metric(REJECTED)
