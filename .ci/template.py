@@ -73,6 +73,11 @@ LEFT_OUT = (
     "tests/plan/test_template_history.py",
     "tests/plan/test_upgrade.py",
     "tests/plan/test_first_week.py",
+    # Machinery that no edit of an environment changes.
+    "tests/infra/ops/test_provider_lock.py",
+    # The next provider comes with an update, once the blueprint has moved to it.
+    "tests/plan/test_provider_8.py",
+    "tests/tools/terraform-provider-google-8/*",
     # Tests of the environments dev and prod, which a team does not keep.
     "tests/infra/ops/test_prove*",
     "tests/plan/test_replay.py",

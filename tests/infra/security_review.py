@@ -77,12 +77,12 @@ def _list_grants(
     for resource in planned:
         is_grant = resource.kind.endswith("_iam_member")
         if is_grant and not resource.kind.startswith("google_service_account"):
-            who = name_member(environment, str(resource.arguments["member"]))
+            member = name_member(environment, str(resource.arguments["member"]))
             target = _name_target(environment, resource)
             role = str(resource.arguments["role"]).removeprefix("roles/")
-            roles.setdefault((who, target), []).append(f"`{role}`")
-    for (who, target), granted in sorted(roles.items()):
-        yield who, ", ".join(sorted(granted)), target
+            roles.setdefault((member, target), []).append(f"`{role}`")
+    for (member, target), granted in sorted(roles.items()):
+        yield member, ", ".join(sorted(granted)), target
 
 
 def _list_users(environment: Environment, planned: Iterable[Resource]) -> Iterator[tuple[str, str]]:
@@ -191,10 +191,11 @@ def _name_rules(rules: Iterable[dict[str, Any]]) -> str:
 def write(text: str) -> str:
     """Return the page with its tables computed again."""
     for name, table in make_tables(make_environment()).items():
-        begin, end = f"<!-- {name}: written by `{REGENERATE}` -->", f"<!-- end of {name} -->"
-        before, _, rest = text.partition(begin)
-        _, found, after = rest.partition(end)
-        assert found, f"the page has no place for {name}"
+        begin = f"<!-- {name}: written by `{REGENERATE}` -->"
+        end = f"<!-- end of {name} -->"
+        assert begin in text and end in text, f"the page has no place for {name}"
+        before = text.partition(begin)[0]
+        after = text.partition(end)[2]
         text = f"{before}{begin}\n{table}\n{end}{after}"
     return text
 

@@ -15,7 +15,7 @@ PLANNED = resources(ENVIRONMENT)
 Judge = Callable[[dict[str, list[Any]]], Iterable[object]]
 
 
-def test_tables_are_those_of_the_code() -> None:
+def test_tables_match_the_code() -> None:
     assert PAGE.read_text() == write(PAGE.read_text()), REGENERATE
 
 
@@ -119,7 +119,7 @@ def test_page_lists_the_constraints_that_were_judged() -> None:
     assert "servicenetworking.googleapis.com" in allowed["compute.restrictVpcPeering"]
 
 
-def test_fields_of_the_page_exist() -> None:
+def test_named_fields_exist() -> None:
     names = re.findall(r"`(security|alerts|network)\.(\w+)`", PAGE.read_text())
     assert len(names) > 5
     for section, field in names:
