@@ -23,6 +23,7 @@ NOT_TRIED = (
     "transformers",
 )
 OWN_NAME = "holdfast-gke"
+# Why it is so: infra/decisions/0168.
 # The server stands on uvicorn's connection, whose methods are no public interface.
 FILES = (
     "inference/server/test_connections.py",
