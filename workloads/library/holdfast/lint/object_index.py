@@ -61,6 +61,13 @@ class ObjectIndex:
     def list_namespace(self, kind: str, namespace: str) -> list[Object]:
         return self._by_namespace.get((kind, namespace or DEFAULT_NAMESPACE), [])
 
+    def list_names(self, kind: str) -> list[str]:
+        """Lists the names of a kind, of any namespace."""
+        names: list[str] = []
+        for obj in self.by_kind.get(kind, []):
+            names.append(obj.name)
+        return names
+
     def find_all(self, kind: str, name: str) -> list[Object]:
         """Finds objects in any namespace; several where the files are of several clusters."""
         return self._by_name.get((kind, name), [])
@@ -97,7 +104,7 @@ class ObjectIndex:
         for objects in self.by_kind.values():
             for obj in objects:
                 for pod in obj.pods:
-                    pods[as_text(pod.spec.get("serviceAccountName"))].append(pod)
+                    pods[pod.account].append(pod)
         return pods
 
     @cached_property

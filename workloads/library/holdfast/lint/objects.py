@@ -19,6 +19,7 @@ DEFAULT_NAMESPACE = "default"
 MAX_DEPTH = 40
 MAX_WORD = 100
 MAX_SCRIPT = 1 << 16
+SHELLS = ("sh", "bash", "ash", "dash")
 _PART = re.compile(r"[-./]|[^-./]+")
 _MIN_LIKENESS = 0.6
 _VARIABLE = re.compile(r"\$\(([\w.-]{1,200})\)")
@@ -38,6 +39,19 @@ def as_maps(value: Any) -> list[dict[str, Any]]:
 
 def as_text(value: Any) -> str:
     return value if isinstance(value, str) else ""
+
+
+def as_texts(value: Any) -> list[str]:
+    """Returns the items of a list as texts; one that is no text is empty."""
+    return list(map(as_text, as_list(value)))
+
+
+def list_names(value: Any) -> list[str]:
+    """Returns the names of the items of a list."""
+    names: list[str] = []
+    for item in as_list(value):
+        names.append(as_text(dig(item, "name")))
+    return names
 
 
 def as_int(value: Any) -> int | None:
@@ -222,6 +236,12 @@ class Pod:
         return total
 
     @property
+    def account(self) -> str:
+        """Name of the service account; empty where the pod states none."""
+        name = self.spec.get("serviceAccountName") or self.spec.get("serviceAccount")
+        return as_text(name)
+
+    @property
     def replicas(self) -> int:
         """Number of these pods that run at once; 1 where the object does not say."""
         if self.job:
@@ -272,6 +292,16 @@ class Container:
         """The words, each on its own line, cut at MAX_SCRIPT."""
         return "\n".join(self.words)[:MAX_SCRIPT]
 
+    @property
+    def arguments(self) -> list[str]:
+        """The words, and after the script of a shell those of the script."""
+        arguments: list[str] = []
+        for word in self.words:
+            arguments.append(word)
+            if " " in word and self.programs[0] in SHELLS:
+                arguments += word[:MAX_SCRIPT].split()
+        return arguments
+
     def runs(self, *program: str) -> bool:
         """Returns whether these words follow each other in the command."""
         words = self.words
@@ -282,7 +312,7 @@ class Container:
 
     def option(self, name: str) -> str:
         """Returns the value of `--name value` or `--name=value`; empty where it is not given."""
-        for word, successor in pairwise([*self.words, ""]):
+        for word, successor in pairwise([*self.arguments, ""]):
             flag, _, value = word.partition("=")
             if flag == name:
                 return value or successor

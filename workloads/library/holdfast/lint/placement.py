@@ -114,6 +114,15 @@ class Placement:
         pools = [pool for pool in self.matching if not self.find_repelling_taints(pool)]
         return pools or (self.matching if self.demands else [])
 
+    @cached_property
+    def platform_pools(self) -> list[Pool]:
+        """Those of the pools that the platform names; auto-provisioning makes the others."""
+        pools: list[Pool] = []
+        for pool in self.pools:
+            if pool in self.platform.pools:
+                pools.append(pool)
+        return pools
+
     @property
     def gpu_pools(self) -> list[Pool]:
         return [pool for pool in self.pools if pool.accelerator]

@@ -56,6 +56,10 @@ class Platform:
         self.zones = document.zones
         self.caps = dict(document.auto_provisioning)
         """Accelerator -> GPUs that auto-provisioning may buy."""
+        self.project = document.project
+        self.registry = document.registry
+        self.buckets = tuple(document.buckets.values())
+        self.namespaces = tuple(document.namespaces.values())
         self.job_namespaces = tuple(document.job_namespaces)
         self.queues = tuple(document.queues.values())
         """LocalQueues of every namespace of jobs."""

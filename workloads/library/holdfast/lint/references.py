@@ -29,9 +29,9 @@ class Reference:
 
 def list_references(pod: Pod) -> list[Reference]:
     """Lists what a pod names and cannot start without."""
-    references = [*_list_of_volumes(pod), *_list_of_pod(pod)]
+    references = [*_list_in_volumes(pod), *_list_named_by_pod(pod)]
     for container in pod.containers:
-        references += _list_of_variables(container.body, container.path)
+        references += _list_in_variables(container.body, container.path)
     required: list[Reference] = []
     for reference in references:
         is_known = (reference.kind, reference.name) in _EVERYWHERE
@@ -40,26 +40,26 @@ def list_references(pod: Pod) -> list[Reference]:
     return required
 
 
-def _list_of_pod(pod: Pod) -> Iterator[Reference]:
+def _list_named_by_pod(pod: Pod) -> Iterator[Reference]:
     path = (*pod.spec_path, "serviceAccountName")
-    yield Reference(ACCOUNT, as_text(pod.spec.get("serviceAccountName")), path)
+    yield Reference(ACCOUNT, pod.account, path)
     for index, item in enumerate(as_list(pod.spec.get("imagePullSecrets"))):
         path = (*pod.spec_path, "imagePullSecrets", index, "name")
         yield Reference(SECRET, as_text(dig(item, "name")), path)
 
 
-def _list_of_volumes(pod: Pod) -> Iterator[Reference]:
+def _list_in_volumes(pod: Pod) -> Iterator[Reference]:
     for index, volume in enumerate(as_list(pod.spec.get("volumes"))):
         path = (*pod.spec_path, "volumes", index)
         claim = as_text(dig(volume, "persistentVolumeClaim", "claimName"))
         yield Reference(CLAIM, claim, (*path, "persistentVolumeClaim", "claimName"))
-        yield from _list_of_source(as_map(volume), path, "secretName")
+        yield from _list_in_source(as_map(volume), path, "secretName")
         for number, source in enumerate(as_list(dig(volume, "projected", "sources"))):
             source_path = (*path, "projected", "sources", number)
-            yield from _list_of_source(as_map(source), source_path, "name")
+            yield from _list_in_source(as_map(source), source_path, "name")
 
 
-def _list_of_source(volume: dict[str, Any], path: Path, secret_field: str) -> Iterator[Reference]:
+def _list_in_source(volume: dict[str, Any], path: Path, secret_field: str) -> Iterator[Reference]:
     """Yields the ConfigMap or Secret of a volume, and the keys that it takes."""
     fields = ((CONFIG_MAP, "configMap", "name"), (SECRET, "secret", secret_field))
     for kind, field, name_field in fields:
@@ -74,7 +74,7 @@ def _list_of_source(volume: dict[str, Any], path: Path, secret_field: str) -> It
             yield Reference(kind, name, name_path, as_text(dig(item, "key")), key_path)
 
 
-def _list_of_variables(body: dict[str, Any], path: Path) -> Iterator[Reference]:
+def _list_in_variables(body: dict[str, Any], path: Path) -> Iterator[Reference]:
     fields = ((CONFIG_MAP, "configMapRef"), (SECRET, "secretRef"))
     for index, item in enumerate(as_list(body.get("envFrom"))):
         for kind, field in fields:

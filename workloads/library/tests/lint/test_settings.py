@@ -18,7 +18,7 @@ apiVersion: batch/v1
 kind: Job
 metadata: {name: a, namespace: training}
 spec:
-  activeDeadlineSeconds: 60
+  activeDeadlineSeconds: 3600
   completionMode: Indexed
   completions: 1
   backoffLimitPerIndex: 1

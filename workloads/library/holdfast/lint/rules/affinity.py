@@ -6,13 +6,19 @@ from typing import Any
 
 from holdfast.lint.document import Path
 from holdfast.lint.finding import Hit, Severity
+from holdfast.lint.known_values import load_table
 from holdfast.lint.object_index import match_labels, selects
 from holdfast.lint.objects import Object, Pod, as_list, as_map, as_text, dig, find_near
 from holdfast.lint.placement import Demand, Placement
 from holdfast.lint.registry import Context, rule
 from holdfast.vocabulary import pools as contract
-from holdfast.vocabulary.capacity import QUEUES
-from holdfast.vocabulary.kubernetes import LABEL_QUEUE
+from holdfast.vocabulary.capacity import QUEUE_ANY, QUEUES
+from holdfast.vocabulary.kubernetes import (
+    JOB_PRIORITIES,
+    LABEL_JOB_PRIORITY,
+    LABEL_QUEUE,
+    name_job_priority,
+)
 from holdfast.vocabulary.machines import MACHINE_TYPES
 from holdfast.vocabulary.pools import Pool
 
@@ -28,28 +34,6 @@ LABEL_ARCH = "kubernetes.io/arch"
 LABEL_OS = "kubernetes.io/os"
 LABEL_REGION = "topology.kubernetes.io/region"
 LABEL_HOST = "kubernetes.io/hostname"
-_ARM_FAMILIES = ("t2a", "c4a", "n4a", "a4x")
-_FAMILIES = (
-    *("a2", "a3", "a4", "a4x", "c2", "c2d", "c3", "c3d", "c4", "c4a", "c4d", "ct5lp", "ct6e"),
-    *("e2", "g2", "g4", "h3", "h4d", "m1", "m2", "m3", "m4", "n1", "n2", "n2d", "n4", "n4a"),
-    *("n4d", "t2a", "t2d", "x4", "z3", "ct4p", "ct5l", "ct5p", "tpu7x"),
-)
-# Accelerator -> machine families that have it.
-_FAMILIES_OF = {
-    "nvidia-l4": ("g2",),
-    "nvidia-tesla-a100": ("a2",),
-    "nvidia-a100-80gb": ("a2",),
-    "nvidia-h100-80gb": ("a3",),
-    "nvidia-h100-mega-80gb": ("a3",),
-    "nvidia-h200-141gb": ("a3",),
-    "nvidia-b200": ("a4",),
-    "nvidia-gb200": ("a4x",),
-    "nvidia-rtx-pro-6000": ("g4",),
-    "nvidia-tesla-t4": ("n1",),
-    "nvidia-tesla-v100": ("n1",),
-    "nvidia-tesla-p100": ("n1",),
-    "nvidia-tesla-p4": ("n1",),
-}
 _TOPOLOGY_KEYS = (
     LABEL_HOST,
     contract.LABEL_ZONE,
@@ -66,6 +50,7 @@ _TOPOLOGY_KEYS = (
     "failure-domain.beta.kubernetes.io/region",
 )
 _KUBERNETES = re.compile(r"(.*\.)?(kubernetes\.io|k8s\.io)/.*")
+_EXCLUSIVE = "alpha.jobset.sigs.k8s.io/exclusive-topology"
 _ZONE = re.compile(r"([a-z]+-[a-z]+\d+)-[a-z]")
 _TERMS = "requiredDuringSchedulingIgnoredDuringExecution"
 
@@ -88,14 +73,24 @@ def _values(placement: Placement, key: str) -> tuple[list[Demand], set[str]]:
     source=DOC_MACHINES,
     fix="select one of the labels, or those of one machine type",
     base="serving-pod",
-    bad=(
-        "nodeSelector: {cloud.google.com/machine-family: c4a, kubernetes.io/arch: amd64,"
-        " holdfast.dev/pool-class: null}\ncontainers: [{name: main, image: server}]"
-    ),
-    good=(
-        "nodeSelector: {cloud.google.com/machine-family: c4, kubernetes.io/arch: amd64,"
-        " holdfast.dev/pool-class: null}\ncontainers: [{name: main, image: server}]"
-    ),
+    bad="""\
+nodeSelector:
+  cloud.google.com/machine-family: c4a
+  kubernetes.io/arch: amd64
+  holdfast.dev/pool-class: null
+containers:
+  - name: main
+    image: server
+""",
+    good="""\
+nodeSelector:
+  cloud.google.com/machine-family: c4
+  kubernetes.io/arch: amd64
+  holdfast.dev/pool-class: null
+containers:
+  - name: main
+    image: server
+""",
 )
 def machine_labels_contradict(pod: Pod, context: Context) -> Iterator[Hit]:
     placement = context.place(pod)
@@ -117,7 +112,7 @@ def machine_labels_contradict(pod: Pod, context: Context) -> Iterator[Hit]:
 def _check_names(placement: Placement) -> Iterator[Hit]:
     """Yields names of families, machines, architectures and systems that do not exist."""
     tables = {
-        LABEL_FAMILY: _FAMILIES,
+        LABEL_FAMILY: load_table("machines")["families"],
         LABEL_ARCH: ("amd64", "arm64"),
         LABEL_OS: ("linux", "windows"),
     }
@@ -131,7 +126,7 @@ def _check_names(placement: Placement) -> Iterator[Hit]:
     for demand in placement.find_demands(LABEL_MACHINE):
         for value in demand.values:
             family = value.partition("-")[0]
-            if value.count("-") < 1 or family not in _FAMILIES:
+            if value.count("-") < 1 or family not in load_table("machines")["families"]:
                 near_name = find_near(value, MACHINE_TYPES, 0.6)
                 hint = f"; did you mean {near_name}?" if near_name else ""
                 yield Hit(demand.path, f"Google has no machine {value}{hint}")
@@ -140,8 +135,9 @@ def _check_names(placement: Placement) -> Iterator[Hit]:
 def _check_families(
     placement: Placement, demand: Demand, families: set[str], arches: set[str], pod: Pod
 ) -> Iterator[Hit]:
-    are_arm = all(family in _ARM_FAMILIES for family in families)
-    are_x86 = not any(family in _ARM_FAMILIES for family in families)
+    table = load_table("machines")
+    are_arm = families.issubset(table["arm_families"])
+    are_x86 = families.isdisjoint(table["arm_families"])
     listed = ", ".join(sorted(families))
     if are_arm and "amd64" in arches:
         yield Hit(demand.path, f"{listed} is ARM, and the pod selects {LABEL_ARCH}=amd64")
@@ -151,10 +147,12 @@ def _check_families(
         yield Hit(demand.path, f"GKE taints ARM machines: select {LABEL_ARCH}=arm64 too")
     _, accelerators = _values(placement, contract.LABEL_ACCELERATOR)
     for accelerator in accelerators:
-        homes = _FAMILIES_OF.get(accelerator, ())
+        homes = table["accelerators"].get(accelerator, ())
         if homes and families.isdisjoint(homes):
             yield Hit(demand.path, f"{accelerator} is in {', '.join(homes)}, not in {listed}")
-    has_gpus = any(families & set(homes) for homes in _FAMILIES_OF.values()) or "n1" in families
+    has_gpus = (
+        any(families & set(homes) for homes in table["accelerators"].values()) or "n1" in families
+    )
     if pod.gpus and not has_gpus:
         yield Hit(demand.path, f"machines of {listed} have no GPUs")
     for name in placement.find_demands(LABEL_MACHINE):
@@ -206,6 +204,21 @@ def topology_key_unknown(pod: Pod, context: Context) -> Iterator[Hit]:
             if _KUBERNETES.fullmatch(key[:200]) or "/" not in key or near_key:
                 hint = f"; did you mean {near_key}?" if near_key else ""
                 yield Hit((*path, "topologyKey"), f"no node has a label {key}{hint}")
+    for path, key in _list_annotations(pod):
+        if key not in _TOPOLOGY_KEYS and key not in label_keys:
+            yield Hit(path, f"no node has a label {key}")
+
+
+def _list_annotations(pod: Pod) -> Iterator[tuple[Path, str]]:
+    """Yields the labels by which JobSet keeps Jobs apart."""
+    bodies: list[tuple[Path, dict[str, Any]]] = [
+        (("metadata", "annotations"), pod.owner.annotations)
+    ]
+    bodies.append(((*pod.path, "metadata", "annotations"), pod.annotations))
+    for path, annotations in bodies:
+        key = as_text(annotations.get(_EXCLUSIVE))
+        if key:
+            yield (*path, _EXCLUSIVE), key
 
 
 def _list_terms(pod: Pod) -> list[tuple[Path, dict[str, Any]]]:
@@ -241,17 +254,21 @@ def _list_spreads(pod: Pod) -> list[tuple[Path, dict[str, Any]]]:
     base="serving-pod",
     bad="""\
 topologySpreadConstraints:
-- maxSkew: 1
-  topologyKey: topology.kubernetes.io/zone
-  whenUnsatisfiable: DoNotSchedule
-  labelSelector: {matchLabels: {app: servers}}
+  - maxSkew: 1
+    topologyKey: topology.kubernetes.io/zone
+    whenUnsatisfiable: DoNotSchedule
+    labelSelector:
+      matchLabels:
+        app: servers
 """,
     good="""\
 topologySpreadConstraints:
-- maxSkew: 1
-  topologyKey: topology.kubernetes.io/zone
-  whenUnsatisfiable: DoNotSchedule
-  labelSelector: {matchLabels: {app: server}}
+  - maxSkew: 1
+    topologyKey: topology.kubernetes.io/zone
+    whenUnsatisfiable: DoNotSchedule
+    labelSelector:
+      matchLabels:
+        app: server
 """,
 )
 def constraint_over_no_pod(pod: Pod, context: Context) -> Iterator[Hit]:
@@ -271,9 +288,9 @@ def _check_term(path: Path, term: dict[str, Any], pod: Pod, context: Context) ->
     neighbours = context.index.list_pods_near(pod.owner)
     is_needed = "podAffinity" in path and _TERMS in path
     if not any(selects(selector, neighbour) for neighbour in neighbours):
-        wanted = match_labels(selector)
-        values = {str(neighbour.labels.get(key)) for key in wanted for neighbour in neighbours}
-        is_typo = any(find_near(value, values, 0.7) for value in wanted.values())
+        labels = match_labels(selector)
+        values = {str(neighbour.labels.get(key)) for key in labels for neighbour in neighbours}
+        is_typo = any(find_near(value, values, 0.7) for value in labels.values())
         if is_typo and (is_needed or "podAntiAffinity" in path):
             yield Hit((*path, "labelSelector"), "matches none of the pods in its file")
     if "podAntiAffinity" not in path or _TERMS not in path or not selects(selector, pod):
@@ -306,12 +323,14 @@ def queue_against_selector(obj: Object, context: Context) -> Iterator[Hit]:
     if not queue or obj.namespace not in platform.job_namespaces:
         return
     queues = platform.queues
-    if queue not in queues and not context.index.find("LocalQueue", queue, obj.namespace):
+    is_known = queue in (*queues, QUEUE_ANY)
+    if not is_known and not context.index.find("LocalQueue", queue, obj.namespace):
         near_name = find_near(queue, queues, 0.5)
         hint = f"; did you mean {near_name}?" if near_name else f"; it has {', '.join(queues)}"
         basis = f"queues of {platform.environment}: {', '.join(queues)}"
         path = ("metadata", "labels", LABEL_QUEUE)
         yield Hit(path, f"{obj.namespace} has no LocalQueue {queue}{hint}", basis)
+    yield from _check_priority(obj, context)
     if queue not in QUEUES.values():
         return
     for pod in obj.pods:
@@ -322,7 +341,7 @@ def queue_against_selector(obj: Object, context: Context) -> Iterator[Hit]:
         pools = [pool for pool in placement.matching if pool in platform.pools]
         if not demands or not pools:
             continue
-        names = {_queue_of(pool) for pool in pools}
+        names = set(map(_find_queue, pools))
         if queue not in names:
             listed = ", ".join(sorted(names))
             basis = platform.basis(pools[0], f"jobs on {pools[0].name} are in queue {listed}")
@@ -330,5 +349,14 @@ def queue_against_selector(obj: Object, context: Context) -> Iterator[Hit]:
             yield Hit(("metadata", "labels", LABEL_QUEUE), message, basis)
 
 
-def _queue_of(pool: Pool) -> str:
+def _check_priority(obj: Object, context: Context) -> Iterator[Hit]:
+    name = as_text(obj.labels.get(LABEL_JOB_PRIORITY))
+    known_names = list(map(name_job_priority, JOB_PRIORITIES))
+    known_names += context.index.list_names("WorkloadPriorityClass")
+    if name and name not in known_names:
+        message = f"no WorkloadPriorityClass {name}; there are {', '.join(known_names)}"
+        yield Hit(("metadata", "labels", LABEL_JOB_PRIORITY), message)
+
+
+def _find_queue(pool: Pool) -> str:
     return QUEUES[pool.capacity]

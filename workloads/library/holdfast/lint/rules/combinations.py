@@ -7,7 +7,18 @@ from typing import Any
 from holdfast.lint.document import Path
 from holdfast.lint.finding import Hit, Severity
 from holdfast.lint.object_index import get_selector, selects
-from holdfast.lint.objects import Job, Object, Pod, as_int, as_list, as_map, as_maps, as_text, dig
+from holdfast.lint.objects import (
+    Job,
+    Object,
+    Pod,
+    as_int,
+    as_list,
+    as_map,
+    as_maps,
+    as_text,
+    dig,
+    list_names,
+)
 from holdfast.lint.registry import Context, rule
 from holdfast.lint.rules.scaling import SCALER
 from holdfast.support.values import quantity
@@ -31,11 +42,16 @@ _MOST_PER_INDEX = 100_000
     source=DOC_JOB,
     fix="state completionMode: Indexed with completions, and a restartPolicy of Jobs",
     base="job",
-    bad="spec: {completionMode: NonIndexed}",
+    bad="""\
+spec:
+  completionMode: NonIndexed
+""",
     good="spec: {completionMode: Indexed}",
 )
 def job_fields_contradict(job: Job, context: Context) -> Iterator[Hit]:
-    is_indexed = job.spec.get("completionMode") == "Indexed" or job.in_jobset
+    # JobSet sets Indexed where a child states nothing.
+    mode = job.spec.get("completionMode") or ("Indexed" if job.in_jobset else "NonIndexed")
+    is_indexed = mode == "Indexed"
     for field in (*_PER_INDEX, "successPolicy"):
         if field in job.spec and not is_indexed:
             yield Hit((*job.path, field), f"{field} needs completionMode Indexed")
@@ -78,41 +94,57 @@ def job_fields_contradict(job: Job, context: Context) -> Iterator[Hit]:
     fix="minReplicas at most maxReplicas; request what it measures",
     base="serving",
     bad="""\
-metadata: {name: server}
+metadata:
+  name: server
 ---
 apiVersion: autoscaling/v2
 kind: HorizontalPodAutoscaler
-metadata: {name: server, namespace: serving}
+metadata:
+  name: server
+  namespace: serving
 spec:
-  scaleTargetRef: {apiVersion: apps/v1, kind: Deployment, name: server}
+  scaleTargetRef:
+    apiVersion: apps/v1
+    kind: Deployment
+    name: server
   minReplicas: 8
   maxReplicas: 4
 """,
     good="""\
-metadata: {name: server}
+metadata:
+  name: server
 ---
 apiVersion: autoscaling/v2
 kind: HorizontalPodAutoscaler
-metadata: {name: server, namespace: serving}
+metadata:
+  name: server
+  namespace: serving
 spec:
-  scaleTargetRef: {apiVersion: apps/v1, kind: Deployment, name: server}
+  scaleTargetRef:
+    apiVersion: apps/v1
+    kind: Deployment
+    name: server
   minReplicas: 2
   maxReplicas: 4
 """,
 )
 def scaler_bounds_wrong(obj: Object, context: Context) -> Iterator[Hit]:
-    least = as_int(obj.spec.get("minReplicas"))
-    most = as_int(obj.spec.get("maxReplicas"))
-    if most is None:
+    min_replicas = as_int(obj.spec.get("minReplicas"))
+    max_replicas = as_int(obj.spec.get("maxReplicas"))
+    if max_replicas is None:
         yield Hit(("spec",), "has no maxReplicas")
-    elif most < 1:
-        yield Hit(("spec", "maxReplicas"), f"maxReplicas is {most}")
-    elif (least or 1) > most:
-        yield Hit(("spec", "minReplicas"), f"minReplicas {least or 1} is above maxReplicas {most}")
-    if least == 0 and not any(
+    elif max_replicas < 1:
+        yield Hit(("spec", "maxReplicas"), f"maxReplicas is {max_replicas}")
+    elif (min_replicas or 1) > max_replicas:
+        yield Hit(
+            ("spec", "minReplicas"),
+            f"minReplicas {min_replicas or 1} is above maxReplicas {max_replicas}",
+        )
+    if min_replicas == 0 and not any(
         metric.get("type") in ("External", "Object") for metric in as_maps(obj.spec.get("metrics"))
     ):
         yield Hit(("spec", "minReplicas"), "0 needs a metric of type External or Object")
+    yield from _check_targets(obj)
     target = as_text(dig(obj.spec, "scaleTargetRef", "name"))
     kind = as_text(dig(obj.spec, "scaleTargetRef", "kind"))
     if kind in ("Job", "JobSet", "CronJob", "DaemonSet", "Pod"):
@@ -122,10 +154,34 @@ def scaler_bounds_wrong(obj: Object, context: Context) -> Iterator[Hit]:
         yield from _check_metrics(obj, pod)
     rivals = context.index.list_namespace(SCALER, obj.namespace)
     for rival in rivals:
-        same = rival.spec.get("scaleTargetRef") == obj.spec.get("scaleTargetRef")
-        if same and rival.name != obj.name and rival.file == obj.file:
+        is_rival = rival.spec.get("scaleTargetRef") == obj.spec.get("scaleTargetRef")
+        if is_rival and rival.name != obj.name and rival.file == obj.file:
             yield Hit(("spec", "scaleTargetRef"), f"{rival.name} scales {target} too")
             return
+
+
+_TARGETS = {
+    "Utilization": "averageUtilization",
+    "AverageValue": "averageValue",
+    "Value": "value",
+}
+
+
+def _check_targets(scaler: Object) -> Iterator[Hit]:
+    """Yields targets whose type is not that of their value."""
+    for index, metric in enumerate(as_maps(scaler.spec.get("metrics"))):
+        kind = as_text(metric.get("type"))
+        field = f"{kind[:1].lower()}{kind[1:]}"
+        if kind and field not in metric:
+            yield Hit(("spec", "metrics", index, "type"), f"type {kind} has no {field}")
+        target = as_map(dig(metric, field, "target"))
+        value = _TARGETS.get(as_text(target.get("type")))
+        if value and target.get(value) is None:
+            path = ("spec", "metrics", index, field, "target")
+            yield Hit(path, f"type {target['type']} needs {value}")
+        if kind == "Pods" and target.get("type") not in (None, "AverageValue"):
+            path = ("spec", "metrics", index, field, "target", "type")
+            yield Hit(path, "a metric of pods has an AverageValue")
 
 
 def _check_metrics(scaler: Object, pod: Pod) -> Iterator[Hit]:
@@ -163,8 +219,18 @@ def _check_metrics(scaler: Object, pod: Pod) -> Iterator[Hit]:
     source="https://kubernetes.io/docs/concepts/workloads/controllers/deployment/#selector",
     fix="repeat the labels of the pod template",
     base="serving",
-    bad="spec: {selector: {matchLabels: {app: servers}}}",
-    good="spec: {selector: {matchLabels: {app: server}}}",
+    bad="""\
+spec:
+  selector:
+    matchLabels:
+      app: servers
+""",
+    good="""\
+spec:
+  selector:
+    matchLabels:
+      app: server
+""",
 )
 def selector_misses_own_pods(obj: Object, context: Context) -> Iterator[Hit]:
     selector = get_selector(obj)
@@ -183,18 +249,27 @@ def selector_misses_own_pods(obj: Object, context: Context) -> Iterator[Hit]:
     source="https://kubernetes.io/docs/tasks/configure-pod-container/security-context/",
     fix="set runAsUser to a number above 0",
     base="job-pod",
-    bad="securityContext: {runAsNonRoot: true, runAsUser: 0}",
-    good="securityContext: {runAsNonRoot: true, runAsUser: 1000}",
+    bad="""\
+securityContext:
+  runAsNonRoot: true
+  runAsUser: 0
+""",
+    good="""\
+securityContext:
+  runAsNonRoot: true
+  runAsUser: 1000
+""",
 )
 def user_contradicts(pod: Pod, context: Context) -> Iterator[Hit]:
     inherited = as_map(pod.spec.get("securityContext"))
     for container in pod.containers:
-        own = as_map(container.body.get("securityContext"))
-        settings = inherited | own
-        path = (*container.path, "securityContext") if own else (*pod.spec_path, "securityContext")
+        context_body = as_map(container.body.get("securityContext"))
+        settings = inherited | context_body
+        path = (*(container.path if context_body else pod.spec_path), "securityContext")
         if settings.get("runAsNonRoot") is True and settings.get("runAsUser") == 0:
             yield Hit(path, "runAsNonRoot with runAsUser 0")
-        if own.get("privileged") is True and own.get("allowPrivilegeEscalation") is False:
+        escalates = context_body.get("allowPrivilegeEscalation") is not False
+        if context_body.get("privileged") is True and not escalates:
             yield Hit(path, "privileged without allowPrivilegeEscalation")
 
 
@@ -209,8 +284,22 @@ def user_contradicts(pod: Pod, context: Context) -> Iterator[Hit]:
     source="https://kubernetes.io/docs/concepts/workloads/controllers/deployment/#strategy",
     fix="strategy: {type: Recreate}, or maxSurge or maxUnavailable above 0",
     base="serving",
-    bad="spec: {strategy: {type: RollingUpdate, rollingUpdate: {maxSurge: 0, maxUnavailable: 0}}}",
-    good="spec: {strategy: {type: RollingUpdate, rollingUpdate: {maxSurge: 1, maxUnavailable: 0}}}",
+    bad="""\
+spec:
+  strategy:
+    type: RollingUpdate
+    rollingUpdate:
+      maxSurge: 0
+      maxUnavailable: 0
+""",
+    good="""\
+spec:
+  strategy:
+    type: RollingUpdate
+    rollingUpdate:
+      maxSurge: 1
+      maxUnavailable: 0
+""",
 )
 def roll_out_cannot_move(obj: Object, context: Context) -> Iterator[Hit]:
     strategy = as_map(obj.spec.get("strategy"))
@@ -232,13 +321,19 @@ def roll_out_cannot_move(obj: Object, context: Context) -> Iterator[Hit]:
     source=DOC_POD,
     fix="remove one, or rename it",
     base="container",
-    bad="env: [{name: RATE, value: '1'}, {name: RATE, value: '2'}]",
+    bad="""\
+env:
+  - name: RATE
+    value: '1'
+  - name: RATE
+    value: '2'
+""",
     good="env: [{name: RATE, value: '1'}]",
 )
-def named_twice(pod: Pod, context: Context) -> Iterator[Hit]:
-    names = [container.name for container in pod.containers]
+def names_repeat(pod: Pod, context: Context) -> Iterator[Hit]:
+    names = list_names(pod.spec.get("containers")) + list_names(pod.spec.get("initContainers"))
     yield from _report_twice((*pod.spec_path, "containers"), names, "container")
-    volumes = [as_text(dig(item, "name")) for item in as_list(pod.spec.get("volumes"))]
+    volumes = list_names(pod.spec.get("volumes"))
     yield from _report_twice((*pod.spec_path, "volumes"), volumes, "volume")
     for container in pod.containers:
         for field, key, word in (
@@ -279,12 +374,13 @@ def _mounts(name: str) -> str:
     bad=_mounts("dat"),
     good=_mounts("data"),
 )
-def mount_of_no_volume(pod: Pod, context: Context) -> Iterator[Hit]:
+def mount_lacks_volume(pod: Pod, context: Context) -> Iterator[Hit]:
     claims = as_list(pod.owner.spec.get("volumeClaimTemplates"))
     for policy in as_list(pod.owner.spec.get("volumeClaimPolicies")):
         claims += as_list(dig(policy, "templates"))
-    names = [as_text(dig(item, "name")) for item in as_list(pod.spec.get("volumes"))]
-    names += [as_text(dig(claim, "metadata", "name")) for claim in claims]
+    names = list_names(pod.spec.get("volumes"))
+    for claim in claims:
+        names.append(as_text(dig(claim, "metadata", "name")))
     for path, name in _list_mounts(pod):
         if name and name not in names:
             yield Hit(path, f"no volume {name}; there are {', '.join(names) or 'none'}")
@@ -307,7 +403,11 @@ def _list_mounts(pod: Pod) -> Iterator[tuple[Path, str]]:
     source=DOC_VOLUMES,
     fix="mount it, or remove it",
     base="job-pod",
-    bad="volumes: [{name: data, emptyDir: {}}]",
+    bad="""\
+volumes:
+  - name: data
+    emptyDir: {}
+""",
     good=_mounts("data"),
 )
 def volume_not_mounted(pod: Pod, context: Context) -> Iterator[Hit]:
@@ -331,20 +431,45 @@ def volume_not_mounted(pod: Pod, context: Context) -> Iterator[Hit]:
     fix="one budget for a pod, with minAvailable or maxUnavailable",
     base="job",
     bad="""\
-spec: {template: {metadata: {labels: {app: train}}}}
+spec:
+  template:
+    metadata:
+      labels:
+        app: train
 ---
 apiVersion: policy/v1
 kind: PodDisruptionBudget
-metadata: {name: train, namespace: training, annotations: {holdfast.dev/reason: gang}}
-spec: {minAvailable: 1, maxUnavailable: 1, selector: {matchLabels: {app: train}}}
+metadata:
+  name: train
+  namespace: training
+  annotations:
+    holdfast.dev/reason: gang
+spec:
+  minAvailable: 1
+  maxUnavailable: 1
+  selector:
+    matchLabels:
+      app: train
 """,
     good="""\
-spec: {template: {metadata: {labels: {app: train}}}}
+spec:
+  template:
+    metadata:
+      labels:
+        app: train
 ---
 apiVersion: policy/v1
 kind: PodDisruptionBudget
-metadata: {name: train, namespace: training, annotations: {holdfast.dev/reason: gang}}
-spec: {minAvailable: 1, selector: {matchLabels: {app: train}}}
+metadata:
+  name: train
+  namespace: training
+  annotations:
+    holdfast.dev/reason: gang
+spec:
+  minAvailable: 1
+  selector:
+    matchLabels:
+      app: train
 """,
 )
 def budget_contradicts(obj: Object, context: Context) -> Iterator[Hit]:
@@ -365,13 +490,25 @@ def budget_contradicts(obj: Object, context: Context) -> Iterator[Hit]:
     "probe-refused",
     Severity.ERROR,
     on=Pod,
-    what="A probe has a threshold or a period that the API server refuses.",
-    why="Liveness and startup probes succeed after one success; periods are at least a second.",
+    what="A probe has numbers that the API server refuses, or that contradict each other.",
+    why="Liveness and startup succeed after one success; a timeout ends before the next probe.",
     source="https://kubernetes.io/docs/concepts/workloads/pods/probes/",
     fix="successThreshold: 1",
     base="serving-container",
-    bad="livenessProbe: {httpGet: {path: /, port: 8080}, successThreshold: 2}",
-    good="livenessProbe: {httpGet: {path: /, port: 8080}, successThreshold: 1}",
+    bad="""\
+livenessProbe:
+  httpGet:
+    path: /
+    port: 8080
+  successThreshold: 2
+""",
+    good="""\
+livenessProbe:
+  httpGet:
+    path: /
+    port: 8080
+  successThreshold: 1
+""",
 )
 def probe_refused(pod: Pod, context: Context) -> Iterator[Hit]:
     for container in pod.containers:
@@ -380,6 +517,11 @@ def probe_refused(pod: Pod, context: Context) -> Iterator[Hit]:
             path = (*container.path, field)
             if field != "readinessProbe" and probe.get("successThreshold") not in (None, 1):
                 yield Hit((*path, "successThreshold"), f"a {field} takes 1")
+            timeout_s = quantity(probe.get("timeoutSeconds")) or 1.0
+            period_s = quantity(probe.get("periodSeconds")) or 10.0
+            if probe and timeout_s > 2 * period_s:
+                message = f"waits {timeout_s:g} s for an answer, every {period_s:g} s"
+                yield Hit((*path, "timeoutSeconds"), message)
             handlers = [name for name in ("httpGet", "tcpSocket", "exec", "grpc") if name in probe]
             if probe and len(handlers) != 1:
                 yield Hit(path, "needs one of httpGet, tcpSocket, exec and grpc")

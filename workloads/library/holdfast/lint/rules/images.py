@@ -50,12 +50,13 @@ def _judge_image(image: str) -> str:
         return "an image has no scheme"
     if image != image.strip() or " " in image:
         return "an image has no spaces"
-    name, at, digest = image.partition("@")
-    if at and not _DIGEST.fullmatch(digest):
+    name, separator, digest = image.partition("@")
+    if separator and not _DIGEST.fullmatch(digest):
         return f"{digest[:80]} is no digest: sha256: and 64 digits of 0-9 and a-f"
     path, colon, tag = name.rpartition(":")
     if not colon or "/" in tag:
-        path, tag = name, ""
+        path = name
+        tag = ""
     if tag and not _TAG.fullmatch(tag):
         return f"{tag[:80]} is no tag"
     parts = path.split("/")
@@ -99,6 +100,29 @@ def image_never_pulled(pod: Pod, context: Context) -> Iterator[Hit]:
             yield Hit((*container.path, "imagePullPolicy"), "a new node has no image")
 
 
+@rule(
+    "HF494",
+    "image-may-change",
+    Severity.INFO,
+    on=Pod,
+    what="A Job or a server on Spot runs an image by the tag latest, or without a tag.",
+    why="Each replacement of a lost pod may run another program than the pod that it replaces.",
+    source=DOC_IMAGES + "#image-names",
+    fix="name the image by its digest, or by a tag that stays",
+    base="container",
+    bad="image: registry.example/trainer:latest",
+    good="image: registry.example/trainer:1.4",
+)
+def image_may_change(pod: Pod, context: Context) -> Iterator[Hit]:
+    if not pod.job and not pod.gpus:
+        return
+    for container in pod.main_containers:
+        image = as_text(container.body.get("image"))
+        name = image.rpartition("/")[2]
+        if "/" in image and "@" not in image and (":" not in name or name.endswith(":latest")):
+            yield Hit((*container.path, "image"), "its tag is moved")
+
+
 def _secret(kind: str) -> str:
     return f"""\
 imagePullSecrets: [{{name: pull}}]
@@ -124,7 +148,7 @@ data: {{.dockerconfigjson: e30=}}
     bad=_secret("Opaque"),
     good=_secret("kubernetes.io/dockerconfigjson"),
 )
-def pull_secret_of_other_type(pod: Pod, context: Context) -> Iterator[Hit]:
+def pull_secret_differs(pod: Pod, context: Context) -> Iterator[Hit]:
     for index, item in enumerate(as_list(pod.spec.get("imagePullSecrets"))):
         path = (*pod.spec_path, "imagePullSecrets", index, "name")
         secret = context.index.find(SECRET, as_text(dig(item, "name")), pod.owner.namespace)
@@ -145,8 +169,22 @@ def pull_secret_of_other_type(pod: Pod, context: Context) -> Iterator[Hit]:
     why="The API server refuses the Secret, and the pods that name it do not start.",
     source="https://kubernetes.io/docs/concepts/configuration/secret/#restriction-names-data",
     fix="write plain text into stringData",
-    bad="apiVersion: v1\nkind: Secret\nmetadata: {name: a}\ndata: {token: hf_plain-text}\n",
-    good="apiVersion: v1\nkind: Secret\nmetadata: {name: a}\nstringData: {token: text}\n",
+    bad="""\
+apiVersion: v1
+kind: Secret
+metadata:
+  name: a
+data:
+  token: hf_plain-text
+""",
+    good="""\
+apiVersion: v1
+kind: Secret
+metadata:
+  name: a
+stringData:
+  token: text
+""",
 )
 def secret_not_encoded(obj: Object, context: Context) -> Iterator[Hit]:
     for key, value in as_map(obj.body.get("data")).items():

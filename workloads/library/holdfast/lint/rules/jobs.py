@@ -45,7 +45,7 @@ _HOST_VARIABLES = (
     "HEAD_ADDRESS",
     "LEADER_ADDRESS",
 )
-_POD_OF_A_SET = re.compile(r"(.+)-\d+-\d+")
+_POD_OF_A_SET = re.compile(r"(.+)-(\d{1,6})-\d{1,6}")
 _NODES = ("--nodes", "--nnodes", "--num-nodes", "--num_nodes", "--num_machines")
 
 
@@ -454,6 +454,9 @@ def rendezvous_elsewhere(job: Job, context: Context) -> Iterator[Hit]:
             host = host.partition(":")[0]
             if "$(" not in host and not _may_be_member(job, host):
                 yield Hit(path, f"{host} is no pod of {job.owner.name}")
+            has_names = dig(job.owner.spec, "network", "enableDNSHostnames") is not False
+            if job.in_jobset and not has_names and _POD_OF_A_SET.fullmatch(host.partition(".")[0]):
+                yield Hit(path, f"{host} has no name: enableDNSHostnames is false")
         address = container.expand(as_text(container.env.get(ENV_GANG_ADDRESS)))
         if job.pod and address and "$(" not in address:
             pods = f"{job.owner.name}-{PLACE}.{as_text(job.pod.spec.get('subdomain'))}"
@@ -488,7 +491,8 @@ def _may_be_member(job: Job, host: str) -> bool:
         return False
     for replicated_job in as_list(job.owner.spec.get("replicatedJobs")):
         if match[1] == f"{job.owner.name}-{as_text(dig(replicated_job, 'name'))}":
-            return True
+            jobs = as_int(dig(replicated_job, "replicas"))
+            return int(match[2]) < (1 if jobs is None else jobs)
     return False
 
 

@@ -5,110 +5,13 @@ from typing import Any
 
 from holdfast.lint.document import Path
 from holdfast.lint.finding import Hit, Severity
+from holdfast.lint.known_values import load_table
 from holdfast.lint.objects import Object, Pod, as_map, as_text, find_near, misspells
 from holdfast.lint.registry import Context, rule
 from holdfast.vocabulary.kubernetes import LABEL_QUEUE
 
 DOC_EVICT = "https://cloud.google.com/kubernetes-engine/docs/concepts/cluster-autoscaler"
 DOC_KUEUE = "https://kueue.sigs.k8s.io/docs/reference/labels-and-annotations/"
-# Domain -> the keys that its program reads.
-_KEYS: dict[str, tuple[str, ...]] = {
-    "kueue.x-k8s.io/": (
-        "queue-name",
-        "priority-class",
-        "max-exec-time-seconds",
-        "job-min-parallelism",
-        "job-completions-equal-parallelism",
-        "prebuilt-workload-name",
-        "pod-group-name",
-        "pod-group-total-count",
-        "pod-group-fast-admission",
-        "pod-group-serving",
-        "pod-group-pod-index",
-        "pod-group-pod-index-label",
-        "retriable-in-group",
-        "podset-required-topology",
-        "podset-preferred-topology",
-        "podset-unconstrained-topology",
-        "podset-slice-required-topology",
-        "podset-slice-size",
-        "podset-group-name",
-        "elastic-job",
-        "managed",
-        "multikueue-origin",
-        "priority-boost",
-        "podset",
-        "job-uid",
-        "cluster-queue-name",
-        "local-queue-name",
-        "workload",
-        "tas",
-        "role-hash",
-        "is-group-workload",
-        "pod-suspending-parent",
-        "quota-reserved",
-        "safe-to-forcefully-terminate",
-    ),
-    "jobset.sigs.k8s.io/": (
-        "jobset-name",
-        "jobset-uid",
-        "replicatedjob-name",
-        "replicatedjob-replicas",
-        "job-index",
-        "job-global-index",
-        "job-group-index",
-        "job-key",
-        "group-name",
-        "group-replicas",
-        "restart-attempt",
-        "coordinator",
-        "global-replicas",
-        "priority",
-        "exclusive-topology",
-    ),
-    "alpha.jobset.sigs.k8s.io/": ("exclusive-topology", "node-selector", "namespaced-job"),
-    "cluster-autoscaler.kubernetes.io/": (
-        "safe-to-evict",
-        "safe-to-evict-local-volumes",
-        "enable-ds-eviction",
-        "daemonset-pod",
-        "scale-down-disabled",
-        "pod-scale-up-delay",
-        "consume-provisioning-request",
-        "provisioning-class-name",
-        "daemonset-taint",
-    ),
-    "gke-gcsfuse/": (
-        "volumes",
-        "cpu-limit",
-        "cpu-request",
-        "memory-limit",
-        "memory-request",
-        "ephemeral-storage-limit",
-        "ephemeral-storage-request",
-        "kernel-params",
-    ),
-    "controller.kubernetes.io/": ("pod-deletion-cost",),
-}
-# Annotations that are read on a pod, and do nothing on the object that owns its template.
-_OF_PODS = (
-    "cluster-autoscaler.kubernetes.io/safe-to-evict",
-    "cluster-autoscaler.kubernetes.io/safe-to-evict-local-volumes",
-    "cluster-autoscaler.kubernetes.io/pod-scale-up-delay",
-    "gke-gcsfuse/volumes",
-    "gke-gcsfuse/cpu-limit",
-    "gke-gcsfuse/memory-limit",
-    "gke-gcsfuse/ephemeral-storage-limit",
-    "kueue.x-k8s.io/podset-required-topology",
-    "kueue.x-k8s.io/podset-preferred-topology",
-    "networking.gke.io/interfaces",
-    "networking.gke.io/default-interface",
-    "devices.gke.io/container.tcpx-daemon",
-    "autopilot.gke.io/primary-container",
-    "prometheus.io/scrape",
-    "prometheus.io/port",
-    "prometheus.io/path",
-)
 # Kinds that Kueue starts by a label of their own.
 _QUEUED_KINDS = ("Job", "JobSet", "CronJob", "RayJob", "RayCluster", "PyTorchJob", "TrainJob")
 _NEAR = 0.6
@@ -124,17 +27,26 @@ _NEAR = 0.6
     source=DOC_EVICT,
     fix="move it to metadata.annotations of the pod template",
     base="serving",
-    bad='metadata: {annotations: {cluster-autoscaler.kubernetes.io/safe-to-evict: "false"}}',
-    good=(
-        "spec: {template: {metadata: {annotations:"
-        ' {cluster-autoscaler.kubernetes.io/safe-to-evict: "false"}}}}'
-    ),
+    bad="""\
+metadata:
+  annotations:
+    cluster-autoscaler.kubernetes.io/safe-to-evict: 'false'
+""",
+    good="""\
+spec:
+  template:
+    metadata:
+      annotations:
+        cluster-autoscaler.kubernetes.io/safe-to-evict: 'false'
+""",
 )
 def annotation_not_on_the_pod(obj: Object, context: Context) -> Iterator[Hit]:
     if obj.kind in ("Pod", "PodTemplate") or not obj.pods:
         return
     for key in obj.annotations:
-        if key in _OF_PODS and not all(key in pod.annotations for pod in obj.pods):
+        if key in load_table("annotations")["of_pods"] and not all(
+            key in pod.annotations for pod in obj.pods
+        ):
             yield Hit(("metadata", "annotations", key), f"{key} is read on pods", on_key=True)
 
 
@@ -172,7 +84,11 @@ def queue_label_elsewhere(obj: Object, context: Context) -> Iterator[Hit]:
     source=DOC_KUEUE,
     fix="correct the key",
     base="job",
-    bad="metadata: {labels: {kueue.x-k8s.io/queue: spot}}",
+    bad="""\
+metadata:
+  labels:
+    kueue.x-k8s.io/queue: spot
+""",
     good=f"metadata: {{labels: {{{LABEL_QUEUE}: spot}}}}",
 )
 def key_misspelt(obj: Object, context: Context) -> Iterator[Hit]:
@@ -198,11 +114,12 @@ def _list_places(pod: Pod) -> list[tuple[Path, Any]]:
 def _find_misspelt(key: str) -> str:
     """Returns the key that is read, if this one is nearly it; empty otherwise."""
     domain, slash, name = key.partition("/")
-    known_names = _KEYS.get(f"{domain}/")
+    keys = load_table("keys")
+    known_names = keys.get(f"{domain}/")
     if known_names is None:
-        for known_domain in _KEYS:
+        for known_domain, names in keys.items():
             plain = known_domain.rstrip("/")
-            if slash and name in _KEYS[known_domain] and misspells(domain, plain):
+            if slash and name in names and misspells(domain, plain):
                 return known_domain + name
         return ""
     if name in known_names:

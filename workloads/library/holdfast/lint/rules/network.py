@@ -6,7 +6,16 @@ from typing import Any
 from holdfast.lint.document import Path
 from holdfast.lint.finding import Hit, Severity
 from holdfast.lint.object_index import get_selector, match_labels, selects
-from holdfast.lint.objects import Container, Object, Pod, as_int, as_list, as_text, dig
+from holdfast.lint.objects import (
+    Container,
+    Object,
+    Pod,
+    as_int,
+    as_list,
+    as_text,
+    dig,
+    find_near,
+)
 from holdfast.lint.registry import Context, rule
 from holdfast.lint.rules.elastic import GOOD, find_member, replace_once
 from holdfast.vocabulary.environment import ENV_GANG_PORT
@@ -331,3 +340,105 @@ def _admits_all_namespaces(opening: Any) -> bool:
         if dig(entry, "namespaceSelector") == {} and not dig(entry, "podSelector"):
             return True
     return not entries
+
+
+def _policy(spec: str) -> str:
+    return f"""\
+metadata: {{name: server, namespace: web}}
+---
+apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata: {{name: server, namespace: web}}
+spec: {{podSelector: {{matchLabels: {{app: server}}}}, {spec}}}
+"""
+
+
+def _from(selector: str) -> str:
+    entry = f"{{namespaceSelector: {{matchLabels: {{{selector}}}}}}}"
+    return _policy(f"policyTypes: [Ingress], ingress: [{{from: [{entry}]}}]")
+
+
+@rule(
+    "HF162",
+    "peer-without-pods",
+    Severity.ERROR,
+    on=Object,
+    kinds=("NetworkPolicy",),
+    what="A NetworkPolicy admits pods or namespaces by a label that none has.",
+    why=(
+        "Kubernetes labels a namespace with its name by itself, as kubernetes.io/metadata.name; no"
+        " other label of a namespace has its name. What should connect hangs."
+    ),
+    source=DOC_POLICY,
+    fix=f"match {LABEL_NAMESPACE}, and the labels of the pod template",
+    base="serving",
+    bad=_from("name: gateway"),
+    good=_from(f"{LABEL_NAMESPACE}: gateway"),
+)
+def peer_has_no_pod(obj: Object, context: Context) -> Iterator[Hit]:
+    spaces = context.index.by_kind.get("Namespace", [])
+    for direction, key in (("ingress", "from"), ("egress", "to")):
+        for number, opening in enumerate(as_list(obj.spec.get(direction))):
+            for index, entry in enumerate(as_list(dig(opening, key))):
+                path = ("spec", direction, number, key, index)
+                labels = match_labels(dig(entry, "namespaceSelector"))
+                is_known = any(labels.items() <= space.labels.items() for space in spaces)
+                if labels.keys() == {"name"} and not is_known:
+                    message = f"no namespace has the label name={labels['name']} by itself"
+                    yield Hit((*path, "namespaceSelector"), message)
+                if dig(entry, "namespaceSelector") is None:
+                    yield from _check_peer(path, dig(entry, "podSelector"), obj, context)
+
+
+def _check_peer(path: Path, selector: Any, policy: Object, context: Context) -> Iterator[Hit]:
+    """Yields a selector of pods that is nearly that of pods in the file, and matches none."""
+    labels = match_labels(selector)
+    pods = context.index.list_pods_near(policy)
+    if not labels or any(selects(selector, pod) for pod in pods):
+        return
+    for key, value in labels.items():
+        values = {str(pod.labels.get(key)) for pod in pods if key in pod.labels}
+        near_value = find_near(value, values, 0.75)
+        if near_value and near_value != value:
+            message = f"no pod of its file has {key}={value}; did you mean {near_value}?"
+            yield Hit((*path, "podSelector"), message)
+
+
+@rule(
+    "HF163",
+    "names-not-resolved",
+    Severity.ERROR,
+    on=Object,
+    kinds=("NetworkPolicy",),
+    what="NetworkPolicies allow some egress of a pod, but not that to the resolver of names.",
+    why="Each connection by name waits for DNS until its timeout.",
+    source=DOC_POLICY,
+    fix="allow UDP and TCP 53, to pods of kube-system",
+    base="serving",
+    bad=_policy("policyTypes: [Egress], egress: [{ports: [{port: 443}]}]"),
+    good=_policy(
+        "policyTypes: [Egress], egress: [{ports: [{port: 443}]}, {ports: [{port: 53, protocol:"
+        " UDP}]}]"
+    ),
+)
+def names_not_resolved(obj: Object, context: Context) -> Iterator[Hit]:
+    if "Egress" not in _get_types(obj) or not as_list(obj.spec.get("egress")):
+        return
+    platform = context.platform
+    if obj.namespace in (*platform.namespaces, *platform.job_namespaces):
+        return  # a policy of the platform opens DNS there
+    pods = context.index.select_pods(obj.namespace, get_selector(obj))
+    for pod in pods:
+        policies = context.index.find_selecting("NetworkPolicy", pod)
+        if not _opens_dns(policies):
+            yield Hit(("spec", "egress"), f"{pod.owner.name} cannot ask DNS: port 53 is closed")
+            return
+
+
+def _opens_dns(policies: list[Object]) -> bool:
+    for policy in policies:
+        for opening in as_list(policy.spec.get("egress")):
+            ports = as_list(dig(opening, "ports"))
+            if not ports or any(dig(port, "port") in (53, "53", "dns", None) for port in ports):
+                return True
+    return False

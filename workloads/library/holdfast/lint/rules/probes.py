@@ -6,7 +6,16 @@ from typing import Any
 
 from holdfast.lint.document import Path
 from holdfast.lint.finding import Hit, Severity
-from holdfast.lint.objects import Container, Pod, as_int, as_list, as_map, as_text, dig
+from holdfast.lint.objects import (
+    Container,
+    Object,
+    Pod,
+    as_int,
+    as_map,
+    as_text,
+    as_texts,
+    dig,
+)
 from holdfast.lint.registry import Context, rule
 from holdfast.lint.rules.shutdown import DEFAULT_GRACE_S, DOC_HOOKS, pre_stop_sleep
 from holdfast.support.values import quantity
@@ -19,6 +28,21 @@ _IMAGES = re.compile(r"vllm|sglang|text-generation|triton|ollama|/tgi|lmdeploy|n
 _SHORTEST_LOAD_S = 120
 # Any program on a GPU imports its framework first.
 _SHORTEST_START_S = 30
+# A long request, or a load of the node, may keep a server from answering for that long.
+_SHORTEST_HANG_S = 10
+_LONGEST_GRACE_S = 3_600
+_STARTING = """\
+spec:
+  progressDeadlineSeconds: {}
+  template:
+    spec:
+      containers:
+      - name: main
+        image: server
+        ports: [{{containerPort: 8000}}]
+        startupProbe: {{httpGet: {{path: /, port: 8000}}, periodSeconds: 10, failureThreshold: 90}}
+        resources: {{limits: {{nvidia.com/gpu: 1}}}}
+"""
 _DRAIN_OPTIONS = (
     "--timeout-graceful-shutdown",
     "--graceful-timeout",
@@ -108,7 +132,7 @@ def _mentions(pod: Pod, port: str) -> bool:
     """Returns whether a command or a variable of the pod contains a port's number."""
     pattern = re.compile(rf"(?<!\d){re.escape(port[:5])}(?!\d)")
     for container in pod.containers:
-        values = [str(value) for value in container.env.values()]
+        values = list(map(str, container.env.values()))
         if pattern.search(container.script) or any(pattern.search(value) for value in values):
             return True
     return False
@@ -133,7 +157,7 @@ def _mentions(pod: Pod, port: str) -> bool:
         " 90}"
     ),
 )
-def restarted_while_it_loads(pod: Pod, context: Context) -> Iterator[Hit]:
+def restart_interrupts_load(pod: Pod, context: Context) -> Iterator[Hit]:
     for container in pod.main_containers:
         shortest_s = _SHORTEST_LOAD_S if _serves_models(container) else _SHORTEST_START_S
         if not container.gpus and shortest_s == _SHORTEST_START_S:
@@ -145,6 +169,12 @@ def restarted_while_it_loads(pod: Pod, context: Context) -> Iterator[Hit]:
         seconds = _probe_time_s(probe)
         if seconds < shortest_s:
             yield Hit((*container.path, field), f"gives it {seconds:g} s to load")
+        liveness = as_map(container.body.get("livenessProbe"))
+        period_s = quantity(liveness.get("periodSeconds")) or 10.0
+        failures = quantity(liveness.get("failureThreshold")) or 3.0
+        if liveness and field == "startupProbe" and period_s * failures < _SHORTEST_HANG_S:
+            message = f"restarts it after {period_s * failures:g} s without an answer"
+            yield Hit((*container.path, "livenessProbe"), message)
 
 
 def _probe_time_s(probe: dict[str, Any]) -> float:
@@ -175,18 +205,32 @@ def _serves_models(container: Container) -> bool:
     bad="""\
 terminationGracePeriodSeconds: 30
 containers:
-- name: main
-  image: server
-  lifecycle: {preStop: {exec: {command: [sleep, '60']}}}
-  resources: {limits: {nvidia.com/gpu: 1}}
+  - name: main
+    image: server
+    lifecycle:
+      preStop:
+        exec:
+          command:
+            - sleep
+            - '60'
+    resources:
+      limits:
+        nvidia.com/gpu: 1
 """,
     good="""\
 terminationGracePeriodSeconds: 90
 containers:
-- name: main
-  image: server
-  lifecycle: {preStop: {exec: {command: [sleep, '60']}}}
-  resources: {limits: {nvidia.com/gpu: 1}}
+  - name: main
+    image: server
+    lifecycle:
+      preStop:
+        exec:
+          command:
+            - sleep
+            - '60'
+    resources:
+      limits:
+        nvidia.com/gpu: 1
 """,
 )
 def hook_longer_than_grace(pod: Pod, context: Context) -> Iterator[Hit]:
@@ -219,8 +263,17 @@ def hook_longer_than_grace(pod: Pod, context: Context) -> Iterator[Hit]:
     source="https://kubernetes.io/docs/tasks/inject-data-application/define-command-argument-container/",
     fix="one item for each word; the script of sh -c as one item",
     base="container",
-    bad='command: ["python train.py --epochs 3"]',
-    good="command: [python, train.py, --epochs, '3']",
+    bad="""\
+command:
+  - python train.py --epochs 3
+""",
+    good="""\
+command:
+  - python
+  - train.py
+  - --epochs
+  - '3'
+""",
 )
 def command_is_one_word(pod: Pod, context: Context) -> Iterator[Hit]:
     for container in pod.containers:
@@ -230,7 +283,7 @@ def command_is_one_word(pod: Pod, context: Context) -> Iterator[Hit]:
         if "command" not in container.body:
             places.append(("args",))
         for place in places:
-            words = [as_text(word) for word in as_list(dig(container.body, *place))]
+            words = as_texts(dig(container.body, *place))
             problem = _judge_words(words, is_program=place != ("args",))
             if problem:
                 yield Hit((*container.path, *place), problem)
@@ -242,7 +295,10 @@ def _judge_words(words: list[str], *, is_program: bool) -> str:
     if not words:
         return ""
     program = words[0].strip()
-    if is_program and " " in program and "\n" not in program and "$(" not in program:
+    # The name of a program may have a space, but no options.
+    is_path = program.startswith(("/", "./")) and not re.search(r"\s-", program)
+    is_text = " " in program and "\n" not in program and "$(" not in program
+    if is_program and is_text and not is_path:
         return f"`{program[:60]}` is one word, with spaces"
     if len(words) < 4 or program.rpartition("/")[2] not in ("sh", "bash", "ash", "dash"):
         return ""
@@ -262,7 +318,7 @@ def _judge_words(words: list[str], *, is_program: bool) -> str:
 def _check_arguments(container: Container) -> Iterator[Hit]:
     """Yields options that are written in one word with their values."""
     for key in ("command", "args"):
-        words = [as_text(word) for word in as_list(container.body.get(key))]
+        words = as_texts(container.body.get(key))
         for index, word in enumerate(words):
             if re.fullmatch(r"--[\w-]{1,60} \S{1,200}", word) and not _is_script(words, index):
                 flag = word.partition(" ")[0]
@@ -272,3 +328,50 @@ def _check_arguments(container: Container) -> Iterator[Hit]:
 def _is_script(words: list[str], index: int) -> bool:
     """Returns whether a word is the script or an argument of a shell."""
     return any(word.startswith("-") and word.endswith("c") for word in words[:index])
+
+
+@rule(
+    "HF454",
+    "roll-out-given-up",
+    Severity.WARNING,
+    on=Object,
+    kinds=("Deployment",),
+    what="A Deployment counts as failed before its pods had the time to start.",
+    why="progressDeadlineSeconds is less than its probes grant: tools roll back what still loads.",
+    source="https://kubernetes.io/docs/concepts/workloads/controllers/deployment/#progress-deadline-seconds",
+    fix="raise progressDeadlineSeconds above the time of the startup probe",
+    base="serving",
+    bad=_STARTING.format(60),
+    good=_STARTING.format(1800),
+)
+def roll_out_given_up(obj: Object, context: Context) -> Iterator[Hit]:
+    deadline_s = as_int(obj.spec.get("progressDeadlineSeconds"))
+    if deadline_s is None:
+        return
+    for pod in obj.pods:
+        for container in pod.main_containers:
+            probe = as_map(container.body.get("startupProbe"))
+            if probe and deadline_s < _probe_time_s(probe):
+                message = f"{deadline_s} s, and {container.name} may start for"
+                yield Hit(
+                    ("spec", "progressDeadlineSeconds"), f"{message} {_probe_time_s(probe):g} s"
+                )
+
+
+@rule(
+    "HF455",
+    "drain-without-end",
+    Severity.WARNING,
+    on=Pod,
+    what="A pod has more than an hour of grace.",
+    why="An upgrade of GKE waits an hour for a pod, and the autoscaler ten minutes.",
+    source="https://cloud.google.com/kubernetes-engine/docs/concepts/node-pool-upgrade-strategies",
+    fix="save or drain within the hour",
+    base="serving-pod",
+    bad="terminationGracePeriodSeconds: 86400",
+    good="terminationGracePeriodSeconds: 600",
+)
+def drain_without_end(pod: Pod, context: Context) -> Iterator[Hit]:
+    if pod.grace_s is not None and pod.grace_s > _LONGEST_GRACE_S:
+        path = (*pod.spec_path, "terminationGracePeriodSeconds")
+        yield Hit(path, f"{pod.grace_s / 3600:g} hours")

@@ -6,7 +6,17 @@ from typing import Any
 
 from holdfast.lint.document import Path
 from holdfast.lint.finding import Hit, Severity
-from holdfast.lint.objects import Container, Object, Pod, as_list, as_map, as_text, dig, find_near
+from holdfast.lint.objects import (
+    Container,
+    Object,
+    Pod,
+    as_int,
+    as_list,
+    as_map,
+    as_text,
+    dig,
+    find_near,
+)
 from holdfast.lint.platform import machine_size
 from holdfast.lint.registry import Context, rule
 from holdfast.support.values import GIB, quantity
@@ -55,8 +65,16 @@ def _resources(container: Container) -> Iterator[tuple[Path, str, Any]]:
     source=DOC_RESOURCES,
     fix="write cpu in cores or m, memory and disks in Mi, Gi or Ti",
     base="container",
-    bad="resources: {limits: {memory: 24Mi}}",
-    good="resources: {limits: {memory: 24Gi}}",
+    bad="""\
+resources:
+  limits:
+    memory: 24Mi
+""",
+    good="""\
+resources:
+  limits:
+    memory: 24Gi
+""",
 )
 def quantity_malformed(obj: Object, context: Context) -> Iterator[Hit]:
     for pod in obj.pods:
@@ -136,8 +154,20 @@ def _list_claims(obj: Object) -> Iterator[tuple[Path, Any]]:
     source=DOC_RESOURCES,
     fix="raise the limit; state whole GPUs in limits",
     base="container",
-    bad='resources: {requests: {nvidia.com/gpu: "1"}, limits: {nvidia.com/gpu: null}}',
-    good='resources: {requests: {nvidia.com/gpu: "1"}, limits: {nvidia.com/gpu: "1"}}',
+    bad="""\
+resources:
+  requests:
+    nvidia.com/gpu: '1'
+  limits:
+    nvidia.com/gpu: null
+""",
+    good="""\
+resources:
+  requests:
+    nvidia.com/gpu: '1'
+  limits:
+    nvidia.com/gpu: '1'
+""",
 )
 def request_not_its_limit(pod: Pod, context: Context) -> Iterator[Hit]:
     for container in pod.containers:
@@ -171,8 +201,16 @@ def request_not_its_limit(pod: Pod, context: Context) -> Iterator[Hit]:
     source=DOC_RESOURCES,
     fix=f"write cpu, memory, ephemeral-storage or {GPU_RESOURCE}",
     base="container",
-    bad="resources: {limits: {nvidia.com/gpus: 1}}",
-    good="resources: {limits: {nvidia.com/gpu: 1}}",
+    bad="""\
+resources:
+  limits:
+    nvidia.com/gpus: 1
+""",
+    good="""\
+resources:
+  limits:
+    nvidia.com/gpu: 1
+""",
 )
 def resource_unknown(pod: Pod, context: Context) -> Iterator[Hit]:
     known_names = [*_NATIVE, *_EXTENDED]
@@ -199,15 +237,27 @@ def resource_unknown(pod: Pod, context: Context) -> Iterator[Hit]:
     source=DOC_SIZES,
     fix="ask for less than what a node offers to pods",
     base="container",
-    bad='resources: {limits: {cpu: "16", memory: 30Gi}}',
-    good='resources: {limits: {cpu: "7", memory: 24Gi}}',
+    bad="""\
+resources:
+  limits:
+    cpu: '16'
+    memory: 30Gi
+""",
+    good="""\
+resources:
+  limits:
+    cpu: '7'
+    memory: 24Gi
+""",
 )
 def no_room_for_the_node(pod: Pod, context: Context) -> Iterator[Hit]:
     placement = context.place(pod)
     pools = [pool for pool in placement.pools if pool.machine_type in MACHINE_TYPES]
     if not placement.demands or not pools or len(pools) < len(placement.pools):
         return
-    rooms = [(_room(pool), pool) for pool in pools]
+    rooms: list[tuple[tuple[float, float], Pool]] = []
+    for pool in pools:
+        rooms.append((_room(pool), pool))
     for index, resource in enumerate(("cpu", "memory")):
         request = pod.request(resource)
         room, pool = max(rooms, key=lambda pair: pair[0][index])
@@ -248,17 +298,22 @@ def _sum_reserve(amount: float, steps: tuple[tuple[int, float], ...], share_abov
     source="https://cloud.google.com/kubernetes-engine/docs/concepts/local-ssd",
     fix="ask for less, use a volume, or a pool with a larger disk",
     base="job-pod",
-    bad=(
-        "containers: [{name: main, image: train, resources: {limits: {nvidia.com/gpu: 1,"
-        " ephemeral-storage: 900Gi}}}]"
-    ),
+    bad="""\
+containers:
+  - name: main
+    image: train
+    resources:
+      limits:
+        nvidia.com/gpu: 1
+        ephemeral-storage: 900Gi
+""",
 )
 def disk_larger_than_node(pod: Pod, context: Context) -> Iterator[Hit]:
     placement = context.place(pod)
-    known_pools = [pool for pool in placement.pools if pool in context.platform.pools]
-    if not placement.demands or not known_pools or len(known_pools) < len(placement.pools):
+    platform_pools = placement.platform_pools
+    if not placement.demands or not platform_pools or len(platform_pools) < len(placement.pools):
         return
-    pool = max(known_pools, key=lambda pool: pool.free_disk_gib)
+    pool = max(platform_pools, key=lambda pool: pool.free_disk_gib)
     fact = f"pool {pool.name} has {pool.free_disk_gib} GiB for pods"
     basis = context.platform.basis(pool, fact)
     request = pod.request("ephemeral-storage") / GIB
@@ -271,3 +326,59 @@ def disk_larger_than_node(pod: Pod, context: Context) -> Iterator[Hit]:
         if not as_text(folder.get("medium")) and size > pool.free_disk_gib:
             path = (*pod.spec_path, "volumes", index, "emptyDir", "sizeLimit")
             yield Hit(path, f"may hold {size:g} GiB", basis)
+
+
+@rule(
+    "HF445",
+    "more-gpus-than-the-pools-have",
+    Severity.ERROR,
+    on=Pod,
+    what="Pods that run at once ask for more GPUs than all matching pools have at their largest.",
+    why="A gang that needs all of its pods never starts; of a server some pods stay Pending.",
+    source="the platform document",
+    fix="ask for fewer, or raise the nodes of the pool",
+    base="job",
+    bad="""\
+spec:
+  completions: 400
+  parallelism: 400
+""",
+    good="""\
+spec:
+  completions: 4
+  parallelism: 4
+""",
+)
+def more_gpus_than_the_pools_have(pod: Pod, context: Context) -> Iterator[Hit]:
+    placement = context.place(pod)
+    platform = context.platform
+    platform_pools = placement.platform_pools
+    if not pod.gpus or not placement.demands or not platform_pools:
+        return
+    capacity = sum(pool.max_nodes * pool.gpus_per_node for pool in platform_pools)
+    # Auto-provisioning adds nodes up to a cap, in which the pools are included.
+    accelerators: set[str] = set()
+    for pool in placement.pools:
+        if pool not in platform.pools:
+            accelerators.add(pool.accelerator)
+    if "" in accelerators:
+        return
+    capacity = max(capacity, sum(platform.caps.get(name, 0) for name in accelerators))
+    replicas, path = _find_most(pod, context)
+    request = pod.gpus * replicas
+    if request > capacity:
+        names = ", ".join(pool.name for pool in platform_pools[:3])
+        basis = platform.basis(platform_pools[0], f"{names} have {capacity} GPUs at most")
+        yield Hit(path, f"{request} GPUs at once, and the pools have {capacity}", basis)
+
+
+def _find_most(pod: Pod, context: Context) -> tuple[int, Path]:
+    """Returns the most pods that run at once, and the path that says so."""
+    if pod.job:
+        return pod.replicas, (*pod.job.path, "parallelism")
+    max_pods = pod.replicas
+    for scaler in context.index.list_namespace("HorizontalPodAutoscaler", pod.owner.namespace):
+        target = dig(scaler.spec, "scaleTargetRef")
+        if (dig(target, "kind"), dig(target, "name")) == (pod.owner.kind, pod.owner.name):
+            max_pods = max(max_pods, as_int(scaler.spec.get("maxReplicas")) or 0)
+    return max_pods, ("spec", "replicas")

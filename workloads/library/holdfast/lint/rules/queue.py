@@ -294,6 +294,11 @@ def work_without_queue(obj: Object, context: Context) -> Iterator[Hit]:
     if LABEL_QUEUE in obj.labels or LABEL_QUEUE in obj.annotations:
         return
     queues = _list_queues(obj, context)
+    if not queues and obj.namespace in context.platform.job_namespaces:
+        if obj.spec.get("suspend") is True:
+            listed = ", ".join(context.platform.queues)
+            yield Hit(("spec", "suspend"), f"no queue starts it; the platform has {listed}")
+        return
     # Kueue takes work without a label into a queue of the name `default`.
     if not queues or "default" in queues:
         return

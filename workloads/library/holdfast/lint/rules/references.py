@@ -1,5 +1,7 @@
 """HF43x: names that have to resolve to an object of the files."""
 
+# Why it is so: infra/decisions/0144.
+
 from collections.abc import Iterable, Iterator
 from pathlib import PurePosixPath
 
@@ -17,6 +19,7 @@ from holdfast.lint.objects import (
 )
 from holdfast.lint.references import ACCOUNT, CONFIG_MAP, SECRET, list_keys, list_references
 from holdfast.lint.registry import Context, rule
+from holdfast.vocabulary.kubernetes import ANNOTATION_GOOGLE_ACCOUNT
 
 DOC_SECRETS = "https://kubernetes.io/docs/concepts/configuration/secret/"
 DOC_CONFIG = "https://kubernetes.io/docs/concepts/configuration/configmap/"
@@ -49,8 +52,8 @@ def _is_made(kind: str, name: str, context: Context) -> bool:
         return False
     for source in ("SealedSecret", "ExternalSecret", "Certificate", "SecretProviderClass"):
         for obj in context.index.by_kind.get(source, []):
-            made = (obj.name, dig(obj.spec, "target", "name"), obj.spec.get("secretName"))
-            if name in made:
+            names = (obj.name, dig(obj.spec, "target", "name"), obj.spec.get("secretName"))
+            if name in names:
                 return True
     return False
 
@@ -64,7 +67,9 @@ def explain_absence(kind: str, name: str, obj: Object, context: Context) -> str:
     if _is_made(kind, name, context):
         return ""
     namesakes = [item for item in context.index.find_all(kind, name) if is_near_file(item, obj)]
-    homes = [namesake.namespace for namesake in namesakes]
+    homes: list[str] = []
+    for namesake in namesakes:
+        homes.append(namesake.namespace)
     if obj.namespace and homes and all(homes):
         return f"{kind} {name} is in {', '.join(sorted(set(homes)))}, not in {obj.namespace}"
     neighbours = _list_neighbours(kind, obj, context)
@@ -105,7 +110,7 @@ def _is_named(kind: str, name: str, obj: Object, context: Context) -> bool:
 
 
 def _subjects(binding: Object) -> list[dict[str, object]]:
-    return [as_map(subject) for subject in as_list(binding.body.get("subjects"))]
+    return list(map(as_map, as_list(binding.body.get("subjects"))))
 
 
 @rule(
@@ -125,13 +130,13 @@ def _subjects(binding: Object) -> list[dict[str, object]]:
     good=_config(),
 )
 def reference_to_nothing(pod: Pod, context: Context) -> Iterator[Hit]:
-    seen: set[tuple[str, str]] = set()
+    reported: set[tuple[str, str]] = set()
     for reference in list_references(pod):
         identity = (reference.kind, reference.name)
         is_there = context.index.find(reference.kind, reference.name, pod.owner.namespace)
-        if identity in seen or is_there:
+        if identity in reported or is_there:
             continue
-        seen.add(identity)
+        reported.add(identity)
         reason = explain_absence(reference.kind, reference.name, pod.owner, context)
         if reason:
             yield Hit(reference.path, reason)
@@ -150,7 +155,7 @@ def reference_to_nothing(pod: Pod, context: Context) -> Iterator[Hit]:
     bad=_config(key="learning_rate"),
     good=_config(),
 )
-def key_of_no_config(pod: Pod, context: Context) -> Iterator[Hit]:
+def key_is_absent(pod: Pod, context: Context) -> Iterator[Hit]:
     for reference in list_references(pod):
         obj = context.index.find(reference.kind, reference.name, pod.owner.namespace)
         keys = list_keys(obj) if obj and reference.key else set[str]()
@@ -208,7 +213,7 @@ _BOUND = _ROLE.format("true", "training")
 
 @rule(
     "HF432",
-    "binding-of-nobody",
+    "binding-of-nothing",
     Severity.ERROR,
     on=Object,
     kinds=_BINDINGS,
@@ -220,7 +225,7 @@ _BOUND = _ROLE.format("true", "training")
     bad=_ROLE.format("true", "default"),
     good=_BOUND,
 )
-def binding_of_nobody(obj: Object, context: Context) -> Iterator[Hit]:
+def binding_names_nothing(obj: Object, context: Context) -> Iterator[Hit]:
     yield from _check_role(obj, context)
     for index, subject in enumerate(_subjects(obj)):
         if subject.get("kind") != ACCOUNT:
@@ -239,7 +244,7 @@ def binding_of_nobody(obj: Object, context: Context) -> Iterator[Hit]:
         owners += [pod.owner for pod in context.index.pods_by_account.get(name, [])]
         homes = {owner.namespace for owner in owners if is_near_file(owner, obj)}
         homes.discard("")
-        neighbours = [account.name for account in context.index.by_kind.get(ACCOUNT, [])]
+        neighbours = context.index.list_names(ACCOUNT)
         near_name = find_near(name, neighbours, _NEAR) if obj.file in _files(context) else ""
         if homes:
             yield Hit(path, f"{name} is an account of {_join(homes)}, not of {namespace}")
@@ -291,14 +296,14 @@ def _check_role(obj: Object, context: Context) -> Iterator[Hit]:
     good=_BOUND,
 )
 def rights_without_token(pod: Pod, context: Context) -> Iterator[Hit]:
-    name = as_text(pod.spec.get("serviceAccountName"))
+    name = pod.account
     account = context.index.find(ACCOUNT, name, pod.owner.namespace)
     mounts = pod.spec.get("automountServiceAccountToken")
     path: Path = (*pod.spec_path, "automountServiceAccountToken")
     if mounts is None and account:
         mounts = account.body.get("automountServiceAccountToken")
         path = (*pod.spec_path, "serviceAccountName")
-    if mounts is not False or _has_own_token(pod) or _is_token_of_others(pod, context):
+    if mounts is not False or _has_own_token(pod) or _is_for_others(pod, context):
         return
     for kind in _BINDINGS:
         for binding in context.index.by_kind.get(kind, []):
@@ -311,9 +316,9 @@ def rights_without_token(pod: Pod, context: Context) -> Iterator[Hit]:
                     return
 
 
-def _is_token_of_others(pod: Pod, context: Context) -> bool:
+def _is_for_others(pod: Pod, context: Context) -> bool:
     """Returns whether another pod of the account takes the token: the rights are for that one."""
-    name = as_text(pod.spec.get("serviceAccountName"))
+    name = pod.account
     for other in context.index.pods_by_account.get(name, []):
         is_other = other is not pod and other.owner.namespace == pod.owner.namespace
         if is_other and other.spec.get("automountServiceAccountToken") is not False:
@@ -335,3 +340,60 @@ def _list_mounts(pod: Pod) -> list[object]:
     for container in pod.containers:
         mounts += as_list(container.body.get("volumeMounts"))
     return mounts
+
+
+_IDENTITY = """\
+apiVersion: v1
+kind: ServiceAccount
+metadata:
+  name: scores
+  namespace: serving
+  annotations: {iam.gke.io/gcp-service-account: s@p.iam.gserviceaccount.com}
+---
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: scores, namespace: serving}
+spec:
+  selector: {matchLabels: {app: scores}}
+  template:
+    metadata: {labels: {app: scores}}
+    spec: {containers: [{name: main, image: scores}], serviceAccountName: ACCOUNT}
+"""
+
+
+@rule(
+    "HF419",
+    "account-not-used",
+    Severity.ERROR,
+    on=Pod,
+    what="A pod runs as the default account; its file has one with rights that no pod uses.",
+    why="The default account has no rights: each call to Google or to the cluster is refused.",
+    source="https://cloud.google.com/kubernetes-engine/docs/how-to/workload-identity",
+    fix="set serviceAccountName",
+    bad=_IDENTITY.replace(", serviceAccountName: ACCOUNT", ""),
+    good=_IDENTITY.replace("ACCOUNT", "scores"),
+)
+def account_not_used(pod: Pod, context: Context) -> Iterator[Hit]:
+    if pod.account not in ("", "default"):
+        return
+    for account in context.index.list_namespace(ACCOUNT, pod.owner.namespace):
+        is_used = context.index.pods_by_account.get(account.name)
+        if account.file == pod.owner.file and not is_used and _has_rights(account, context):
+            yield Hit(pod.spec_path, f"runs as default, and nothing runs as {account.name}")
+            return
+    # Accounts of the platform are in other files.
+    if pod.owner.namespace in context.platform.job_namespaces:
+        for container in pod.containers:
+            if "gs://" in container.script:
+                yield Hit(pod.spec_path, "runs as default, which may not use the buckets")
+                return
+
+
+def _has_rights(account: Object, context: Context) -> bool:
+    if ANNOTATION_GOOGLE_ACCOUNT in account.annotations:
+        return True
+    for kind in _BINDINGS:
+        for binding in context.index.by_kind.get(kind, []):
+            if any(subject.get("name") == account.name for subject in _subjects(binding)):
+                return True
+    return False

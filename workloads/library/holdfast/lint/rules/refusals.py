@@ -1,12 +1,13 @@
 """HF51x: values that the API server refuses, or takes for another object."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from holdfast.lint import api_fields
 from holdfast.lint.document import Path
 from holdfast.lint.finding import Hit, Severity
+from holdfast.lint.known_values import load_table
 from holdfast.lint.objects import (
     Object,
     as_int,
@@ -28,65 +29,6 @@ _PORT_NAME = re.compile(r"(?=.*[a-z])[a-z0-9]([a-z0-9-]{0,13}[a-z0-9])?")
 _PLACEHOLDER = re.compile(r"[$<{]")
 _RBAC_KINDS = ("Role", "ClusterRole", "RoleBinding", "ClusterRoleBinding")
 _SHORT_NAMED = {"CronJob": 52, "Service": 63, "JobSet": 52}
-# Type and field -> the values that there are; the table of fields has no values.
-_VALUES: dict[tuple[str, str], tuple[str, ...]] = {
-    ("V1PodSpec", "restartPolicy"): ("Always", "OnFailure", "Never"),
-    ("V1PodSpec", "dnsPolicy"): ("ClusterFirst", "ClusterFirstWithHostNet", "Default", "None"),
-    ("V1PodSpec", "preemptionPolicy"): ("PreemptLowerPriority", "Never"),
-    ("V1PriorityClass", "preemptionPolicy"): ("PreemptLowerPriority", "Never"),
-    ("V1Container", "imagePullPolicy"): ("Always", "IfNotPresent", "Never"),
-    ("V1Container", "restartPolicy"): ("Always", "Never", "OnFailure"),
-    ("V1Container", "terminationMessagePolicy"): ("File", "FallbackToLogsOnError"),
-    ("V1ContainerPort", "protocol"): ("TCP", "UDP", "SCTP"),
-    ("V1ServicePort", "protocol"): ("TCP", "UDP", "SCTP"),
-    ("V1NetworkPolicyPort", "protocol"): ("TCP", "UDP", "SCTP"),
-    ("V1HTTPGetAction", "scheme"): ("HTTP", "HTTPS"),
-    ("V1JobSpec", "completionMode"): ("Indexed", "NonIndexed"),
-    ("V1JobSpec", "podReplacementPolicy"): ("Failed", "TerminatingOrFailed"),
-    ("V1PodFailurePolicyRule", "action"): ("Count", "FailIndex", "FailJob", "Ignore"),
-    ("V1PodFailurePolicyOnExitCodesRequirement", "operator"): ("In", "NotIn"),
-    ("V1CronJobSpec", "concurrencyPolicy"): ("Allow", "Forbid", "Replace"),
-    ("V1DeploymentStrategy", "type"): ("RollingUpdate", "Recreate"),
-    ("V1StatefulSetUpdateStrategy", "type"): ("RollingUpdate", "OnDelete"),
-    ("V1DaemonSetUpdateStrategy", "type"): ("RollingUpdate", "OnDelete"),
-    ("V1StatefulSetSpec", "podManagementPolicy"): ("OrderedReady", "Parallel"),
-    ("V1ServiceSpec", "type"): ("ClusterIP", "NodePort", "LoadBalancer", "ExternalName"),
-    ("V1ServiceSpec", "externalTrafficPolicy"): ("Cluster", "Local"),
-    ("V1ServiceSpec", "internalTrafficPolicy"): ("Cluster", "Local"),
-    ("V1ServiceSpec", "sessionAffinity"): ("None", "ClientIP"),
-    ("V1PodDisruptionBudgetSpec", "unhealthyPodEvictionPolicy"): (
-        "AlwaysAllow",
-        "IfHealthyBudget",
-    ),
-    ("V1TopologySpreadConstraint", "whenUnsatisfiable"): ("DoNotSchedule", "ScheduleAnyway"),
-    ("V1NodeSelectorRequirement", "operator"): (
-        "In",
-        "NotIn",
-        "Exists",
-        "DoesNotExist",
-        "Gt",
-        "Lt",
-    ),
-    ("V1LabelSelectorRequirement", "operator"): ("In", "NotIn", "Exists", "DoesNotExist"),
-    ("V1EmptyDirVolumeSource", "medium"): ("", "Memory", "HugePages"),
-    ("V1PersistentVolumeClaimSpec", "volumeMode"): ("Filesystem", "Block"),
-    ("V1StorageClass", "volumeBindingMode"): ("Immediate", "WaitForFirstConsumer"),
-    ("V1StorageClass", "reclaimPolicy"): ("Delete", "Retain"),
-    ("V1PersistentVolumeSpec", "persistentVolumeReclaimPolicy"): ("Delete", "Retain", "Recycle"),
-    ("V1PodSecurityContext", "fsGroupChangePolicy"): ("OnRootMismatch", "Always"),
-    ("V1SeccompProfile", "type"): ("RuntimeDefault", "Localhost", "Unconfined"),
-    ("V2MetricSpec", "type"): ("ContainerResource", "External", "Object", "Pods", "Resource"),
-    ("V2MetricTarget", "type"): ("AverageValue", "Utilization", "Value"),
-}
-_LISTS: dict[tuple[str, str], tuple[str, ...]] = {
-    ("V1PersistentVolumeClaimSpec", "accessModes"): (
-        "ReadOnlyMany",
-        "ReadWriteMany",
-        "ReadWriteOnce",
-        "ReadWriteOncePod",
-    ),
-    ("V1NetworkPolicySpec", "policyTypes"): ("Ingress", "Egress"),
-}
 _JOBSET_VALUES: dict[Path, tuple[str, ...]] = {
     ("spec", "successPolicy", "operator"): ("All", "Any"),
     ("spec", "startupPolicy", "startupPolicyOrder"): ("AnyOrder", "InOrder"),
@@ -102,38 +44,6 @@ _JOBSET_ACTIONS = (
     "RestartJobSetAndIgnoreMaxRestarts",
     "RestartJob",
     "RestartJobAndIgnoreMaxRestarts",
-)
-# https://kubernetes.io/docs/reference/using-api/deprecation-guide/
-_REMOVED = (
-    "admissionregistration.k8s.io/v1beta1",
-    "apiextensions.k8s.io/v1beta1",
-    "apps/v1beta1",
-    "apps/v1beta2",
-    "autoscaling/v2beta1",
-    "autoscaling/v2beta2",
-    "batch/v1beta1",
-    "batch/v2alpha1",
-    "coordination.k8s.io/v1beta1",
-    "discovery.k8s.io/v1beta1",
-    "events.k8s.io/v1beta1",
-    "extensions/v1beta1",
-    "jobset.x-k8s.io/v1alpha1",
-    "kueue.x-k8s.io/v1alpha1",
-    "kueue.x-k8s.io/v1alpha2",
-    "networking.k8s.io/v1beta1",
-    "node.k8s.io/v1beta1",
-    "policy/v1beta1",
-    "rbac.authorization.k8s.io/v1alpha1",
-    "rbac.authorization.k8s.io/v1beta1",
-    "scheduling.k8s.io/v1beta1",
-    "storage.k8s.io/v1beta1",
-)
-_STILL_SERVED = (
-    "IPAddress",
-    "MutatingAdmissionPolicy",
-    "MutatingAdmissionPolicyBinding",
-    "ServiceCIDR",
-    "VolumeAttributesClass",
 )
 _STABLE = re.compile(r"(^|/)v\d+$")
 _FIELD_PATHS = re.compile(
@@ -157,13 +67,15 @@ _FIELD_PATHS = re.compile(
 )
 def value_unknown(obj: Object, context: Context) -> Iterator[Hit]:
     for path, type_name, value in _walk(obj):
-        for (owner, field), values in _VALUES.items():
-            if owner == type_name and field in value:
-                yield from _check_value((*path, field), value[field], values)
-        for (owner, field), values in _LISTS.items():
-            if owner == type_name:
-                for index, item in enumerate(as_list(value.get(field))):
-                    yield from _check_value((*path, field, index), item, values)
+        for field, values in load_table("values").get(type_name, {}).items():
+            yield from _check_value((*path, field), value.get(field), values)
+        for field, values in load_table("items").get(type_name, {}).items():
+            for index, item in enumerate(as_list(value.get(field))):
+                yield from _check_value((*path, field, index), item, values)
+        for field, (low, high) in load_table("ranges").get(type_name, {}).items():
+            number = as_int(value.get(field))
+            if number is not None and not low <= number <= high:
+                yield Hit((*path, field), f"{number} is not between {low} and {high}")
         if type_name == "V1ObjectFieldSelector":
             yield from _check_field_path(path, value)
     if obj.kind == "JobSet":
@@ -187,7 +99,7 @@ def _walk(obj: Object) -> Iterator[tuple[Path, str, dict[str, Any]]]:
             yield from api_fields.find_typed(pod.template, api_fields.POD_TEMPLATE, pod.path)
 
 
-def _check_value(path: Path, value: Any, values: tuple[str, ...]) -> Iterator[Hit]:
+def _check_value(path: Path, value: Any, values: Sequence[str]) -> Iterator[Hit]:
     if value is None or value in values or _PLACEHOLDER.search(str(value)[:200]):
         return
     near_name = find_near(str(value), values, 0.6)
@@ -211,8 +123,14 @@ def _check_field_path(path: Path, value: dict[str, Any]) -> Iterator[Hit]:
     source=DOC_LABELS,
     fix='put it in quotes: "true"',
     base="job-pod",
-    bad="nodeSelector: {cloud.google.com/gke-spot: true}",
-    good='nodeSelector: {cloud.google.com/gke-spot: "true"}',
+    bad="""\
+nodeSelector:
+  cloud.google.com/gke-spot: true
+""",
+    good="""\
+nodeSelector:
+  cloud.google.com/gke-spot: 'true'
+""",
 )
 def value_not_a_text(obj: Object, context: Context) -> Iterator[Hit]:
     for path, type_name, value in _walk(obj):
@@ -289,9 +207,6 @@ def _check_port_names(path: Path, ports: Any) -> Iterator[Hit]:
             yield Hit(
                 (*path, index, "name"), f"{name} is no port name: at most 15 of a-z, 0-9 and -"
             )
-        number = as_int(dig(port, "containerPort"))
-        if number is not None and not 0 < number < 65_536:
-            yield Hit((*path, index, "containerPort"), f"{number} is no port")
 
 
 @rule(
@@ -303,16 +218,65 @@ def _check_port_names(path: Path, ports: Any) -> Iterator[Hit]:
     why="The API server has no such resource and takes nothing of the file.",
     source="https://kubernetes.io/docs/reference/using-api/deprecation-guide/",
     fix="write the apiVersion that has the kind",
-    bad="apiVersion: batch/v1beta1\nkind: CronJob\nmetadata: {name: a}\n",
-    good="apiVersion: v1\nkind: Namespace\nmetadata: {name: a}\n",
+    bad="""\
+apiVersion: batch/v1beta1
+kind: CronJob
+metadata:
+  name: a
+""",
+    good="""\
+apiVersion: v1
+kind: Namespace
+metadata:
+  name: a
+""",
 )
 def version_unknown(obj: Object, context: Context) -> Iterator[Hit]:
     version = as_text(obj.body.get("apiVersion"))
     versions = api_fields.find_versions(obj.kind)
     if not versions or version in versions:
         return
-    is_removed = version in _REMOVED and obj.kind not in _STILL_SERVED
+    known_versions = load_table("versions")
+    is_still_served = obj.kind in known_versions["kinds_still_served"]
+    is_removed = version in known_versions["removed"] and not is_still_served
     # A version of the table without the kind; betas that it lacks may be served all the same.
     is_other = _STABLE.search(version[:100]) and version in api_fields.list_versions()
     if is_removed or is_other:
         yield Hit(("apiVersion",), f"{version} has no {obj.kind}; it is in {', '.join(versions)}")
+
+
+def _service(ports: str) -> str:
+    return f"""\
+apiVersion: v1
+kind: Service
+metadata: {{name: server, namespace: serving}}
+spec: {{selector: {{app: server}}, ports: [{ports}]}}
+"""
+
+
+@rule(
+    "HF514",
+    "service-refused",
+    Severity.ERROR,
+    on=Object,
+    kinds=("Service",),
+    what="A Service has ports without names, the same port twice, or no address.",
+    why="The API server refuses it.",
+    source="https://kubernetes.io/docs/concepts/services-networking/service/",
+    fix="name each of several ports; clusterIP is None or left out",
+    bad=_service("{port: 80}, {port: 81}"),
+    good=_service("{name: http, port: 80}, {name: metrics, port: 81}"),
+)
+def service_refused(obj: Object, context: Context) -> Iterator[Hit]:
+    ports = as_list(obj.spec.get("ports"))
+    names = [as_text(dig(port, "name")) for port in ports]
+    if len(ports) > 1 and not all(names):
+        yield Hit(("spec", "ports"), f"{len(ports)} ports, and not each has a name")
+    if len(set(filter(None, names))) < len(list(filter(None, names))):
+        yield Hit(("spec", "ports"), "two ports have the same name")
+    pairs = [(dig(port, "port"), dig(port, "protocol") or "TCP") for port in ports]
+    if len(set(map(str, pairs))) < len(pairs):
+        yield Hit(("spec", "ports"), "two ports have the same number")
+    address = as_text(obj.spec.get("clusterIP"))
+    if address and address != "None" and not re.fullmatch(r"[0-9a-f.:]{2,45}", address):
+        yield Hit(("spec", "clusterIP"), f"{address} is no address; write None for a headless one")

@@ -7,7 +7,18 @@ from typing import Any
 
 from holdfast.lint.document import Path
 from holdfast.lint.finding import Hit, Severity
-from holdfast.lint.objects import Container, Object, Pod, as_list, as_map, as_maps, as_text, dig
+from holdfast.lint.objects import (
+    MAX_SCRIPT,
+    SHELLS,
+    Container,
+    Object,
+    Pod,
+    as_list,
+    as_map,
+    as_maps,
+    as_text,
+    dig,
+)
 from holdfast.lint.registry import Context, rule
 from holdfast.lint.rules.serving import find_services
 from holdfast.support.values import GIB, quantity
@@ -65,15 +76,29 @@ def _find_checkpoint_folders(
 def _find_folder_options(container: Container, with_outputs: bool) -> Iterator[tuple[str, Path]]:
     for key in ("command", "args"):
         words = list(map(str, as_list(container.body.get(key))))
+        is_shell = bool(words) and container.programs[0] in SHELLS
         for index, (word, successor) in enumerate(pairwise([*words, ""])):
             flag, equals, value = word.partition("=")
             folder = value if equals else successor
-            is_output = with_outputs and flag in _OUTPUTS
-            if not flag.startswith("--") or not (is_output or _CHECKPOINT.search(flag)):
-                continue
-            is_relative = _is_relative_folder(flag, folder)
-            if folder.startswith("/") or (is_relative and not container.body.get("workingDir")):
+            if _names_folder(flag, folder, container, with_outputs):
                 yield folder, (*container.path, key, index if equals else index + 1)
+            if not is_shell or " " not in word:
+                continue
+            for part, following in pairwise([*word[:MAX_SCRIPT].split(), ""]):
+                flag, equals, value = part.partition("=")
+                folder = value if equals else following
+                # A script may change its folder first, so only absolute paths count.
+                if folder.startswith("/") and _names_folder(flag, folder, container, with_outputs):
+                    yield folder, (*container.path, key, index)
+
+
+def _names_folder(flag: str, folder: str, container: Container, with_outputs: bool) -> bool:
+    """Returns whether an option names a folder for checkpoints."""
+    is_output = with_outputs and flag in _OUTPUTS
+    if not flag.startswith("--") or not (is_output or _CHECKPOINT.search(flag)):
+        return False
+    is_relative = _is_relative_folder(flag, folder)
+    return folder.startswith("/") or (is_relative and not container.body.get("workingDir"))
 
 
 def _is_relative_folder(flag: str, value: str) -> bool:

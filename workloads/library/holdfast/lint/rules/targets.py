@@ -16,6 +16,7 @@ from holdfast.lint.objects import (
     as_text,
     dig,
     find_near,
+    list_names,
     misspells,
 )
 from holdfast.lint.registry import Context, rule
@@ -46,7 +47,7 @@ metadata: {{name: server, namespace: serving}}
 spec:
   scaleTargetRef: {{apiVersion: apps/v1, kind: Deployment, name: {target}}}
   minReplicas: 2
-  maxReplicas: 8
+  maxReplicas: 4
 """
 
 
@@ -64,7 +65,7 @@ spec:
     bad=_scaler("servers"),
     good=_scaler("server"),
 )
-def scaler_of_nothing(obj: Object, context: Context) -> Iterator[Hit]:
+def scaler_lacks_target(obj: Object, context: Context) -> Iterator[Hit]:
     field = "targetRef" if obj.kind == "VerticalPodAutoscaler" else "scaleTargetRef"
     kind = as_text(dig(obj.spec, field, "kind")) or "Deployment"
     name = as_text(dig(obj.spec, field, "name"))
@@ -96,12 +97,24 @@ def scaler_of_nothing(obj: Object, context: Context) -> Iterator[Hit]:
     source=DOC_JOBSET,
     fix="name one of its replicatedJobs",
     base="jobset",
-    bad="spec: {successPolicy: {operator: All, targetReplicatedJobs: [worker]}}",
-    good="spec: {successPolicy: {operator: All, targetReplicatedJobs: [workers]}}",
+    bad="""\
+spec:
+  successPolicy:
+    operator: All
+    targetReplicatedJobs:
+      - worker
+""",
+    good="""\
+spec:
+  successPolicy:
+    operator: All
+    targetReplicatedJobs:
+      - workers
+""",
 )
-def replicated_job_unknown(obj: Object, context: Context) -> Iterator[Hit]:
+def require_replicated_jobs(obj: Object, context: Context) -> Iterator[Hit]:
     jobs = as_list(obj.spec.get("replicatedJobs"))
-    names = [as_text(dig(job, "name")) for job in jobs]
+    names = list_names(jobs)
     for path, name in _list_job_names(obj, jobs):
         if name and name not in names:
             yield Hit(path, f"no replicated job {name}; there are {', '.join(names)}")
@@ -232,13 +245,13 @@ spec: {{selector: {{app: scores}}, ports: [{{port: 80, targetPort: 8080}}]}}
     bad=_client("http://scores.serving:8080/v2"),
     good=_client("http://scores.serving:80/v2"),
 )
-def address_of_no_service(pod: Pod, context: Context) -> Iterator[Hit]:
+def address_lacks_service(pod: Pod, context: Context) -> Iterator[Hit]:
     if not context.index.by_kind.get("Service"):
         return
     for container in pod.containers:
         for path, text in _list_texts(container):
             matches = [*_URL.finditer(text[:_LONGEST]), *_CLUSTER_HOST.finditer(text[:_LONGEST])]
-            for match in {found.groups() for found in matches}:
+            for match in {item.groups() for item in matches}:
                 host, port = match
                 reason = _judge_address(host.rstrip("."), port or "", pod, context)
                 if reason:

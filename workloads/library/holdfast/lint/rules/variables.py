@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 from holdfast.lint.document import Path
 from holdfast.lint.finding import Hit, Severity
+from holdfast.lint.known_values import load_table
 from holdfast.lint.objects import Container, Job, Pod, as_int, as_list, as_text, dig, find_near
 from holdfast.lint.registry import Context, rule
 from holdfast.support.values import quantity
@@ -13,85 +14,10 @@ from holdfast.vocabulary import environment
 DOC_NCCL = "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html"
 DOC_VARIABLES = "https://kubernetes.io/docs/tasks/inject-data-application/define-interdependent-environment-variables/"
 DOC_CUDA = "https://docs.nvidia.com/cuda/cuda-c-programming-guide/#env-vars"
-# What programs of this field read, by their own documentation.
-_NAMES = """
-    ACCELERATE_MIXED_PRECISION ACCELERATE_USE_DEEPSPEED ACCELERATE_USE_FSDP AWS_ACCESS_KEY_ID
-    AWS_DEFAULT_REGION AWS_REGION AWS_SECRET_ACCESS_KEY AWS_SESSION_TOKEN CLOUDSDK_CORE_PROJECT
-    CUBLAS_WORKSPACE_CONFIG CUDA_CACHE_PATH CUDA_DEVICE_MAX_CONNECTIONS CUDA_DEVICE_ORDER
-    CUDA_HOME CUDA_LAUNCH_BLOCKING CUDA_MODULE_LOADING CUDA_VISIBLE_DEVICES DEEPSPEED_LOG_LEVEL
-    DIFFUSERS_CACHE FI_PROVIDER FSDP_SHARDING_STRATEGY GCE_METADATA_HOST GCLOUD_PROJECT
-    GLOO_SOCKET_IFNAME GOOGLE_APPLICATION_CREDENTIALS GOOGLE_CLOUD_PROJECT GOOGLE_CLOUD_REGION
-    GROUP_RANK HF_ASSETS_CACHE HF_DATASETS_CACHE HF_DATASETS_OFFLINE HF_ENDPOINT HF_HOME
-    HF_HUB_CACHE HF_HUB_DISABLE_TELEMETRY HF_HUB_DOWNLOAD_TIMEOUT HF_HUB_ENABLE_HF_TRANSFER
-    HF_HUB_ETAG_TIMEOUT HF_HUB_OFFLINE HF_MODULES_CACHE HF_TOKEN HF_TOKEN_PATH
-    HF_XET_HIGH_PERFORMANCE HTTPS_PROXY HTTP_PROXY HUGGINGFACE_HUB_CACHE HUGGING_FACE_HUB_TOKEN
-    JAX_COMPILATION_CACHE_DIR JAX_COORDINATOR_ADDRESS JAX_ENABLE_X64 JAX_PLATFORMS
-    JAX_TRACEBACK_FILTERING JOB_COMPLETION_INDEX LD_LIBRARY_PATH LD_PRELOAD LIBTPU_INIT_ARGS
-    LOCAL_RANK LOCAL_WORLD_SIZE LOG_LEVEL MASTER_ADDR MASTER_PORT MKL_NUM_THREADS
-    MLFLOW_EXPERIMENT_NAME MLFLOW_RUN_ID MLFLOW_TRACKING_TOKEN MLFLOW_TRACKING_URI MPLCONFIGDIR
-    NCCL_ALGO NCCL_ASYNC_ERROR_HANDLING NCCL_BLOCKING_WAIT NCCL_BUFFSIZE NCCL_CROSS_NIC
-    NCCL_CUMEM_ENABLE NCCL_DEBUG NCCL_DEBUG_FILE NCCL_DEBUG_SUBSYS NCCL_FASTRAK_CTRL_DEV
-    NCCL_FASTRAK_IFNAME NCCL_IB_DISABLE NCCL_IB_HCA NCCL_IB_TIMEOUT NCCL_LAUNCH_MODE
-    NCCL_MAX_NCHANNELS NCCL_MIN_NCHANNELS NCCL_NET NCCL_NET_GDR_LEVEL NCCL_NSOCKS_PERTHREAD
-    NCCL_NTHREADS NCCL_NVLS_ENABLE NCCL_P2P_DISABLE NCCL_P2P_LEVEL NCCL_PROTO NCCL_SHM_DISABLE
-    NCCL_SOCKET_FAMILY NCCL_SOCKET_IFNAME NCCL_SOCKET_NTHREADS NCCL_TIMEOUT NCCL_TOPO_FILE
-    NCCL_TUNER_CONFIG_PATH NCCL_TUNER_PLUGIN NODE_RANK NO_PROXY NUMBA_CACHE_DIR
-    NUMEXPR_NUM_THREADS NVIDIA_DRIVER_CAPABILITIES NVIDIA_REQUIRE_CUDA NVIDIA_TF32_OVERRIDE
-    NVIDIA_VISIBLE_DEVICES OLLAMA_HOST OLLAMA_KEEP_ALIVE OLLAMA_MODELS OLLAMA_NUM_PARALLEL
-    OMP_NUM_THREADS OPENBLAS_NUM_THREADS OTEL_EXPORTER_OTLP_ENDPOINT OTEL_SERVICE_NAME
-    PET_MASTER_ADDR PET_MASTER_PORT PET_MAX_RESTARTS PET_NNODES PET_NODE_RANK PET_NPROC_PER_NODE
-    PET_RDZV_BACKEND PET_RDZV_ENDPOINT PET_RDZV_ID PUBSUB_EMULATOR_HOST PUBSUB_PROJECT_ID
-    PYTHONDONTWRITEBYTECODE PYTHONFAULTHANDLER PYTHONHASHSEED PYTHONIOENCODING PYTHONPATH
-    PYTHONUNBUFFERED PYTHONWARNINGS PYTORCH_ALLOC_CONF PYTORCH_CUDA_ALLOC_CONF
-    PYTORCH_ENABLE_MPS_FALLBACK RANK RAY_ADDRESS RAY_TMPDIR RAY_memory_monitor_refresh_ms
-    SENTENCE_TRANSFORMERS_HOME SGLANG_TORCH_PROFILER_DIR STORAGE_EMULATOR_HOST TF_CONFIG
-    TF_CPP_MIN_LOG_LEVEL TF_ENABLE_ONEDNN_OPTS TF_FORCE_GPU_ALLOW_GROWTH TF_GPU_ALLOCATOR TMPDIR
-    TOKENIZERS_PARALLELISM TORCHELASTIC_MAX_RESTARTS TORCHINDUCTOR_CACHE_DIR TORCH_CPP_LOG_LEVEL
-    TORCH_CUDA_ARCH_LIST TORCH_DISTRIBUTED_DEBUG TORCH_EXTENSIONS_DIR TORCH_HOME
-    TORCH_NCCL_ASYNC_ERROR_HANDLING TORCH_NCCL_AVOID_RECORD_STREAMS TORCH_NCCL_BLOCKING_WAIT
-    TORCH_NCCL_DUMP_ON_TIMEOUT TORCH_NCCL_ENABLE_MONITORING TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC
-    TORCH_NCCL_TRACE_BUFFER_SIZE TPU_CHIPS_PER_HOST_BOUNDS TPU_LIBRARY_PATH TPU_WORKER_HOSTNAMES
-    TPU_WORKER_ID TP_SOCKET_IFNAME TRANSFORMERS_CACHE TRANSFORMERS_OFFLINE
-    TRANSFORMERS_VERBOSITY TRITON_CACHE_DIR UCX_NET_DEVICES UCX_TLS
-    VLLM_ALLOW_LONG_MAX_MODEL_LEN VLLM_API_KEY VLLM_ATTENTION_BACKEND VLLM_CACHE_ROOT
-    VLLM_CONFIG_ROOT VLLM_CPU_KVCACHE_SPACE VLLM_ENGINE_ITERATION_TIMEOUT_S
-    VLLM_FLASH_ATTN_VERSION VLLM_HOST_IP VLLM_HTTP_TIMEOUT_KEEP_ALIVE VLLM_LOGGING_LEVEL
-    VLLM_NO_USAGE_STATS VLLM_PORT VLLM_PP_LAYER_PARTITION VLLM_RPC_TIMEOUT VLLM_SKIP_P2P_CHECK
-    VLLM_TARGET_DEVICE VLLM_TORCH_PROFILER_DIR VLLM_USE_MODELSCOPE VLLM_USE_RAY_SPMD_WORKER
-    VLLM_USE_V1 VLLM_WORKER_MULTIPROC_METHOD WANDB_API_KEY WANDB_BASE_URL WANDB_CACHE_DIR
-    WANDB_DIR WANDB_DISABLED WANDB_ENTITY WANDB_MODE WANDB_NAME WANDB_NOTES WANDB_PROJECT
-    WANDB_RESUME WANDB_RUN_GROUP WANDB_RUN_ID WANDB_TAGS WORLD_SIZE XDG_CACHE_HOME XLA_FLAGS
-    XLA_PYTHON_CLIENT_ALLOCATOR XLA_PYTHON_CLIENT_MEM_FRACTION XLA_PYTHON_CLIENT_PREALLOCATE
-"""
-_KNOWN = frozenset(_NAMES.split())
 _OURS = frozenset(
     value
     for name, value in vars(environment).items()
     if name.startswith("ENV_") and isinstance(value, str)
-)
-# Families in which a name that is nearly a known one is not another program's.
-_FAMILIES = (
-    "NCCL_",
-    "TORCH_",
-    "PYTORCH_",
-    "CUDA_",
-    "NVIDIA_",
-    "HF_",
-    "HUGGING",
-    "TRANSFORMERS_",
-    "VLLM_",
-    "HOLDFAST_",
-    "GLOO_",
-    "PET_",
-    "WANDB_",
-    "MASTER_",
-    "GOOGLE_",
-    "OMP_",
-    "JAX_",
-    "XLA_",
-    "PYTHON",
-    "LD_",
-    "TOKENIZERS_",
 )
 _NEAR = 0.85
 _REFERENCE = re.compile(r"(?<!\$)\$\(([A-Za-z_][A-Za-z0-9_.-]{0,200})\)")
@@ -129,11 +55,19 @@ def _list_variables(container: Container) -> Iterator[tuple[Path, str, str]]:
     source=DOC_NCCL,
     fix="correct the name or the value",
     base="container",
-    bad="env: [{name: NCCL_SOCKET_IFNAMES, value: eth0}]",
-    good="env: [{name: NCCL_SOCKET_IFNAME, value: eth0}]",
+    bad="""\
+env:
+  - name: NCCL_SOCKET_IFNAMES
+    value: eth0
+""",
+    good="""\
+env:
+  - name: NCCL_SOCKET_IFNAME
+    value: eth0
+""",
 )
 def variable_misspelt(pod: Pod, context: Context) -> Iterator[Hit]:
-    known_names = _KNOWN | _OURS
+    known_names = _OURS | frozenset(load_table("variables")["names"])
     for container in pod.containers:
         text = container.script
         for path, name, value in _list_variables(container):
@@ -155,9 +89,11 @@ def _find_misspelt(name: str, known_names: frozenset[str]) -> str:
     if name.upper() != name and name.upper() in known_names and name.lower() != name:
         return name.upper()
     near_name = find_near(name, known_names, _NEAR)
-    is_of_family = name.startswith(_FAMILIES) or near_name.startswith(_FAMILIES)
+    families = tuple(load_table("variables")["families"])
+    is_of_family = name.startswith(families) or near_name.startswith(families)
     # NCCL_P2P_DISABLE and NCCL_SHM_DISABLE are both right: digits and words that differ whole are.
-    parts, near_parts = set(name.split("_")), set(near_name.split("_"))
+    parts = set(name.split("_"))
+    near_parts = set(near_name.split("_"))
     differing = parts ^ near_parts
     if not near_name or not is_of_family or any(part.isdecimal() for part in differing):
         return ""
@@ -184,12 +120,28 @@ def _are_alike(parts: set[str], near_parts: set[str]) -> bool:
     source=DOC_VARIABLES,
     fix="define the variable, earlier in the list; write $(NAME) where no shell runs",
     base="container",
-    bad="command: [python, train.py, --data, $(DATA)]",
-    good="command: [python, train.py, --data, $(DATA)]\nenv: [{name: DATA, value: gs://b/d}]",
+    bad="""\
+command:
+  - python
+  - train.py
+  - --data
+  - $(DATA)
+""",
+    good="""\
+command:
+  - python
+  - train.py
+  - --data
+  - $(DATA)
+env:
+  - name: DATA
+    value: gs://b/d
+""",
 )
 def reference_undefined(pod: Pod, context: Context) -> Iterator[Hit]:
     for container in pod.containers:
-        if container.body.get("envFrom"):
+        # Each point of a sweep gets variables by its launcher.
+        if container.body.get("envFrom") or environment.ENV_POINT in container.env:
             continue
         names = {name for _, name, _ in _list_variables(container)}
         names |= _list_given(pod)
@@ -204,7 +156,10 @@ def reference_undefined(pod: Pod, context: Context) -> Iterator[Hit]:
 
 def _list_given(pod: Pod) -> set[str]:
     """Returns the variables that Kubernetes adds by itself."""
-    is_indexed = pod.job and (pod.job.in_jobset or pod.job.spec.get("completionMode") == "Indexed")
+    if pod.job is None:
+        return set()
+    mode = pod.job.spec.get("completionMode")
+    is_indexed = mode == "Indexed" or (pod.job.in_jobset and mode is None)
     return {_INDEX} if is_indexed else set()
 
 
@@ -248,8 +203,16 @@ def _check_variables(container: Container, pod: Pod) -> Iterator[Hit]:
     source=DOC_CUDA,
     fix="leave CUDA_VISIBLE_DEVICES out; make the options equal to nvidia.com/gpu",
     base="container",
-    bad="env: [{name: CUDA_VISIBLE_DEVICES, value: '0,1'}]",
-    good="env: [{name: CUDA_VISIBLE_DEVICES, value: '0'}]",
+    bad="""\
+env:
+  - name: CUDA_VISIBLE_DEVICES
+    value: 0,1
+""",
+    good="""\
+env:
+  - name: CUDA_VISIBLE_DEVICES
+    value: '0'
+""",
 )
 def more_devices_than_gpus(pod: Pod, context: Context) -> Iterator[Hit]:
     for container in pod.containers:
@@ -288,7 +251,7 @@ _UNITS_S = {"h": 3_600.0, "m": 60.0, "s": 1.0}
     "deadline-before-the-end",
     Severity.ERROR,
     on=Job,
-    what="A Job ends by its deadline before the time that its program is told to run.",
+    what="A Job ends by its deadline before the time that its options state.",
     why="The Job fails with DeadlineExceeded, and nothing starts it again.",
     source="https://kubernetes.io/docs/concepts/workloads/controllers/job/#job-termination-and-cleanup",
     fix="set activeDeadlineSeconds above the program's time, with room for evictions",
@@ -299,10 +262,16 @@ spec:
   template:
     spec:
       containers:
-      - name: main
-        image: train
-        command: [python, train.py, --max-hours, '48']
-        resources: {limits: {nvidia.com/gpu: 1}}
+        - name: main
+          image: train
+          command:
+            - python
+            - train.py
+            - --max-hours
+            - '48'
+          resources:
+            limits:
+              nvidia.com/gpu: 1
 """,
     good="""\
 spec:
@@ -310,10 +279,16 @@ spec:
   template:
     spec:
       containers:
-      - name: main
-        image: train
-        command: [python, train.py, --max-hours, '48']
-        resources: {limits: {nvidia.com/gpu: 1}}
+        - name: main
+          image: train
+          command:
+            - python
+            - train.py
+            - --max-hours
+            - '48'
+          resources:
+            limits:
+              nvidia.com/gpu: 1
 """,
 )
 def deadline_before_the_end(job: Job, context: Context) -> Iterator[Hit]:

@@ -14,6 +14,7 @@ from holdfast.lint.objects import (
     as_map,
     as_maps,
     as_text,
+    as_texts,
     dig,
     find_near,
     misspells,
@@ -44,10 +45,14 @@ _WRITES = re.compile(r"(HOME|CACHE|TMP|OUT|LOG|WANDB_DIR|CHECKPOINT|_MODELS)")
 # Caches that may hold what was downloaded beforehand.
 _READ_TOO = ("HF_HOME", "HF_HUB_CACHE", "TRANSFORMERS_CACHE", "HUGGINGFACE_HUB_CACHE")
 _PLACEHOLDER = re.compile(r"[$<{]|^[A-Z][A-Z0-9_]+$")
+_OUTPUT_OPTION = re.compile(
+    r"--(out|output|results?|save|log|logs|logging|cache|tmp|work)"
+    r"([-_](dir|directory|path|folder|root))?"
+)
 _BUCKET = re.compile(r"[a-z0-9]([a-z0-9._-]{0,220}[a-z0-9])?|_")
 
 
-def _mounted(path: str) -> str:
+def _write_mount(path: str) -> str:
     return f"""\
 volumes: [{{name: shm, emptyDir: {{medium: Memory, sizeLimit: 1Gi}}}}]
 containers:
@@ -68,10 +73,10 @@ containers:
     source="https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting.html",
     fix=f"mountPath: {_SHM_PATH}",
     base="job-pod",
-    bad=_mounted("/shm"),
-    good=_mounted("/dev/shm"),
+    bad=_write_mount("/shm"),
+    good=_write_mount("/dev/shm"),
 )
-def shared_memory_elsewhere(pod: Pod, context: Context) -> Iterator[Hit]:
+def place_shared_memory(pod: Pod, context: Context) -> Iterator[Hit]:
     folders: set[str] = set()
     for index, volume in enumerate(as_list(pod.spec.get("volumes"))):
         name = as_text(dig(volume, "name"))
@@ -135,8 +140,8 @@ def class_cannot_make_it(obj: Object, context: Context) -> Iterator[Hit]:
         if is_disk and is_many and not dig(spec, "volumeName"):
             yield Hit((*path, "storageClassName"), f"disks of {name} are not ReadWriteMany")
         if name and not own_class and name not in (*_CLASSES, *_DISK_CLASSES):
-            own = [known.name for known in context.index.by_kind.get("StorageClass", [])]
-            near_name = find_near(name, [*_CLASSES, *own], 0.8)
+            class_names = context.index.list_names("StorageClass")
+            near_name = find_near(name, [*_CLASSES, *class_names], 0.8)
             if near_name:
                 message = f"no storage class {name}; did you mean {near_name}?"
                 yield Hit((*path, "storageClassName"), message)
@@ -234,6 +239,23 @@ def folder_not_writable(pod: Pod, context: Context) -> Iterator[Hit]:
                 yield Hit(path, f"{folder} is on no mount, and the root is read-only")
             elif mount and mount.get("readOnly") is True and name not in _READ_TOO:
                 yield Hit(path, f"{folder} is on a read-only mount")
+        for path, folder in _list_outputs(container):
+            mount = _find_mount(container, folder)
+            if mount is None and is_read_only:
+                yield Hit(path, f"{folder} is on no mount, and the root is read-only")
+            elif mount and mount.get("readOnly") is True:
+                yield Hit(path, f"{folder} is on a read-only mount")
+
+
+def _list_outputs(container: Container) -> Iterator[tuple[Path, str]]:
+    """Yields the absolute paths of options that name a folder for results."""
+    for key in ("command", "args"):
+        words = as_texts(container.body.get(key))
+        for index, word in enumerate(words):
+            option, equals, value = word.partition("=")
+            folder = value if equals else (words[index + 1] if index + 1 < len(words) else "")
+            if _OUTPUT_OPTION.fullmatch(option) and folder.startswith("/"):
+                yield (*container.path, key, index if equals else index + 1), folder
 
 
 def _find_mount(container: Container, folder: str) -> dict[str, Any] | None:
@@ -248,7 +270,7 @@ def _find_mount(container: Container, folder: str) -> dict[str, Any] | None:
 
 @rule(
     "HF212",
-    "folder-beside-its-mount",
+    "folder-near-a-mount",
     Severity.WARNING,
     on=Pod,
     what="A path in a command or a variable is nearly that of a mount, and on none.",
@@ -266,7 +288,15 @@ def folder_beside_its_mount(pod: Pod, context: Context) -> Iterator[Hit]:
         for path, folder in _list_folders(container):
             if _find_mount(container, folder) is not None or folder in ("/tmp", "/dev/null"):
                 continue
-            depth = [part for part in folder.split("/") if part]
+            depth = list(filter(None, folder.split("/")))
+            unused = [mount for mount in mounts if not used[mount]]
+            if (
+                _is_cache(container, path)
+                and len(unused) == 1
+                and _is_scratch(container, unused[0])
+            ):
+                yield Hit(path, f"{folder} is on no mount; {unused[0]} is one that nothing names")
+                continue
             for mount in mounts:
                 size = mount.rstrip("/").count("/")
                 head = "/" + "/".join(depth[:size])
@@ -274,6 +304,24 @@ def folder_beside_its_mount(pod: Pod, context: Context) -> Iterator[Hit]:
                 if is_near and not used[mount]:
                     yield Hit(path, f"{folder} is on no mount; {mount} is one")
                     break
+
+
+def _is_cache(container: Container, path: Path) -> bool:
+    """Returns whether a path is the value of a variable that names a folder for files."""
+    if "env" not in path:
+        return False
+    name = as_text(dig(container.body, *path[len(container.path) : -1], "name"))
+    return bool(_FOLDER_VARIABLE.search(name) and _WRITES.search(name))
+
+
+def _is_scratch(container: Container, folder: str) -> bool:
+    """Returns whether a mount is a folder that the pod brings, or a claim."""
+    for mount in as_maps(container.body.get("volumeMounts")):
+        if as_text(mount.get("mountPath")) == folder:
+            for volume in as_maps(container.pod.spec.get("volumes")):
+                if volume.get("name") == mount.get("name"):
+                    return bool(volume.keys() & {"emptyDir", "persistentVolumeClaim", "ephemeral"})
+    return False
 
 
 def _mounts(container: Container) -> list[dict[str, Any]]:
@@ -298,7 +346,7 @@ def _list_folders(container: Container) -> Iterator[tuple[Path, str]]:
         if value.startswith("/") and ":" not in value and " " not in value:
             yield (*container.path, "env", index, "value"), value
     for key in ("command", "args"):
-        words = [as_text(word) for word in as_list(container.body.get(key))]
+        words = as_texts(container.body.get(key))
         for index, word in enumerate(words):
             option, equals, value = word.partition("=")
             before = words[index - 1] if index else ""

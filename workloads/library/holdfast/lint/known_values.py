@@ -1,0 +1,14 @@
+"""Reads known_values.toml: what the API, the operators and programs know of values and names."""
+
+import tomllib
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+FILE = Path(__file__).with_name("known_values.toml")
+
+
+@cache
+def load_table(name: str) -> dict[str, Any]:
+    """Returns one table of the file."""
+    return tomllib.loads(FILE.read_text(encoding="utf-8"))[name]

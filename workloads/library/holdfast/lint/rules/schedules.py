@@ -1,0 +1,262 @@
+"""HF53x: times and retries of jobs that were not meant."""
+
+import re
+from collections.abc import Iterator
+from zoneinfo import available_timezones
+
+from holdfast.lint.finding import Hit, Severity
+from holdfast.lint.objects import Job, Object, as_int, as_text, dig, find_near
+from holdfast.lint.registry import Context, rule
+
+DOC_CRON = "https://kubernetes.io/docs/concepts/workloads/controllers/cron-jobs/"
+DOC_JOB = "https://kubernetes.io/docs/concepts/workloads/controllers/job/"
+DOC_JOBSET = "https://jobset.sigs.k8s.io/docs/tasks/failure_policies/"
+_PLACEHOLDER = re.compile(r"[$<{]")
+_BOUNDS = ((0, 59), (0, 23), (1, 31), (1, 12), (0, 7))
+_FIELDS = ("minute", "hour", "day of the month", "month", "day of the week")
+_NAMES = {
+    3: ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"),
+    4: ("sun", "mon", "tue", "wed", "thu", "fri", "sat"),
+}
+_MACROS = ("@yearly", "@annually", "@monthly", "@weekly", "@daily", "@midnight", "@hourly")
+_PART = re.compile(r"(\*|\?|[a-z0-9]{1,3})(?:-([a-z0-9]{1,3}))?(?:/(\d{1,4}))?")
+# A controller looks every ten seconds; a shorter deadline misses every start.
+_SHORTEST_START_S = 10
+# A pod on a new node with a GPU has not pulled its image by then.
+_SHORTEST_DEADLINE_S = 120
+_SHORTEST_TTL_S = 60
+_REASONS = ("BackoffLimitExceeded", "DeadlineExceeded", "MaxFailedIndexesExceeded")
+_REASONS_ALL = (*_REASONS, "PodFailurePolicy", "FailedIndexes")
+
+
+def _cron(schedule: str) -> str:
+    return f"""\
+apiVersion: batch/v1
+kind: CronJob
+metadata: {{name: nightly, namespace: monitoring}}
+spec:
+  schedule: '{schedule}'
+  concurrencyPolicy: Forbid
+  jobTemplate:
+    spec:
+      activeDeadlineSeconds: 600
+      ttlSecondsAfterFinished: 86400
+      template:
+        spec:
+          restartPolicy: Never
+          containers: [{{name: main, image: check, command: [check]}}]
+"""
+
+
+@rule(
+    "HF530",
+    "schedule-wrong",
+    Severity.ERROR,
+    on=Object,
+    kinds=("CronJob",),
+    what="The schedule of a CronJob is no schedule, or starts a job each minute of some hours.",
+    why="The API server refuses it, or 60 jobs start in the place of one.",
+    source=DOC_CRON,
+    fix='five fields: minute, hour, day, month, weekday, as "0 3 * * *"',
+    bad=_cron("0 25 * * *"),
+    good=_cron("0 3 * * *"),
+)
+def schedule_wrong(obj: Object, context: Context) -> Iterator[Hit]:
+    schedule = as_text(obj.spec.get("schedule"))
+    if schedule and not _PLACEHOLDER.search(schedule[:200]):
+        problem = _judge_schedule(schedule[:200].strip())
+        if problem:
+            yield Hit(("spec", "schedule"), problem)
+    zone = as_text(obj.spec.get("timeZone"))
+    if zone and zone not in available_timezones():
+        near_zone = find_near(zone, available_timezones(), 0.7)
+        hint = f"; did you mean {near_zone}?" if near_zone else ""
+        yield Hit(("spec", "timeZone"), f"no time zone {zone}{hint}")
+    deadline_s = as_int(obj.spec.get("startingDeadlineSeconds"))
+    if deadline_s is not None and deadline_s < _SHORTEST_START_S:
+        yield Hit(("spec", "startingDeadlineSeconds"), "every start is missed: 10 at least")
+
+
+def _judge_schedule(schedule: str) -> str:
+    """Returns what is wrong with a schedule; empty if nothing is."""
+    if schedule.startswith("@"):
+        is_known = schedule in _MACROS or schedule.startswith("@every ")
+        return "" if is_known else f"{schedule} is no schedule; there are {', '.join(_MACROS)}"
+    if schedule.startswith(("TZ=", "CRON_TZ=")):
+        return "the time zone belongs to timeZone"
+    fields = schedule.split()
+    if len(fields) != len(_FIELDS):
+        return f"has {len(fields)} fields, not five"
+    for index, field in enumerate(fields):
+        for part in field.lower().split(","):
+            if not _is_part(part, index):
+                return f"{field} is no {_FIELDS[index]}"
+    if fields[0] == "*" and fields[1] not in ("*", "*/1"):
+        return "starts a job each minute of its hours"
+    return ""
+
+
+def _is_part(part: str, index: int) -> bool:
+    match = _PART.fullmatch(part)
+    if not match:
+        return False
+    first, last, step = match.groups()
+    if first in ("*", "?"):
+        return last is None and step != "0"
+    numbers = [_parse(word, index) for word in (first, last) if word]
+    low, high = _BOUNDS[index]
+    for number in numbers:
+        if number is None or not low <= number <= high:
+            return False
+    return step != "0" and numbers == sorted(numbers)
+
+
+def _parse(word: str, index: int) -> int | None:
+    names = _NAMES.get(index, ())
+    if word in names:
+        return names.index(word) + (1 if index == 3 else 0)
+    return int(word) if word.isdecimal() else None
+
+
+@rule(
+    "HF531",
+    "job-gone-at-once",
+    Severity.WARNING,
+    on=Object,
+    kinds=("Job", "JobSet"),
+    what="A finished Job or JobSet is deleted within a minute.",
+    why="Its logs and its reason are gone before anybody, or any alert, can read them.",
+    source=DOC_JOB + "#clean-up-finished-jobs-automatically",
+    fix="set ttlSecondsAfterFinished to a day: 86400",
+    base="job",
+    bad="""\
+spec:
+  ttlSecondsAfterFinished: 0
+""",
+    good="""\
+spec:
+  ttlSecondsAfterFinished: 86400
+""",
+)
+def job_gone_at_once(obj: Object, context: Context) -> Iterator[Hit]:
+    seconds = as_int(obj.spec.get("ttlSecondsAfterFinished"))
+    if seconds is not None and seconds < _SHORTEST_TTL_S:
+        yield Hit(("spec", "ttlSecondsAfterFinished"), f"is deleted {seconds} s after its end")
+
+
+@rule(
+    "HF532",
+    "deadline-before-a-start",
+    Severity.WARNING,
+    on=Job,
+    what="A Job with GPUs ends by its deadline before a new node has started its container.",
+    why="A node, its driver and a large image take minutes. The unit of the field is seconds.",
+    source=DOC_JOB + "#job-termination-and-cleanup",
+    fix="set activeDeadlineSeconds in seconds",
+    base="job",
+    bad="spec: {activeDeadlineSeconds: 48}",
+    good="""\
+spec:
+  activeDeadlineSeconds: 172800
+""",
+)
+def deadline_before_a_start(job: Job, context: Context) -> Iterator[Hit]:
+    if job.pod is None or not job.pod.gpus:
+        return
+    for path, value in (
+        ((*job.path, "activeDeadlineSeconds"), job.spec.get("activeDeadlineSeconds")),
+        (
+            (*job.pod.spec_path, "activeDeadlineSeconds"),
+            job.pod.spec.get("activeDeadlineSeconds"),
+        ),
+    ):
+        seconds = as_int(value)
+        if seconds is not None and 0 < seconds < _SHORTEST_DEADLINE_S:
+            yield Hit(path, f"ends after {seconds} s")
+
+
+@rule(
+    "HF533",
+    "first-crash-ends-it",
+    Severity.WARNING,
+    on=Job,
+    what="A plain Job on Spot has no retry: its first failure is its last.",
+    why="A node that dies without a notice, or a full disk, then ends days of work.",
+    source=DOC_JOB + "#pod-backoff-failure-policy",
+    fix="set backoffLimit above 0, or backoffLimitPerIndex",
+    base="job",
+    bad="spec: {backoffLimitPerIndex: 0}",
+    good="spec: {backoffLimitPerIndex: 3}",
+)
+def first_crash_ends_it(job: Job, context: Context) -> Iterator[Hit]:
+    if job.in_jobset or job.pod is None or not context.place(job.pod).interruptible:
+        return
+    for field in ("backoffLimitPerIndex", "backoffLimit"):
+        if field in job.spec:
+            if as_int(job.spec.get(field)) == 0:
+                yield Hit((*job.path, field), "the first failure is the last")
+            return
+
+
+@rule(
+    "HF534",
+    "child-retries-alone",
+    Severity.WARNING,
+    on=Job,
+    what="A Job of a gang in a JobSet restarts a crashed pod by itself.",
+    why=(
+        "The others wait for it in a collective call that never returns; the JobSet, which would"
+        " restart all, hears of it only after the last retry."
+    ),
+    source=DOC_JOBSET,
+    fix="backoffLimit: 0 in the child; maxRestarts in the JobSet",
+    base="jobset-job",
+    bad="backoffLimit: 6",
+    good="backoffLimit: 0",
+)
+def child_retries_alone(job: Job, context: Context) -> Iterator[Hit]:
+    if not job.in_jobset or job.parallelism < 2 or not dig(job.owner.spec, "failurePolicy"):
+        return
+    limit = as_int(job.spec.get("backoffLimit"))
+    if limit:
+        yield Hit((*job.path, "backoffLimit"), f"retries {limit} times before the JobSet restarts")
+
+
+@rule(
+    "HF535",
+    "failure-reason-unknown",
+    Severity.ERROR,
+    on=Object,
+    kinds=("JobSet",),
+    what="A failure rule of a JobSet waits for a reason that no Job has.",
+    why="The rule never matches: its action is not taken, and the restart counts.",
+    source=DOC_JOBSET,
+    fix=f"one of {', '.join(_REASONS_ALL)}",
+    base="jobset",
+    bad="""\
+spec:
+  failurePolicy:
+    rules:
+      - name: a
+        action: RestartJobSetAndIgnoreMaxRestarts
+        onJobFailureReasons:
+          - PodFailure
+""",
+    good="""\
+spec:
+  failurePolicy:
+    rules:
+      - name: a
+        action: RestartJobSetAndIgnoreMaxRestarts
+        onJobFailureReasons:
+          - PodFailurePolicy
+""",
+)
+def failure_reason_unknown(obj: Object, context: Context) -> Iterator[Hit]:
+    rules = dig(obj.spec, "failurePolicy", "rules")
+    for index, entry in enumerate(rules if isinstance(rules, list) else []):
+        reasons = dig(entry, "onJobFailureReasons")
+        for number, reason in enumerate(reasons if isinstance(reasons, list) else []):
+            if reason not in _REASONS_ALL:
+                path = ("spec", "failurePolicy", "rules", index, "onJobFailureReasons", number)
+                yield Hit(path, f"no Job fails for {reason}")

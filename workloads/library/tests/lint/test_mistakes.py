@@ -1,0 +1,54 @@
+"""Finds the mistakes of strangers' sets: each case has a file with one mistake, the corrected file,
+and why it is one.
+"""
+
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from holdfast.jobs.lint_command import render_job
+from holdfast.lint.engine import Options, lint
+from holdfast.support.errors import InputError
+from tests import platforms
+
+SETS = sorted((Path(__file__).parent / "mistakes").iterdir())
+REFUSED = "refused"
+# Findings of a corrected file that are right: what the platform advises beyond the mistake.
+ADVICE = {"HF037", "HF114", "HF156", "HF303"}
+
+
+def load_expected(folder: Path) -> dict[str, dict[str, str]]:
+    return tomllib.loads((folder / "expected.toml").read_text())
+
+
+def list_cases() -> list[Path]:
+    cases: list[Path] = []
+    for folder in SETS:
+        cases += [folder / name for name in load_expected(folder)["found"]]
+    return cases
+
+
+def find(file: Path) -> set[tuple[str, str]]:
+    """Rule and message of each finding; `refused` where the command refuses the file."""
+    options = Options(platforms=[platforms.load("example")], render=render_job)
+    try:
+        return {(finding.rule, finding.message) for finding in lint([file], options).active}
+    except InputError as error:
+        return {(REFUSED, str(error))}
+
+
+@pytest.mark.parametrize("case", list_cases(), ids=lambda case: f"{case.parent.name}-{case.name}")
+def test_mistake_is_found_and_its_correction_is_clean(case: Path) -> None:
+    expected = load_expected(case.parent)
+    corrected = find(case / "good.yaml")
+    rules = {rule for rule, _ in find(case / "bad.yaml") - corrected}
+    assert expected["found"][case.name] in rules, (case / "why.txt").read_text()
+    advice = set(expected["advice"].get(case.name, ()))
+    assert {rule for rule, _ in corrected} == advice and advice <= ADVICE
+
+
+def test_each_case_states_what_finds_it() -> None:
+    for folder in SETS:
+        names = {path.name for path in folder.iterdir() if path.is_dir()}
+        assert names == load_expected(folder)["found"].keys()
