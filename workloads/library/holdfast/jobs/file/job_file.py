@@ -24,6 +24,7 @@ from holdfast.vocabulary.roles import KSA_NAMESPACES
 AUTO = "auto"
 CPU_ONLY = "none"
 FEWEST_SHARDED = 2
+HOUR_S = 3_600.0
 MAX_HOURS = 10_000.0
 MAX_USD = 10_000_000.0
 MAX_WAIT_HOURS = 168.0
@@ -151,6 +152,7 @@ class OwnJob:
         " 4. Then all its pods end and start again from the bucket. 0: half an hour, and 5 minutes"
         " with 4..8.",
         0.0,
+        unit_s=HOUR_S,
         minimum=0,
         maximum=MAX_WAIT_HOURS,
     )
@@ -167,8 +169,9 @@ class OwnJob:
         enum=[AUTO, *(capacity.value for capacity in Capacity)],
     )
     hours: float = about(
-        "Undisturbed work, for prices and placement; 0: unknown.",
+        "Undisturbed work in hours, or as 90m or 2d, for prices and placement; 0: unknown.",
         0.0,
+        unit_s=HOUR_S,
         minimum=0,
         maximum=MAX_HOURS,
     )
@@ -176,6 +179,7 @@ class OwnJob:
         "Deadline in hours after submission. The job runs on Spot while there is time, and then on"
         " demand. 0: no deadline. Needs `hours`.",
         0.0,
+        unit_s=HOUR_S,
         minimum=0,
         maximum=MAX_HOURS,
     )
@@ -183,6 +187,7 @@ class OwnJob:
         "The job is stopped after this many hours, waits included. 0: after twice the bad end that"
         " `holdfast place` prints, a week at least; without `hours` after 30 days.",
         0.0,
+        unit_s=HOUR_S,
         minimum=0,
         maximum=MAX_HOURS,
     )
@@ -286,6 +291,7 @@ class OwnJob:
     predict_seconds: float = about(
         "Seconds after which a prediction of a batch counts as hanging; 0: learned, 300 at most.",
         0.0,
+        unit_s=1.0,
         minimum=0,
         maximum=86_400,
     )
