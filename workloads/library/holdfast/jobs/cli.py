@@ -155,7 +155,8 @@ def _start(api: "Api", plan: "PurchasePlan", *, yes: bool, replace: bool) -> Non
     from holdfast.jobs.submit import existing_jobs, source_upload, submission
     from holdfast.support.progress import working
 
-    sent, replaced = existing_jobs.compare(api, plan.documents, replace=replace)
+    with working("compare with what runs"):
+        sent, replaced = existing_jobs.compare(api, plan.documents, replace=replace)
     for document in plan.documents:
         if document not in sent:
             output.note(
@@ -178,7 +179,9 @@ def _start(api: "Api", plan: "PurchasePlan", *, yes: bool, replace: bool) -> Non
     for path in replaced:
         with working(f"wait until {path.rpartition('/')[2]} is gone"):
             existing_jobs.end(api, path)
-    for name in submission.apply(api, sent):
+    with working("send the objects"):
+        names = submission.apply(api, sent)
+    for name in names:
         output.note(f"applied {name}")
     job = plan.purchases[0].job
     output.note(f"Next: holdfast explain {job}")
@@ -200,13 +203,15 @@ def _choose_platform(
     """
     from holdfast.clients.api import Api
     from holdfast.platform.cluster import choose, find_nearest
+    from holdfast.support.progress import working
 
     if dry_run:
         local = find_nearest(document, file.parent)
         if local:
             return local, None
-    api = Api(kubeconfig, context)
-    return choose(api, document, file.parent), api
+    with working("ask the cluster"):
+        api = Api(kubeconfig, context)
+        return choose(api, document, file.parent), api
 
 
 def _plan(
