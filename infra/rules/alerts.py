@@ -34,7 +34,7 @@ def alert_durations(facts: Facts) -> Iterator[Finding]:
     for query in _iter_queries(facts):
         for path, limit in MAX_S.items():
             text = query.get(path)
-            seconds = duration_s(str(text), "s")
+            seconds = duration_s(str(text)) if str(text).endswith("s") else None
             if text is not None and (seconds is None or seconds % STEP_S or seconds > limit):
                 yield query.finding(path, f"a multiple of 30s up to {limit}s", "correct it")
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from holdfast.support.command_line import CommandGroup
+from holdfast.support.duration_option import duration_option
 from holdfast.support.examples import examples
 from holdfast.support.progress import show_waiting, working
 from holdfast.vocabulary.exit_codes import EXIT_CODES_HELP, EXIT_FINDINGS
@@ -249,13 +250,9 @@ def verify_exact(
     ],
     steps: Annotated[int, typer.Option(help="Steps of each run.", min=4)] = 12,
     timeout: Annotated[
-        int,
-        typer.Option(
-            help="Seconds for all starts together.",
-            min=1,
-            max=86400,
-        ),
-    ] = 1800,
+        float,
+        duration_option("Time for all starts together: 1s to 1d."),
+    ] = 1800.0,
 ) -> None:
     """Train undisturbed, then killed and resumed in several ways, and compare the bits. Exit code
     1: they differ. It prints the first difference with its cause, and stops there.
@@ -266,7 +263,9 @@ def verify_exact(
     import tempfile
 
     from holdfast.checkpoint.verify_exact import verify
+    from holdfast.support.values import between
 
+    between("--timeout", timeout, 1, 86_400)
     exact = True
     with tempfile.TemporaryDirectory(prefix="holdfast-verify-") as folder:
         results = verify(

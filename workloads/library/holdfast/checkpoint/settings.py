@@ -106,7 +106,7 @@ def parse_every(every: Every) -> Cadence:
     # In Python True is the number 1, and would mean a save in every step.
     if isinstance(every, int) and not isinstance(every, bool) and every > 0:
         return "steps", float(every)
-    if isinstance(every, str) and (seconds := duration_s(every, "smh")):
+    if isinstance(every, str) and (seconds := duration_s(every)):
         return "seconds", seconds
     raise InputError(
         "checkpoint interval is not understood",

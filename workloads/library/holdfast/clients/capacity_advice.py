@@ -30,9 +30,9 @@ TIMEOUT_S = 10.0
 MAX_BYTES = 1 << 20
 MAX_SIZE = 1_000
 GOOD = 0.7
-"""Google's bands: from here the machines probably come."""
+"""Google's upper band: such machines probably come."""
 POOR = 0.4
-"""Below this they probably do not."""
+"""Machines below it probably do not come."""
 MODELS = {Capacity.SPOT: "SPOT", Capacity.FLEX_START: "FLEX_START"}
 
 

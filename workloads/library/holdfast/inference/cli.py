@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from holdfast.support.command_line import CommandGroup
+from holdfast.support.duration_option import duration_option
 from holdfast.support.examples import examples
 from holdfast.support.progress import working
 from holdfast.support.values import read_settings, settings_help
@@ -221,10 +222,12 @@ def run(
     run_name: Annotated[
         str, typer.Option("--run", help="The training run whose newest commit is used.")
     ] = "",
-    events: Annotated[Path | None, typer.Option(help="File for event lines.")] = None,
-    window: Annotated[
-        float, typer.Option(help="Grace period of the pool, in seconds after SIGTERM.")
-    ] = float(DEFAULT_WINDOW.pod_s),
+    events: Annotated[
+        Path | None, typer.Option("--events-file", help="File for event lines.")
+    ] = None,
+    window: Annotated[float, duration_option("Grace period of the pool after SIGTERM.")] = float(
+        DEFAULT_WINDOW.pod_s
+    ),
     topic: Topic = "",
     subscription: Subscription = "",
     settings: Annotated[

@@ -179,7 +179,9 @@ def _start(api: "Api", plan: "PurchasePlan", *, yes: bool, replace: bool) -> Non
     for path in replaced:
         with working(f"wait until {path.rpartition('/')[2]} is gone"):
             existing_jobs.end(api, path)
-    for name in submission.apply(api, sent):
+    with working("send the objects"):
+        names = submission.apply(api, sent)
+    for name in names:
         output.note(f"applied {name}")
     job = plan.purchases[0].job
     output.note(f"Next: holdfast explain {job}")
@@ -201,13 +203,15 @@ def _choose_platform(
     """
     from holdfast.clients.api import Api
     from holdfast.platform.cluster import choose, find_nearest
+    from holdfast.support.progress import working
 
     if dry_run:
         local = find_nearest(document, file.parent)
         if local:
             return local, None
-    api = Api(kubeconfig, context)
-    return choose(api, document, file.parent), api
+    with working("ask the cluster"):
+        api = Api(kubeconfig, context)
+        return choose(api, document, file.parent), api
 
 
 def _plan(

@@ -12,7 +12,7 @@ from itertools import pairwise
 from typing import Any
 
 from holdfast.lint.document import Document, Path
-from holdfast.support.values import quantity
+from holdfast.support.values import duration_s, quantity
 
 # Where an object without a namespace is created.
 DEFAULT_NAMESPACE = "default"
@@ -328,6 +328,12 @@ class Container:
         if text.isascii() and text.isdecimal() and len(text) < 9:
             return int(text)
         return None
+
+    def seconds(self, option: str) -> float | None:
+        """Returns the seconds of an option that is a duration, as 15 or 15s; None for no such."""
+        text = self.option(option)
+        seconds = duration_s(text)
+        return duration_s(f"{text}s") if seconds is None else seconds
 
     @property
     def ports(self) -> dict[int, str]:

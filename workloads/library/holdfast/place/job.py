@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from holdfast.cost.prices import Quote, reference_machine
 from holdfast.support import node_range
 from holdfast.support.errors import InputError
-from holdfast.support.values import between, duration_s
+from holdfast.support.values import between, duration
 from holdfast.vocabulary.capacity import Capacity
 from holdfast.vocabulary.machines import ACCELERATORS, MACHINE_TYPES, MachineType, is_sold
 
@@ -233,18 +233,7 @@ def parse_duration(text: str, option: str) -> float:
     text = text.strip()
     if text == "none":
         return math.inf
-    seconds = duration_s(text)
-    if seconds is None:
-        fix = "as in 30s, 5m, 72h, 3d"
-        if _NUMBER.fullmatch(text):
-            fix = f"did you mean {text}s, {text}m or {text}h?"
-        raise InputError(
-            option,
-            got=text,
-            allowed="a number with s, m, h or d",
-            fix=fix,
-        )
-    return seconds / HOUR_S
+    return duration(option, text, least_s=0.0) / HOUR_S
 
 
 def parse_hours(text: str) -> float:

@@ -62,25 +62,25 @@ def _is_number(value: object) -> TypeGuard[float]:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def duration_s(text: str, units: str = "smhd") -> float | None:
-    """Returns the seconds of `30s`, `5m`, `72h` or `3d`. Raises InputError with its option."""
-    match = re.fullmatch(rf"(\d{{1,12}}(?:\.\d{{1,9}})?)([{units}])", text.strip())
+def duration_s(text: str) -> float | None:
+    """Returns the seconds of `30s`, `5m`, `72h` or `3d`; None for anything else."""
+    match = re.fullmatch(r"(\d{1,12}(?:\.\d{1,9})?)([smhd])", text.strip())
     if match is None:
         return None
     return float(match[1]) * UNIT_S[match[2]]
 
 
-def duration(option: str, text: str) -> float:
+def duration(option: str, text: str, *, least_s: float = 1e-9) -> float:
     """Returns the seconds of `30s`, `5m`, `72h` or `3d`. Raises InputError, which names the
     option.
     """
     seconds = duration_s(text)
-    if not seconds:
+    if seconds is None or seconds < least_s:
         is_number = re.fullmatch(r"\d+(\.\d+)?", text.strip())
         raise InputError(
             option,
             got=text,
-            allowed="a number above 0 with s, m, h or d",
+            allowed="a number with s, m, h or d" + (", above 0" if least_s else ""),
             fix=f"did you mean {text}s, {text}m or {text}h?" if is_number else "as 90s, 5m or 2h",
         )
     return seconds

@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from holdfast.support.command_line import CommandGroup
+from holdfast.support.duration_option import duration_option
 from holdfast.support.errors import InputError
 from holdfast.support.examples import examples
 from holdfast.support.values import read_settings, settings_help
@@ -63,11 +64,12 @@ Run = Annotated[
 Steps = Annotated[int, typer.Option(help="Total steps, including those before a resume.")]
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
 Events = Annotated[
-    Path | None, typer.Option(help="Event file; default: HOLDFAST_EVENTS, else stdout.")
+    Path | None,
+    typer.Option(
+        "--events-file", help="File for event lines; default: HOLDFAST_EVENTS, else stdout."
+    ),
 ]
-Window = Annotated[
-    float, typer.Option(help="Seconds from SIGTERM to SIGKILL.", envvar=ENV_WINDOW_S)
-]
+Window = Annotated[float, duration_option("Time from SIGTERM to SIGKILL.", envvar=ENV_WINDOW_S)]
 
 
 @app.command(
@@ -274,7 +276,7 @@ def ranks(
             " memory for each process in place of five."
         ),
     ] = None,
-    wait: Annotated[float, typer.Option(help="Seconds to wait for a lost node.")] = 1800.0,
+    wait: Annotated[float, duration_option("Time to wait for a lost node.")] = 1800.0,
     window: Window = DEFAULT_WINDOW.pod_s,
 ) -> None:
     """Start one process of a program per GPU on a node of an elastic or a sharded gang. Exit: the

@@ -84,7 +84,7 @@ def test_a_server_that_is_gone_is_one_line() -> None:
 
 
 @pytest.mark.parametrize("scores", [{"obtainability": 1.5}, {"obtainability": "high"}, {}, None])
-def test_scores_of_another_form_are_no_advice(scores: object) -> None:
+def test_unknown_scores_are_no_advice(scores: object) -> None:
     with pytest.raises(ValueError):
         read_answer({"recommendations": [{"scores": scores}]})
 

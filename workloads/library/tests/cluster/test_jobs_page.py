@@ -90,7 +90,7 @@ def test_five_commands_and_a_kubeconfig_run_a_job(
             _let_it_end(api)
 
     lines = commands(PAGE.read_text())
-    # Code from a folder has tests of its own.
+    (sourced,) = [line for line in lines if "--source" in line]
     install, *typed = [line for line in lines if "--source" not in line]
     assert install == 'pip install "$(ls holdfast_gke-*.whl)[jobs]"' and len(typed) == 8
     controls = typed[4:]
@@ -112,6 +112,20 @@ def test_five_commands_and_a_kubeconfig_run_a_job(
     assert "Complete" in followed and "on demand $" in followed
     assert "my-run" in listed
     assert sorted(path.name for path in folder.iterdir()) == ["kubeconfig", "my-run.yaml"]
+
+    # The code of a folder runs without an image for it.
+    (folder / "code").mkdir()
+    (folder / "code/train.py").write_text("print('hello')\n")
+    line = sourced.replace("my-run", "code-run").replace("--source .", "--source code")
+    assert "wrote code-run.yaml" in ran(line, folder, variables, watch)
+    sent = ran("holdfast submit code-run.yaml --yes", folder, variables, watch)
+    (name,) = re.findall(r"applied ConfigMap/(source-\w+)", sent)
+    config_map = api.get(f"/api/v1/namespaces/training/configmaps/{name}")
+    (owner,) = config_map["metadata"]["ownerReferences"]
+    assert owner["name"].startswith("code-run") and config_map["immutable"]
+    job = api.get(f"/apis/batch/v1/namespaces/training/jobs/{owner['name']}")
+    volumes = job["spec"]["template"]["spec"]["volumes"]
+    assert name in [volume.get("configMap", {}).get("name") for volume in volumes]
 
 
 def _run_when_it_runs(line: str, folder: Path, variables: dict[str, str], api: Api) -> str:

@@ -1,8 +1,10 @@
 """A sweep as it is rendered from a job file, on the real Job controller."""
 
 from collections import Counter
+from typing import Any
 
 from holdfast.clients.api import Object
+from holdfast.jobs.submit import submission
 from holdfast.vocabulary.exit_codes import EXIT_BUG
 from holdfast.vocabulary.kubernetes import ANNOTATION_INDEX, LABEL_QUEUE
 from holdfast.vocabulary.pools import Pool
@@ -16,12 +18,12 @@ AT_ONCE = 5
 LOST = 3
 
 
-def submit(world: World) -> str:
+def submit(world: World, **fields: Any) -> str:
     """Create the objects of a sweep in the namespace of the test, and return the Job's name.
 
     Nodes are those of the test, and no queue starts the Job.
     """
-    objects = bodies_of(sweep={"SEED": list(range(POINTS))}, parallel=AT_ONCE)
+    objects = bodies_of(sweep={"SEED": list(range(POINTS))}, parallel=AT_ONCE, **fields)
     for body in objects:
         body["metadata"]["namespace"] = world.name
     job = objects[-1]
@@ -30,8 +32,7 @@ def submit(world: World) -> str:
     spec = job["spec"]["template"]["spec"]
     spec["nodeSelector"] |= world.selector
     del spec["serviceAccountName"], spec["priorityClassName"]
-    for body in objects:
-        world.api.apply(world.api.path_of(body), body)
+    submission.apply(world.api, objects)
     return job["metadata"]["name"]
 
 
@@ -66,3 +67,25 @@ def test_each_point_restarts_and_fails_by_itself(world: World, spot: Pool) -> No
     starts = Counter(get_point(pod) for pod in world.pods())
     restarted = {point for point, count in starts.items() if count > 1}
     assert restarted == evicted
+
+
+def test_parameters_go_with_the_last_job_that_uses_them(world: World, spot: Pool) -> None:
+    """Two jobs share a ConfigMap, since its content is the same."""
+
+    def list_owners() -> list[set[str]]:
+        owners: list[set[str]] = []
+        for body in world.api.items(world.path("configmaps", "/api/v1")):
+            if body.get("immutable"):
+                references = body["metadata"].get("ownerReferences") or ()
+                owners.append({owner["name"] for owner in references})
+        return owners
+
+    first = submit(world)
+    second = submit(world, restarts=7)
+    assert list_owners() == [{first, second}]
+    jobs = world.path("jobs", "/apis/batch/v1")
+    world.api.delete(f"{jobs}/{first}", propagationPolicy="Background")
+    until("the first job is gone", lambda: world.api.find(f"{jobs}/{first}") is None)
+    assert list_owners()
+    world.api.delete(f"{jobs}/{second}", propagationPolicy="Background")
+    until("the ConfigMap is gone", lambda: list_owners() == [])

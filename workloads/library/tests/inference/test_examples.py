@@ -67,7 +67,7 @@ def test_every_prompt_is_answered_once_after_a_kill(
         *localize(containers["load"]),
         uri=server.uri,
     )
-    arguments = (job, *options, "--set", "lease_s=2", "--events", events)
+    arguments = (job, *options, "--set", "lease_s=2", "--events-file", events)
 
     hold = model.with_name("hold")
     hold.touch()

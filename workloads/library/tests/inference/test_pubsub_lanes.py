@@ -99,7 +99,7 @@ def test_two_rendered_jobs_run_at_once_and_a_third_is_rejected(
 
     def run(job: tuple[str, list[str]]) -> None:
         name, options = job
-        common = ("--predictor", "entropy", "--events", os.devnull)
+        common = ("--predictor", "entropy", "--events-file", os.devnull)
         run_command(
             "run",
             name,

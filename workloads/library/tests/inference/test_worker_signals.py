@@ -57,7 +57,9 @@ def test_after_sigterm_another_worker_finishes(
     rows = [{"id": n, "text": "x" * (n % 50)} for n in range(1000)]
     enqueue(server.uri, job, tmp_path, rows)
     events = tmp_path / "e.jsonl"
-    worker = workers(job, "--predictor", "entropy", "--set", "micro_batch=4", "--events", events)
+    worker = workers(
+        job, "--predictor", "entropy", "--set", "micro_batch=4", "--events-file", events
+    )
     until(lambda: count_events(events, "stored") > 3)
     start = time.monotonic()
     worker.send_signal(signal.SIGTERM)
@@ -66,7 +68,9 @@ def test_after_sigterm_another_worker_finishes(
     status = query_status(server.uri, job)
     assert 0 < status["done"] < 1000
     assert (status["held"], status["preempted"]) == (0, 1)
-    assert workers(job, "--predictor", "entropy", "--events", events).wait(120) == EXIT_COMPLETE
+    assert (
+        workers(job, "--predictor", "entropy", "--events-file", events).wait(120) == EXIT_COMPLETE
+    )
     status = query_status(server.uri, job)
     assert status["done"] == 1000
     assert status["retried"] > 0
@@ -84,7 +88,7 @@ def test_a_hanging_database_is_abandoned_when_the_window_ends(
         # No claim can be written, so a drain would wait for the lock.
         blocker.execute("LOCK TABLE holdfast.result IN SHARE MODE")
         worker = workers(
-            job, "--predictor", "entropy", "--window", 5, "--events", tmp_path / "e.jsonl"
+            job, "--predictor", "entropy", "--window", 5, "--events-file", tmp_path / "e.jsonl"
         )
         leased = "SELECT FROM holdfast.queue WHERE job = %s AND deliveries > 0"
         until(lambda: blocker.execute(leased, (job,)).rowcount)
@@ -119,7 +123,7 @@ def test_a_notice_during_a_load_exits_at_once(
     worker = workers(
         job,
         *run,
-        "--events",
+        "--events-file",
         tmp_path / "e.jsonl",
     )
     until(lambda: loads.exists() and len(loads.read_text()) > deaths)
@@ -143,7 +147,7 @@ def test_database_restarts_lose_and_repeat_nothing(
         worker = workers(
             job,
             *run,
-            "--events",
+            "--events-file",
             events,
             "--database",
             database.uri,
@@ -185,7 +189,7 @@ def test_a_stopped_worker_cannot_write_items_that_another_claimed(
         "--predictor",
         "entropy",
         *quick,
-        "--events",
+        "--events-file",
         events,
     )
     until(lambda: count_events(events, "stored") > 3)

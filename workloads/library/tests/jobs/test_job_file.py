@@ -338,3 +338,25 @@ def test_only_one_document_with_each_key_once_is_a_job(
     ]
     with pytest.raises(InputError, match=problem):
         CliRunner().invoke(app, words, catch_exceptions=False)
+
+
+@pytest.mark.parametrize(
+    ("text", "hours"), [("40h", 40.0), ("2d", 48.0), ("90m", 1.5), (40, 40.0), (1.5, 1.5)]
+)
+def test_hours_are_numbers_or_durations(text: Any, hours: float) -> None:
+    document = YAML(typ="safe").load(file_text.dump(own())) | {"hours": text, "gpus": "1xl4"}
+    assert file_text.parse(document, "job.yaml").hours == hours
+
+
+def test_command_line_and_file_have_the_same_durations() -> None:
+    values = {"name": "a", "environment": "example", "image": "trainer", "command": ("x",)}
+    job = file_text.assign(["hours=2d", "max_hours=1000", "wait_hours=0"], values)
+    assert (job.hours, job.max_hours) == (48.0, 1000.0)
+
+
+@pytest.mark.parametrize("text", ["2 weeks", "1e3h", "-2d", "h", ""])
+def test_what_is_no_duration_is_refused(text: str) -> None:
+    document = YAML(typ="safe").load(file_text.dump(own())) | {"hours": text}
+    with pytest.raises(InputError, match="hours") as refusal:
+        file_text.parse(document, "job.yaml")
+    assert "s, m, h or d" in str(refusal.value)

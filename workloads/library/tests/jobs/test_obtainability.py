@@ -54,7 +54,7 @@ def place(document: Path, *options: str) -> Result:
     return run("place", *size, "--platform", document, *options)
 
 
-def test_place_has_a_column_of_now(advisor: Advisor, document: Path) -> None:
+def test_place_has_a_column_for_now(advisor: Advisor, document: Path) -> None:
     result = place(document)
     assert result.exit_code == 0
     table, _, _ = result.stdout.partition("each scenario")
@@ -107,9 +107,9 @@ def test_an_unknown_obtainability_refuses_nothing(
     assert result.stderr.count("not known (Google did not answer") == 1
 
 
-@pytest.mark.parametrize("least", ["1.5", "-1", "nan"])
-def test_a_limit_that_is_no_likelihood_is_refused(document: Path, least: str) -> None:
-    result = submit(document, 1, "--min-obtainability", least)
+@pytest.mark.parametrize("limit", ["1.5", "-1", "nan"])
+def test_a_limit_that_is_no_likelihood_is_refused(document: Path, limit: str) -> None:
+    result = submit(document, 1, "--min-obtainability", limit)
     assert result.exit_code != 0 and isinstance(result.exception, Exception)
 
 
@@ -159,7 +159,7 @@ def test_explain_says_where_it_is_better(advisor: Advisor, tmp_path: Path) -> No
     assert "; better: 1 g2-standard-8 flex-start: 0.9, 1 h" in text
 
 
-def test_explain_of_a_running_job_asks_nothing(advisor: Advisor, tmp_path: Path) -> None:
+def test_a_running_job_asks_nothing(advisor: Advisor, tmp_path: Path) -> None:
     with serving(running_job("train"), tmp_path) as kubeconfig:
         explanation = explain(Api(kubeconfig), "train", platform=EXAMPLE, ask=capacity_advice.ask)
     assert explanation.now == "" and advisor.requests == []

@@ -92,7 +92,7 @@ class Run:
             "job",
         ]
         command += [
-            "--events",
+            "--events-file",
             str(self.events_path),
             "--steps",
             str(self.steps),

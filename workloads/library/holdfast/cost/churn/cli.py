@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.cost.churn import estimate
-from holdfast.cost.churn.estimate import Ages, Exposure, Group, span_seconds
+from holdfast.cost.churn.estimate import Ages, Exposure, Group
 from holdfast.ledger.events import read_folder
 from holdfast.support.errors import InputError, Unjudged
-from holdfast.support.values import finite
+from holdfast.support.values import duration, finite
 
 
 def show_churn(
@@ -37,7 +37,7 @@ def show_churn(
             fix="leave it out",
         )
     if events is None:
-        _show_cloud(project, cluster, span_seconds(since or "30d"), as_json=as_json)
+        _show_cloud(project, cluster, duration("--since", since or "30d"), as_json=as_json)
         return
     reading = read_folder(events)
     # The newest event is the end: in a copied folder, no node was watched after it.

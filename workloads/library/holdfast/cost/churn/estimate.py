@@ -11,8 +11,6 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from holdfast.ledger.events import Event
-from holdfast.support.errors import InputError
-from holdfast.support.values import duration_s
 
 HOUR_US = 3_600_000_000
 PREEMPTED = frozenset({"preempted", "PreemptionEvent", "Eviction"})
@@ -161,19 +159,6 @@ def _find_exposure_in_band(life: NodeLifetime, low_h: float, high_h: float) -> E
     died_here = life.preempted and low_h <= end_h < high_h
     hours = min(end_h, high_h) - max(begin_h, low_h)
     return Exposure(events=float(died_here), hours=max(0.0, hours))
-
-
-def span_seconds(text: str) -> float:
-    """Reads the value of `--since`. Raises InputError."""
-    seconds = duration_s(text, "mhd")
-    if not seconds:
-        raise InputError(
-            "--since is no span of time",
-            got=text,
-            allowed="a number and d, h or m, as 7d, 12h or 30m",
-            fix="write --since 7d",
-        )
-    return seconds
 
 
 def _gamma_quantile(p: float, shape: float) -> float:

@@ -139,7 +139,7 @@ class LocalBatch(Local):
         )
 
     def _start_worker(self, number: int) -> Pod:
-        options = ("--window", str(DEFAULT_WINDOW.pod_s), "--events", str(self.path))
+        options = ("--window", str(DEFAULT_WINDOW.pod_s), "--events-file", str(self.path))
         command = [*_BATCH, "run", self.job, *self._flags, *options]
         return self.launch(command, {"HOLDFAST_DATABASE_URL": self._uri}, f"{self.job}-{number}")
 

@@ -51,7 +51,7 @@ class LocalTraining(Local):
             "--every": save_every,
             "--window": DEFAULT_WINDOW.pod_s,
             "--device": "cpu",
-            "--events": self.path,
+            "--events-file": self.path,
             **(extra_flags or {}),
         }
         self._attempt = -1

@@ -4,6 +4,7 @@ from typing import Annotated
 
 import typer
 
+from holdfast.support.duration_option import duration_option
 from holdfast.support.examples import examples
 from holdfast.support.values import read_settings, settings_help
 from holdfast.vocabulary.environment import ENV_WINDOW_S
@@ -73,9 +74,7 @@ def router(
     ] = 0,
     window: Annotated[
         float,
-        typer.Option(
-            help="Grace period of the router, in seconds after SIGTERM.", envvar=ENV_WINDOW_S
-        ),
+        duration_option("Grace period of the router after SIGTERM.", envvar=ENV_WINDOW_S),
     ] = float(DEFAULT_WINDOW.pod_s),
     streams: Annotated[
         int,
@@ -83,9 +82,8 @@ def router(
     ] = 1000,
     hold: Annotated[
         float,
-        typer.Option(
-            help="Seconds that a request waits for a ready server.",
-            envvar="HOLDFAST_ROUTER_HOLD_S",
+        duration_option(
+            "Time for which a request waits for a ready server.", envvar="HOLDFAST_ROUTER_HOLD_S"
         ),
     ] = 30.0,
     settings: Annotated[

@@ -7,6 +7,7 @@ import typer
 
 from holdfast.inference.router.cli import app as router
 from holdfast.support.command_line import CommandGroup
+from holdfast.support.duration_option import duration_option
 from holdfast.support.examples import examples
 from holdfast.support.values import read_settings, settings_help
 from holdfast.vocabulary.environment import ENV_WINDOW_S
@@ -50,13 +51,11 @@ def run(
     port: Annotated[int, typer.Option(help="Port; 0 takes a free one.")] = PORT,
     window: Annotated[
         float,
-        typer.Option(
-            help="Grace period of the pool, in seconds after SIGTERM.", envvar=ENV_WINDOW_S
-        ),
+        duration_option("Grace period of the pool after SIGTERM.", envvar=ENV_WINDOW_S),
     ] = float(DEFAULT_WINDOW.pod_s),
     longest_request: Annotated[
         float,
-        typer.Option(help="Maximum seconds of a request; 0: as long as the grace period allows."),
+        duration_option("Maximum time of a request; 0: as long as the grace period allows."),
     ] = 0.0,
     batch: Annotated[int, typer.Option(help="Maximum number of items per batch.")] = 32,
     queue: Annotated[int, typer.Option(help="Maximum number of waiting requests.")] = 1024,
@@ -100,9 +99,7 @@ def sidecar(
     ],
     window: Annotated[
         float,
-        typer.Option(
-            help="Grace period of the pool, in seconds after the notice.", envvar=ENV_WINDOW_S
-        ),
+        duration_option("Grace period of the pool after the notice.", envvar=ENV_WINDOW_S),
     ] = float(DEFAULT_WINDOW.pod_s),
     drain: Annotated[str, typer.Option(help="URL for a POST request when the drain begins.")] = "",
     count: Annotated[

@@ -13,6 +13,7 @@ from typing import Any, Generic, TypeVar
 
 from ruamel.yaml import YAML
 
+from holdfast.jobs.file.fields import read_durations
 from holdfast.support.errors import InputError
 
 Entry = TypeVar("Entry")
@@ -58,6 +59,7 @@ class FileKind(Generic[Entry]):
         if missing:
             raise self._missing_fields(source, missing)
         try:
+            read_durations(self.fields, values)
             return self.entry(**values)
         except InputError as error:
             raise InputError(

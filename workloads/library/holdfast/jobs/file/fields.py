@@ -4,7 +4,8 @@ The metadata of a field is its documentation, its line in the file, its JSON sch
 """
 
 import re
-from dataclasses import field
+from collections.abc import Iterable
+from dataclasses import Field, field
 from difflib import get_close_matches
 from itertools import chain
 from typing import Any
@@ -13,9 +14,10 @@ from holdfast.jobs.file import sweep_points
 from holdfast.jobs.file.formats import TEXT, Form
 from holdfast.support import node_range
 from holdfast.support.errors import InputError
-from holdfast.support.values import between
+from holdfast.support.values import between, duration_s
 
 MAX_NODES = 1000
+DURATION = "^[0-9]{1,12}([.][0-9]{1,9})?[smhd]$"
 
 
 def make_metadata(text: str, form: Form = TEXT, **schema: Any) -> dict[str, Any]:
@@ -27,10 +29,19 @@ def make_metadata(text: str, form: Form = TEXT, **schema: Any) -> dict[str, Any]
     }
 
 
-def about(text: str, default: Any = None, /, *, form: Form = TEXT, **schema: Any) -> Any:
+def about(
+    text: str,
+    default: Any = None,
+    /,
+    *,
+    form: Form = TEXT,
+    unit_s: float = 0.0,
+    **schema: Any,
+) -> Any:
     """Return a field with its documentation and its JSON schema.
 
     The field has the type of its default; with `None` it has no default and must be given.
+    unit_s: the seconds of a number of this field, if it is a duration; a file may write `2d` too.
     """
     if isinstance(default, tuple):
         schema["items"] = {"type": "string", "pattern": form.pattern}
@@ -38,7 +49,9 @@ def about(text: str, default: Any = None, /, *, form: Form = TEXT, **schema: Any
         fits = default is None or re.fullmatch(form.pattern, default)
         schema["pattern"] = form.pattern if fits else f"{default}|{form.pattern}"
     kind = _TYPES.get(type(default), "string")
-    metadata = make_metadata(text, form, **{"type": kind} | schema)
+    if unit_s:
+        schema = {"type": [kind, "string"], "pattern": DURATION} | schema
+    metadata = make_metadata(text, form, **{"type": kind} | schema) | {"unit_s": unit_s}
     if default is None:
         return field(metadata=metadata)
     return field(default=default, metadata=metadata)
@@ -79,7 +92,8 @@ def check(
     if name == "speeds":
         _require_numbers(name, value)
         return
-    _require_type(name, value, schema["type"])
+    kind = schema["type"]
+    _require_type(name, value, kind if isinstance(kind, str) else kind[0])
     if value == default:
         return
     if isinstance(value, str):
@@ -97,6 +111,27 @@ def check(
         )
     if "minimum" in schema:
         between(name, value, schema["minimum"], schema["maximum"])
+
+
+def read_durations(entry_fields: Iterable[Field[Any]], values: dict[str, Any]) -> None:
+    """Replace texts such as `2d` by the numbers that their fields hold.
+
+    Raises InputError, which names the field.
+    """
+    for each_field in entry_fields:
+        value = values.get(each_field.name)
+        unit_s = each_field.metadata.get("unit_s")
+        if not unit_s or not isinstance(value, str):
+            continue
+        seconds = duration_s(value)
+        if seconds is None:
+            raise InputError(
+                each_field.name,
+                got=repr(value)[:120],
+                allowed="a number, or one with s, m, h or d",
+                fix="write 40, 40h or 2d",
+            )
+        values[each_field.name] = seconds / unit_s
 
 
 def _require_numbers(name: str, value: Any) -> None:

@@ -24,6 +24,7 @@ from holdfast.vocabulary.roles import KSA_NAMESPACES
 AUTO = "auto"
 CPU_ONLY = "none"
 FEWEST_SHARDED = 2
+HOUR_S = 3_600.0
 MAX_HOURS = 10_000.0
 MAX_USD = 10_000_000.0
 MAX_WAIT_HOURS = 168.0
@@ -161,6 +162,7 @@ class OwnJob:
         " 4. Then it gives its nodes back, and its queue starts it again later, from the bucket. 0:"
         " 5 minutes.",
         0.0,
+        unit_s=HOUR_S,
         minimum=0,
         maximum=MAX_WAIT_HOURS,
     )
@@ -177,8 +179,9 @@ class OwnJob:
         enum=[AUTO, *(capacity.value for capacity in Capacity)],
     )
     hours: float = about(
-        "Undisturbed work, for prices and placement; 0: unknown.",
+        "Undisturbed work in hours, or as 90m or 2d, for prices and placement; 0: unknown.",
         0.0,
+        unit_s=HOUR_S,
         minimum=0,
         maximum=MAX_HOURS,
     )
@@ -186,6 +189,7 @@ class OwnJob:
         "Deadline in hours after submission. The job runs on Spot while there is time, and then on"
         " demand. 0: no deadline. Needs `hours`.",
         0.0,
+        unit_s=HOUR_S,
         minimum=0,
         maximum=MAX_HOURS,
     )
@@ -193,6 +197,7 @@ class OwnJob:
         "The job is stopped after this many hours, waits included. 0: after twice the bad end that"
         " `holdfast place` prints, a week at least; without `hours` after 30 days.",
         0.0,
+        unit_s=HOUR_S,
         minimum=0,
         maximum=MAX_HOURS,
     )
@@ -303,6 +308,7 @@ class OwnJob:
     predict_seconds: float = about(
         "Seconds after which a prediction of a batch counts as hanging; 0: learned, 300 at most.",
         0.0,
+        unit_s=1.0,
         minimum=0,
         maximum=86_400,
     )

@@ -39,8 +39,8 @@ class Obtainability:
         answer = self.advice.text() if self.advice else f"not known ({self.problem})"
         return f"{noun}: {answer}"
 
-    def is_below(self, least: float) -> bool:
-        return self.advice is not None and self.advice.obtainability < least
+    def is_below(self, limit: float) -> bool:
+        return self.advice is not None and self.advice.obtainability < limit
 
 
 def make_request(
@@ -98,7 +98,7 @@ def find_pod_spec(document: Object) -> Object:
 
 
 def select_large(requests: list[tuple[str, Request]]) -> list[tuple[str, Request]]:
-    """Return the requests of so many nodes that a wait is likely."""
+    """Return the requests that have enough nodes to wait long."""
     return [(job, request) for job, request in requests if request.size >= FEWEST_WARNED]
 
 
@@ -142,12 +142,12 @@ def list_alternatives(
     current: Capacity,
 ) -> dict[Capacity, Request]:
     """Return the machines that a job waits for, and those of its GPU on the other capacity."""
-    own = make_request(pod_spec, pods, platform, current)
-    if own is None:
+    request_of_job = make_request(pod_spec, pods, platform, current)
+    if request_of_job is None:
         return {}
-    requests = {own.capacity: own}
-    accelerator = MACHINE_TYPES[own.machine_types[0]].accelerator
-    gpus = MACHINE_TYPES[own.machine_types[0]].gpus
+    requests = {request_of_job.capacity: request_of_job}
+    accelerator = MACHINE_TYPES[request_of_job.machine_types[0]].accelerator
+    gpus = MACHINE_TYPES[request_of_job.machine_types[0]].gpus
     for capacity in MODELS:
         machines: list[str] = []
         for pool in platform.pools:
@@ -155,9 +155,9 @@ def list_alternatives(
             if is_same and pool.gpus_per_node == gpus and pool.machine_type not in machines:
                 machines.append(pool.machine_type)
         if capacity is Capacity.FLEX_START and platform.auto_provisioning.get(accelerator):
-            machines = machines or list(own.machine_types)
+            machines = machines or list(request_of_job.machine_types)
         if machines and capacity not in requests:
-            requests[capacity] = replace(own, machine_types=machines, capacity=capacity)
+            requests[capacity] = replace(request_of_job, machine_types=machines, capacity=capacity)
     return requests
 
 
@@ -174,19 +174,20 @@ def find_better(
     sold_as = SOLD_AS.get(current, current)
     if sold_as not in requests:
         return ""
-    own = find(job, requests[sold_as], ask)
-    text = own.text()
-    if own.advice is None:
+    answer_of_job = find(job, requests[sold_as], ask)
+    text = answer_of_job.text()
+    if answer_of_job.advice is None:
         return text
-    if own.advice.zones and len(own.advice.zones) < len(requests[sold_as].zones):
-        text += f", best in {', '.join(own.advice.zones)}"
-    if own.advice.obtainability >= GOOD:
+    zones = answer_of_job.advice.zones
+    if zones and len(zones) < len(requests[sold_as].zones):
+        text += f", best in {', '.join(zones)}"
+    if answer_of_job.advice.obtainability >= GOOD:
         return text
     better: list[Obtainability] = []
     for capacity, request in requests.items():
         if capacity is not sold_as:
             other = find(job, request, ask)
-            if other.advice and other.advice.obtainability > own.advice.obtainability:
+            if other.advice and other.advice.obtainability > answer_of_job.advice.obtainability:
                 better.append(other)
     if better:
         texts = [answer.text() for answer in better]
@@ -194,12 +195,12 @@ def find_better(
     return text
 
 
-def list_refusals(answers: Sequence[Obtainability], least: float) -> list[str]:
-    """Return what is less obtainable than `least`. What is not known refuses nothing."""
+def list_refusals(answers: Sequence[Obtainability], limit: float) -> list[str]:
+    """Return what is less obtainable than `limit`. What is not known refuses nothing."""
     refusals: list[str] = []
     for answer in answers:
-        if answer.is_below(least):
-            refusals.append(f"{answer.job}: {answer.text()}, below --min-obtainability {least:g}")
+        if answer.is_below(limit):
+            refusals.append(f"{answer.job}: {answer.text()}, below --min-obtainability {limit:g}")
     return refusals
 
 

@@ -26,6 +26,7 @@ from holdfast.manifests.render_context import Body, RenderContext
 from holdfast.platform import Platform
 from holdfast.platform.document import SHARED_ACCOUNT
 from holdfast.support.errors import InputError, Stopped
+from holdfast.support.progress import working
 from holdfast.vocabulary.capacity import Capacity
 from holdfast.vocabulary.environment import ENV_CHECKPOINTS, ENV_RUN
 from holdfast.vocabulary.exit_codes import EXIT_STOPPED
@@ -67,7 +68,8 @@ def prepare(job: OwnJob, platform: Platform, folder: Path = Path()) -> Prepared:
     _require_prefixes(job, platform)
     context = RenderContext(platform)
     placed = any_gpu.place(job, platform, prices.load())
-    pinned = replace(job, image=external_checks.resolve(job.image, context))
+    with working("find the image"):
+        pinned = replace(job, image=external_checks.resolve(job.image, context))
     if job.predictor and platform.database:
         external_checks.require_pushed(database.PROXY, platform)
     archive = None
@@ -91,7 +93,8 @@ def prepare(job: OwnJob, platform: Platform, folder: Path = Path()) -> Prepared:
     if disk_warning:
         notes.append(disk_warning)
     notes += list_missing_parts(job, platform)
-    notes += external_checks.check(job, platform)
+    with working("check the image, the buckets and the secrets"):
+        notes += external_checks.check(job, platform)
     return Prepared(
         job=pinned,
         platform=platform,

@@ -22,12 +22,10 @@ def upload(uploads: Sequence[Upload], report: Callable[[str], object]) -> None:
         with tempfile.TemporaryDirectory(prefix="holdfast-source-") as folder:
             file = Path(folder, "source.tar.gz")
             file.write_bytes(entry.data)
+            copy = ("storage", "cp", "--no-clobber", str(file), entry.url)
             try:
-                with working(f"upload {len(entry.data):,} bytes"):
-                    gcloud.run(
-                        ("storage", "cp", "--no-clobber", str(file), entry.url),
-                        timeout_s=TIMEOUT_S,
-                    )
+                with working("upload the source"):
+                    gcloud.run(copy, timeout_s=TIMEOUT_S)
             except gcloud.GcloudFailed as error:
                 raise Unjudged(
                     f"the source was not uploaded to {entry.url}, and nothing was started: {error};"

@@ -90,19 +90,48 @@ def apply(api: Api, documents: list[Object]) -> list[str]:
         # A namespace of the manifest does not exist yet, so nothing in it can be tried.
         if document["metadata"].get("namespace") not in namespaces:
             _send(api, document, {"dryRun": "All"})
+    owners: list[Object] = []
     for document in documents:
-        _send(api, document, {})
+        sent = _send(api, document, {})
+        if document["kind"] in ("Job", "JobSet"):
+            owners.append(document | {"metadata": sent["metadata"]})
+    _add_owners(api, documents, owners)
     return [describe(document) for document in documents]
 
 
-def _send(api: Api, document: Object, trial: dict[str, str]) -> None:
+def _add_owners(api: Api, documents: list[Object], owners: list[Object]) -> None:
+    """Make the jobs the owners of their immutable ConfigMaps, which go with the last of them.
+
+    The whole ConfigMap is sent again: the cluster may have deleted it with a job that was replaced.
+    """
+    for document in documents:
+        if document["kind"] != "ConfigMap" or not document.get("immutable"):
+            continue
+        for owner in owners:
+            meta = owner["metadata"]
+            reference = {
+                "apiVersion": owner["apiVersion"],
+                "kind": owner["kind"],
+                "name": meta["name"],
+                "uid": meta["uid"],
+            }
+            owned = document | {"metadata": document["metadata"] | {"ownerReferences": [reference]}}
+            # A manager of its own, so that the owners of other jobs stay.
+            _send(api, owned, {"fieldManager": f"holdfast-{meta['uid']}"})
+
+
+def _send(api: Api, document: Object, options: dict[str, str]) -> Object:
     try:
-        api.apply(api.path_of(document), document, **trial)
+        return api.apply(api.path_of(document), document, **options)
     except ApiError as error:
         if lacks_right(error):
             raise Unjudged(f"no right to start {describe(document)}: {error}") from error
         fix = suggest_fix(error, document)
-        sent = "nothing was sent" if trial else "what precedes it in the manifest was sent"
+        sent = (
+            "nothing was sent"
+            if "dryRun" in options
+            else "what precedes it in the manifest was sent"
+        )
         raise InputError(
             f"the cluster refuses {describe(document)}; {sent}",
             got=error,

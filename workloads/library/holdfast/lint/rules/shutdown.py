@@ -262,9 +262,9 @@ def window_variable_wrong(pod: Pod, context: Context) -> Iterator[Hit]:
     if pool:
         limit_s = min(limit_s, pool.window.pod_s)
     for container in pod.containers:
-        window_s = container.number("--window") if "holdfast" in container.words else None
+        window_s = container.seconds("--window") if "holdfast" in container.words else None
         if window_s and window_s > limit_s:
-            message = f"--window {window_s}, and the kubelet gives {limit_s} s"
+            message = f"--window {window_s:g}, and the kubelet gives {limit_s} s"
             yield Hit(container.command_path, message)
         if pool:
             yield from _check_window_variable(container, pool, context)

@@ -156,7 +156,7 @@ def test_incomplete_data_is_unjudged(cloud: Cloud) -> None:
         (Path(), "acme-ai", "", "", "one source"),
         (Path(), "", "", "ours", "know no cluster"),
         (None, "Acme AI", "", "", "no project id"),
-        (None, "acme-ai", "a week", "", "no span of time"),
+        (None, "acme-ai", "a week", "", "--since: got"),
         (None, "acme-ai", "", 'x" OR "', "no cluster name"),
     ],
 )
