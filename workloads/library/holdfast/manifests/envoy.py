@@ -5,6 +5,7 @@ It is the first hop of requests, on machines that are not preempted.
 
 # Why it is so: infra/decisions/0049.
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import ceil
 from typing import Any
@@ -39,6 +40,7 @@ _CONNECTION_BYTES = 64 * 1024
 """
 _CONNECTIONS_SHARE = 0.2
 _TYPES = "type.googleapis.com/envoy.extensions"
+_MOST_CALLERS = 1024
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,6 +65,10 @@ class Proxy:
     admin_port: int = serving.PROXY_ADMIN_PORT
     metrics_port: int = serving.PROXY_METRICS_PORT
     tries: int = serving.TRIES
+    keys_file: str = ""
+    """File with the keys of callers, replaced by a rename; empty: everyone may call."""
+    quota_per_s: float = 0.0
+    """Requests per second of each caller, at this proxy; 0: no quota."""
     max_retries: int | None = serving.MAX_RETRIES
     """Retries that may run at once; None: Envoy's default, three, which fails requests when a
     server dies.
@@ -151,7 +157,55 @@ def _listener(proxy: Proxy) -> dict[str, Any]:
         _address(proxy.host, proxy.port),
         [_text_route(proxy), _prediction_route(proxy)],
         manager,
+        tuple(_caller_filters(proxy)),
     )
+
+
+def _caller_filters(proxy: Proxy) -> Iterator[dict[str, Any]]:
+    """Yields what comes before the routes: who calls, and how often."""
+    if not proxy.keys_file:
+        return
+    source = {
+        "path": proxy.keys_file,
+        "watched_directory": {"path": proxy.keys_file.rpartition("/")[0]},
+    }
+    discovery = {
+        "config_source": {"path_config_source": source, "resource_api_version": "V3"},
+        "type_urls": [serving.KEYS_TYPE],
+    }
+    yield {"name": serving.KEYS_FILTER, "config_discovery": discovery}
+    if proxy.quota_per_s:
+        yield {"name": "quota", "typed_config": _quota(proxy.quota_per_s)}
+
+
+def _quota(requests_per_s: float) -> dict[str, Any]:
+    """Answers 429 to a caller beyond its quota; others are not affected."""
+    always = {"default_value": {"numerator": 100}}
+    action = {"request_headers": {"header_name": serving.CALLER_HEADER, "descriptor_key": "caller"}}
+    # Without a value it holds for each caller by itself.
+    descriptor = {"entries": [{"key": "caller"}], "token_bucket": _bucket(requests_per_s)}
+    retry_after = {"header": {"key": "retry-after", "value": "1"}}
+    return {
+        "@type": f"{_TYPES}.filters.http.local_ratelimit.v3.LocalRateLimit",
+        "stat_prefix": "quota",
+        "token_bucket": _bucket(_MOST_CALLERS * requests_per_s),
+        "filter_enabled": always,
+        "filter_enforced": always,
+        "rate_limits": [{"actions": [action]}],
+        "descriptors": [descriptor],
+        "max_dynamic_descriptors": _MOST_CALLERS,
+        "response_headers_to_add": [retry_after],
+    }
+
+
+def _bucket(requests_per_s: float) -> dict[str, Any]:
+    """Lets in the requests of a second at once, at least one."""
+    tokens = max(1, round(requests_per_s))
+    return {
+        "max_tokens": tokens,
+        "tokens_per_fill": tokens,
+        "fill_interval": _seconds(tokens / requests_per_s),
+    }
 
 
 def _metrics(proxy: Proxy) -> dict[str, Any]:
@@ -179,6 +233,7 @@ def _http(
     address: dict[str, Any],
     routes: list[Any],
     options: dict[str, Any],
+    filters_before: Sequence[dict[str, Any]] = (),
 ) -> dict[str, Any]:
     host = {
         "name": "all",
@@ -196,7 +251,7 @@ def _http(
         "@type": f"{_TYPES}.filters.network.http_connection_manager.v3.HttpConnectionManager",
         "stat_prefix": name,
         "route_config": {"virtual_hosts": [host]},
-        "http_filters": [router],
+        "http_filters": [*filters_before, router],
         **options,
     }
     filters = [{"name": "envoy.filters.network.http_connection_manager", "typed_config": manager}]

@@ -29,6 +29,8 @@ ENVOY = "envoy"
 PROXIES = 2
 CONFIG_DIR = "/etc/envoy"
 ENDPOINTS_DIR = "/run/endpoints"
+KEYS_DIR = "/run/keys"
+KEYS_VOLUME = "keys"
 ANNOTATION_CAPACITY = "holdfast.dev/serving-capacity"
 HOST_NAME = "kubernetes.io/hostname"
 _SCALE_UP_SHARE = 0.6
@@ -59,6 +61,10 @@ class FirstHop:
     """Requests that all servers together have at once at the peak."""
     balanced: bool = False
     """A load balancer of Google is before it, and learns later that a proxy leaves."""
+    keys: str = ""
+    """Secret with the keys of callers; empty: a call needs no key."""
+    quota_per_s: float = 0.0
+    """Requests per second of each caller at each proxy; 0: no quota."""
     routers: str = ""
     """Name of the routers of text streams before the servers; empty: there are none."""
 
@@ -129,7 +135,12 @@ def first_hop(
 
 def _configuration(hop: FirstHop) -> Body:
     longest_s = hop.longest_request_s or serving.drain_budget(hop.window_s).longest_request_s
-    proxy = Proxy(endpoints_file=f"{ENDPOINTS_DIR}/servers.json", longest_request_s=longest_s)
+    proxy = Proxy(
+        endpoints_file=f"{ENDPOINTS_DIR}/servers.json",
+        longest_request_s=longest_s,
+        keys_file=f"{ENDPOINTS_DIR}/{serving.KEYS_FILE}" if hop.keys else "",
+        quota_per_s=hop.quota_per_s,
+    )
     text = json.dumps(bootstrap(proxy), indent=2) + "\n"
     return manifest("v1", "ConfigMap", meta(hop.name, hop.namespace), data={"envoy.json": text})
 
@@ -141,7 +152,11 @@ def first_hop_pods(context: RenderContext, hop: FirstHop) -> PodSettings:
     config_map = client.V1ConfigMapVolumeSource(name=hop.name)
     config = client.V1Volume(name="config", config_map=config_map)
     endpoints = client.V1Volume(
-        name="endpoints", empty_dir=client.V1EmptyDirVolumeSource(size_limit="8Mi")
+        name="endpoints",
+        empty_dir=client.V1EmptyDirVolumeSource(
+            size_limit="8Mi",
+            medium="Memory" if hop.keys else None,  # keys are on no disk
+        ),
     )
     drain = drain_sidecar(
         context,
@@ -180,6 +195,7 @@ def first_hop_pods(context: RenderContext, hop: FirstHop) -> PodSettings:
         pre_stop=DRAIN_HOOK,
         sidecars=[drain, _watch_sidecar(context, hop)],
         volumes=[(config, CONFIG_DIR), (endpoints, ENDPOINTS_DIR)],
+        other_volumes=list(_key_volumes(hop)),
         annotations={ANNOTATION_RULE: PlacementRule.ONLINE.value},
         spread_over=HOST_NAME,
     )
@@ -199,8 +215,18 @@ def _watch_sidecar(context: RenderContext, hop: FirstHop) -> client.V1Container:
     if hop.routers or not hop.health_port:  # a foreign server knows no rejections
         command.append("--share-rejections")
     command += ["--out", f"{ENDPOINTS_DIR}/servers.json"]
-    mount = client.V1VolumeMount(name="endpoints", mount_path=ENDPOINTS_DIR)
-    return _sidecar(context, "watch", command, [mount])
+    mounts = [client.V1VolumeMount(name="endpoints", mount_path=ENDPOINTS_DIR)]
+    if hop.keys:
+        command += ["--keys", KEYS_DIR]
+        mounts.append(client.V1VolumeMount(name=KEYS_VOLUME, mount_path=KEYS_DIR, read_only=True))
+    return _sidecar(context, "watch", command, mounts)
+
+
+def _key_volumes(hop: FirstHop) -> Iterator[client.V1Volume]:
+    """Yields the Secret; without it the proxies start, and refuse every call."""
+    if hop.keys:
+        secret = client.V1SecretVolumeSource(secret_name=hop.keys, optional=True)
+        yield client.V1Volume(name=KEYS_VOLUME, secret=secret)
 
 
 def drain_sidecar(

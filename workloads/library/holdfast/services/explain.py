@@ -6,6 +6,7 @@ from typing import Any
 
 from holdfast.clients.api import Api, ApiError, Object
 from holdfast.manifests.gateway import EXTERNAL_CLASS, GATEWAY_API
+from holdfast.manifests.serving_proxy import KEYS_VOLUME
 from holdfast.services import live_service
 from holdfast.services.render.manifests import ANNOTATION_SOURCE
 from holdfast.vocabulary.roles import NAMESPACE_SERVING
@@ -78,7 +79,12 @@ def explain(api: Api, name: str, namespace: str = "") -> Explanation | None:
         parts={body["metadata"]["name"]: _describe_replicas(body) for body in deployments},
         scalers=dict(_list_troubles(scalers)),
         address=f"{address}, {clients}",
-        curl=make_curl(name, source, address, identified="internet" in clients),
+        curl=make_curl(
+            name,
+            source,
+            address,
+            has_keys=any(mounts_keys(body) for body in deployments),
+        ),
     )
 
 
@@ -124,8 +130,17 @@ def _list_troubles(scalers: Any) -> Iterator[tuple[str, str]]:
                 yield scaler["metadata"]["name"], str(condition.get("message", ""))
 
 
-def make_curl(name: str, source: str, address: str, *, identified: bool) -> str:
-    """Return one command that sends a first request; `identified`: as you, to Google's proxy."""
+def mounts_keys(deployment: Object) -> bool:
+    """Return whether these are proxies that ask callers for a key."""
+    volumes = deployment["spec"]["template"]["spec"].get("volumes") or ()
+    return any(volume["name"] == KEYS_VOLUME for volume in volumes)
+
+
+def make_curl(name: str, source: str, address: str, *, has_keys: bool) -> str:
+    """Return one command that sends a first request, with the key of a caller if one is needed.
+
+    Google's proxy gets a token that says who you are.
+    """
     if source.startswith("gs://"):
         path = "/v1/completions"
         body = f'{{"model": "{name}", "prompt": "Hello", "max_tokens": 16, "stream": true}}'
@@ -135,4 +150,6 @@ def make_curl(name: str, source: str, address: str, *, identified: bool) -> str:
     token = ""
     if address.startswith("https"):
         token = ' -H "authorization: Bearer $(gcloud auth print-identity-token)"'
+    if has_keys:
+        token += ' -H "x-api-key: $KEY"'
     return f"curl -sS {address}{path}{token} -H 'content-type: application/json' -d '{body}'"

@@ -62,6 +62,13 @@ REJECTIONS_PATH = "/v2/health/rejections"
 """Path of the reports about requests that end the model, which the proxy's watcher shares."""
 DRAIN_PATH = "/drain"
 
+# The filter of the proxy that knows callers by their keys, and the file that has them.
+KEYS_FILTER = "callers"
+KEYS_TYPE = "type.googleapis.com/envoy.extensions.filters.http.api_key_auth.v3.ApiKeyAuth"
+KEYS_FILE = "keys.json"
+CALLER_HEADER = "x-holdfast-caller"
+"""Header by which the proxy tells servers the name of the caller."""
+
 LABEL_SERVICE = "holdfast.dev/service"
 """Label of each object of a service, except what services of a namespace share."""
 # On pods: the half of the capacity that they are.

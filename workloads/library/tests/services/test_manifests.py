@@ -10,13 +10,16 @@ from holdfast.manifests import serving
 from holdfast.manifests.envoy import CARRIES, count_proxies
 from holdfast.manifests.render_context import RenderContext
 from holdfast.manifests.serving_router import STREAMS, count_routers
+from holdfast.services.explain import make_curl, mounts_keys
 from holdfast.services.plan import placement
 from holdfast.support.values import quantity
 from holdfast.vocabulary.kubernetes import LABEL_NAMESPACE
 from holdfast.vocabulary.serving import (
     BALANCER_SPREAD_S,
+    CALLER_HEADER,
     DRAIN_PATH,
     HOOK_PORT,
+    KEYS_FILE,
     LABEL_METRICS,
     PORT,
     READY_PATH,
@@ -169,6 +172,41 @@ def test_watchers_share_rejections(name: str) -> None:
     commands = [container["command"] for container in spec["initContainers"]]
     (watcher,) = [command for command in commands if "endpoints" in command]
     assert "--share-rejections" in watcher
+
+
+def test_manifests_name_the_secret_of_keys() -> None:
+    service = replace(read("scores"), keys="scores-keys", quota_per_s=20.0)
+    bodies = render(service)
+    spec = pod(bodies, "scores-proxy")
+    volumes = {volume["name"]: volume for volume in spec["volumes"]}
+    assert volumes["keys"]["secret"] == {"secretName": "scores-keys", "optional": True}
+    assert volumes["endpoints"]["emptyDir"]["medium"] == "Memory"
+    (watcher,) = [
+        container for container in spec["initContainers"] if "endpoints" in container["command"]
+    ]
+    mounts = {mount["name"]: mount["mountPath"] for mount in watcher["volumeMounts"]}
+    assert option(watcher["command"], "--keys") == mounts["keys"]
+    (proxy,) = spec["containers"]
+    assert "keys" not in {mount["name"] for mount in proxy["volumeMounts"]}
+    config = find(bodies, "ConfigMap", "scores-proxy")["data"]["envoy.json"]
+    folder = option(watcher["command"], "--out").rpartition("/")[0]
+    assert f"{folder}/{KEYS_FILE}" in config
+    assert CALLER_HEADER in config, "the quota is of each caller"
+
+
+@pytest.mark.parametrize(("keys", "has_keys"), [("scores-keys", True), ("", False)])
+def test_the_first_request_has_a_key_where_one_is_needed(keys: str, has_keys: bool) -> None:
+    proxies = find(render(replace(read("scores"), keys=keys)), "Deployment", "scores-proxy")
+    assert mounts_keys(proxies) == has_keys
+    curl = make_curl("scores", "entropy", "http://here", has_keys=mounts_keys(proxies))
+    assert ('-H "x-api-key: $KEY"' in curl) == has_keys
+
+
+def test_services_without_keys_ask_for_none() -> None:
+    bodies = render(read("scores"))
+    assert KEYS_FILE not in find(bodies, "ConfigMap", "scores-proxy")["data"]["envoy.json"]
+    volumes = {volume["name"] for volume in pod(bodies, "scores-proxy")["volumes"]}
+    assert "keys" not in volumes
 
 
 def test_fixed_services_need_no_scaler() -> None:

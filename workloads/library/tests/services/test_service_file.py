@@ -105,6 +105,12 @@ CASES: dict[str, tuple[dict[str, str], str, str]] = {
     "reach that is none": (PREDICTOR | {"--set": "reach=world"}, "reach", "choose one"),
     "unknown field": (PREDICTOR | {"--set": "colour=blue"}, "unknown field", "service.schema.json"),
     "number that is none": (PREDICTOR | {"--set": "inflight=many"}, "inflight", "quotes"),
+    "quota without keys": (
+        PREDICTOR | {"--set": "quota_per_s=5"},
+        "quota_per_s",
+        "keys: SECRET",
+    ),
+    "keys are no Secret's name": (PREDICTOR | {"--set": "keys=sk_0123"}, "keys", "another name"),
     "field given twice": (PREDICTOR | {"--set": "base=2"}, "--set", "--set inflight=16"),
 }
 

@@ -13,7 +13,7 @@ from holdfast.support.values import read_settings, settings_help
 from holdfast.vocabulary.environment import ENV_WINDOW_S
 from holdfast.vocabulary.exit_codes import EXIT_CODES_HELP
 from holdfast.vocabulary.lifecycle import DEFAULT_WINDOW
-from holdfast.vocabulary.serving import HOOK_PORT, PORT, SIDECAR_PORT
+from holdfast.vocabulary.serving import HOOK_PORT, KEYS_FILE, PORT, SIDECAR_PORT
 
 SETTINGS = {
     "host": "address to listen on",
@@ -174,13 +174,25 @@ def endpoints(
             help="Tell servers of `serve run` which requests ended the model of another one.",
         ),
     ] = False,
+    keys: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder of a mounted Secret with a file for each caller: its key. They are"
+            f" written next to --out, as {KEYS_FILE}."
+        ),
+    ] = None,
 ) -> None:
     """Update a proxy's endpoints from the EndpointSlices of a Service. Runs until SIGTERM."""
+    from holdfast.inference.proxy.caller_keys import KeyFollower
     from holdfast.inference.proxy.endpoints import Follower
     from holdfast.inference.proxy.rejection_sharing import RejectionSharer
     from holdfast.runtime.shutdown import of_process
 
     shutdown = of_process()
+    if keys is not None:
+        key_follower = KeyFollower(keys, out.with_name(KEYS_FILE))
+        key_follower.update()  # before the endpoints: Envoy starts when it has both files
+        key_follower.start()
     follower = Follower(
         namespace=namespace,
         service=service,

@@ -173,6 +173,19 @@ class OwnService:
         form=CALLER,
     )
 
+    keys: str = about(
+        "Secret of the namespace serving with an API key of each caller: NAME=KEY. Empty: a call"
+        " needs no key.",
+        "",
+        form=formats.CLAIM,
+    )
+    quota_per_s: float = about(
+        "Requests per second of each caller at each proxy; beyond it, the caller gets 429. 0: no"
+        " quota.",
+        0.0,
+        minimum=0,
+        maximum=10_000_000,
+    )
     reach: str = about(
         "cluster: pods only. internal: also the VPC, through a load balancer. external: also the"
         " internet, with TLS and Identity-Aware Proxy. auto: internal if the environment has"
@@ -277,6 +290,12 @@ class OwnService:
             allowed = "the people and service accounts that may call"
             fix = "members: [group:team@example.org]"
             yield "a public service that does not say who may call", "no members", allowed, fix
+        if self.quota_per_s and not self.keys:
+            allowed = "0 without keys: callers are known by their keys"
+            yield "quota_per_s", self.quota_per_s, allowed, "keys: SECRET"
+        if self.keys and external:
+            allowed = "nothing, if reach is external: Identity-Aware Proxy asks who calls"
+            yield "keys", self.keys, allowed, "leave it out, or reach: internal"
         if self.members and not external:
             allowed = "nothing, unless reach is external"
             yield "members", ", ".join(self.members), allowed, "leave it out, or reach: external"

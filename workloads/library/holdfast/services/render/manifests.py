@@ -65,6 +65,8 @@ def _make_hop(service: OwnService, placed: Placed) -> FirstHop:
         longest_request_s=placed.longest_request_s,
         requests=replicas * service.inflight,
         balanced=placed.reach is not Reach.CLUSTER,
+        keys=service.keys,
+        quota_per_s=service.quota_per_s,
         routers=f"{service.name}-router" if service.engine is Engine.VLLM else "",
     )
 

@@ -1,0 +1,81 @@
+"""The API keys of callers: from the files of a mounted Secret to a file that Envoy reads.
+
+A file's name is a caller, and its content the caller's key. Envoy takes another key when the Secret
+changes, without a restart.
+"""
+
+# Decision: infra/decisions/0158.
+
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from holdfast.inference.proxy.endpoints import write
+from holdfast.runtime import logs
+from holdfast.vocabulary.serving import CALLER_HEADER, KEYS_FILTER, KEYS_TYPE
+
+LEAST_CHARS = 16
+_INTERVAL_S = 5.0
+
+
+def read_keys(folder: Path) -> dict[str, str]:
+    """Returns the key of each caller. Keys that are short, or of another caller too, are left out.
+
+    The kubelet keeps the versions of a Secret in files that begin with two dots.
+    """
+    keys: dict[str, str] = {}
+    for file in sorted(folder.glob("[!.]*")):
+        key = file.read_text(encoding="utf-8", errors="replace").strip()
+        if len(key) < LEAST_CHARS:
+            logs.warning("keys", f"{file.name}: a key has at least {LEAST_CHARS} characters")
+        elif key in keys.values():
+            logs.warning("keys", f"{file.name}: another caller has the same key")
+        else:
+            keys[file.name] = key
+    return keys
+
+
+def make_filter(keys: Mapping[str, str]) -> dict[str, Any]:
+    """Makes the discovery response with the filter of Envoy; without keys it refuses every call."""
+    credentials = [{"key": key, "client": caller} for caller, key in keys.items()]
+    config = {
+        "@type": KEYS_TYPE,
+        "credentials": credentials,
+        "key_sources": [{"header": "authorization"}, {"header": "x-api-key"}],
+        # Servers learn the caller, and never the key.
+        "forwarding": {"header": CALLER_HEADER, "hide_credentials": True},
+    }
+    resource = {
+        "@type": "type.googleapis.com/envoy.config.core.v3.TypedExtensionConfig",
+        "name": KEYS_FILTER,
+        "typed_config": config,
+    }
+    return {"resources": [resource]}
+
+
+class KeyFollower(threading.Thread):
+    """Writes the file whenever the Secret has changed. `update` does it once."""
+
+    def __init__(self, folder: Path, out: Path) -> None:
+        super().__init__(name="keys", daemon=True)
+        self._folder = folder
+        self._out = out
+        self._keys: dict[str, str] | None = None
+
+    def run(self) -> None:
+        while True:
+            time.sleep(_INTERVAL_S)
+            self.update()
+
+    def update(self) -> None:
+        try:
+            keys = read_keys(self._folder)
+        except OSError as error:  # the kubelet replaces the files just now
+            logs.warning("keys", f"the keys cannot be read: {error.strerror}")
+            return
+        if keys != self._keys:
+            write(self._out, make_filter(keys))
+            self._keys = keys
+            logs.info("keys", f"{len(keys)} callers", count=len(keys))
