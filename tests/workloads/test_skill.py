@@ -28,11 +28,11 @@ def test_skill_is_short_and_says_when_to_use_it() -> None:
 
 
 @pytest.mark.parametrize("line", LINES)
-def test_each_command_line_of_the_skill_parses(line: str) -> None:
+def test_skill_command_parses(line: str) -> None:
     assert parse(shlex.split(line))
 
 
-def test_each_option_in_a_sentence_of_the_skill_exists() -> None:
+def test_skill_names_only_existing_options() -> None:
     options: set[str] = set()
     for name, command in COMMANDS.items():
         if name.startswith("holdfast "):
@@ -40,7 +40,7 @@ def test_each_option_in_a_sentence_of_the_skill_exists() -> None:
     assert set(re.findall(r"`[^`\n]*?(--[a-z-]+)", SKILL)) <= options
 
 
-def test_exit_codes_of_the_skill_are_those_of_the_commands() -> None:
+def test_skill_exit_codes_match_the_commands() -> None:
     codes = re.findall(r"\b(\d+) [a-z]", exit_codes.EXIT_CODES_HELP)
     assert set(CODES) == {int(code) for code in codes}
 
