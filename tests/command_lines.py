@@ -36,10 +36,10 @@ for program, app in APPS.items():
 
 
 def find_command(words: Sequence[str]) -> tuple[Any, list[str]]:
-    """Return the command that the words begin with, and the words after its name. Raises
-    LookupError if there is none.
+    """Return the command that the words begin with, and the words after its name: of a group that
+    is a command too, as `holdfast place`, its command first. Raises LookupError if there is none.
     """
-    for depth in range(1, 4):
+    for depth in (3, 2, 1):
         command = COMMANDS.get(" ".join(words[:depth]))
         if command:
             return command, [*words[depth:]]

@@ -21,6 +21,10 @@ NOT_TRIED = (
     "lightning",
     "accelerate",
     "transformers",
+    # Trackers of curves have an environment of their own, with one release each.
+    "mlflow-skinny",
+    "tensorboard",
+    "wandb",
 )
 OWN_NAME = "holdfast-gke"
 # Why it is so: infra/decisions/0168.
