@@ -41,6 +41,11 @@ class Epoch:
     def lead(self) -> Member:
         return self.members[0]
 
+    def divide_ranks(self, member: Member, processes: int) -> tuple[range, int]:
+        """Returns the ranks of a member's processes, and the number of ranks of the epoch."""
+        first = processes * self.members.index(member)
+        return range(first, first + processes), processes * len(self.members)
+
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
 

@@ -382,11 +382,12 @@ class _Launcher:
         node = self._node
         size = self._node.processes
         position = epoch.members.index(self._control.me)
+        ranks, world_size = epoch.divide_ranks(self._control.me, size)
         environment = {
-            "RANK": str(position * size + rank),
+            "RANK": str(ranks[rank]),
             ENV_LOCAL_RANK: str(rank),
             "GROUP_RANK": str(position),
-            "WORLD_SIZE": str(len(epoch.members) * size),
+            "WORLD_SIZE": str(world_size),
             ENV_LOCAL_WORLD_SIZE: str(size),
             "MASTER_ADDR": LOOPBACK,
             "MASTER_PORT": str(store_port),

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from workloads.library.tests.bench.gangs import fault_lane as peer_play
+from workloads.library.tests.bench.gangs import resize_lane
 from workloads.library.tests.bench.gangs.fault_kinds import KINDS, TIMES, Blow, endless
 from workloads.library.tests.bench.gangs.fault_lane import Found, Lane, Struck
 from workloads.library.tests.bench.kill_lane import Records
@@ -54,3 +55,23 @@ def test_each_matrix_round_has_every_kind() -> None:
     round_length = sum(TIMES.get(kind, 1) for kind in KINDS)
     blows = islice(endless(1), round_length)
     assert {blow.kind for blow in blows} == {*KINDS}
+
+
+def test_gang_that_changes_its_size_under_kills_keeps_its_bits(tmp_path: Path) -> None:
+    results = Records(tmp_path / "results")
+    kinds = (resize_lane.SHRINK, resize_lane.HAND_OVER, resize_lane.JOINER)
+    blows = (
+        Blow(kind=kind, place=1 + number, delay_s=0.7 * number) for number, kind in enumerate(kinds)
+    )
+    resize_lane.Lane(
+        folder=tmp_path,
+        reference=resize_lane.run_undisturbed(tmp_path / "undisturbed"),
+        results=results,
+        on_disk=True,
+    ).play(blows)
+    struck = results.of(resize_lane.Resized)
+    for record in (*struck, *results.of(Found)):
+        assert (record.wrong, record.zombies) == ([], [])
+    assert [gang.stuck for gang in results.of(Found)] == [""]
+    assert [blow.kind for blow in struck] == [*kinds]
+    assert all(min(blow.sizes) < 4 for blow in struck), "each changed the size"
