@@ -40,6 +40,7 @@ from infra.environments.services import (
     ExistingNetwork,
     Network,
     Queue,
+    Registry,
     Security,
     Serving,
     Storage,
@@ -64,6 +65,7 @@ __all__ = [
     "NodeGroup",
     "Queue",
     "Quota",
+    "Registry",
     "Reservation",
     "Run",
     "Security",
@@ -267,7 +269,8 @@ class Environment:
         security = self.security
         if not security.binary_authorization or security.image_policy_elsewhere:
             return None
-        return (f"{self.image_registry}/**", *security.image_patterns)
+        remote = [f"{self.image_registry}-{registry.name}/**" for registry in security.registries]
+        return (f"{self.image_registry}/**", *remote, *security.image_patterns)
 
     @property
     def workload_pool(self) -> str:

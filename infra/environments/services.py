@@ -184,6 +184,32 @@ class Network:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Registry:
+    """A registry of images elsewhere. Artifact Registry pulls from it with a password that no node
+    and no pod has: infra/decisions/0161.
+    """
+
+    name: str
+    """Images are then named REGION-docker.pkg.dev/PROJECT/PREFIX-ENV-NAME/IMAGE@sha256:..."""
+    upstream: str
+    """Such as https://nvcr.io."""
+    user: str = ""
+    password: str = ""
+    """projects/P/secrets/S/versions/V in Secret Manager. Empty with `user`: a public registry."""
+
+    def __post_init__(self) -> None:
+        dns_name("security.registries[].name", self.name, 20)
+        forms("security.registries[].", self, "upstream", "password")
+        require(
+            bool(self.user) == bool(self.password),
+            f"security.registries[{self.name}].user",
+            repr(self.user),
+            "user and password, or neither",
+            "state both, or leave both out for a public registry",
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Security:
     """Protections that cost money or need a newer GKE or another resource; all others are always
     on.
@@ -199,6 +225,8 @@ class Security:
     """
     image_patterns: tuple[str, ...] = ()
     """Other images that may run, for example us-docker.pkg.dev/acme/tools/**."""
+    registries: tuple[Registry, ...] = ()
+    """Registries outside of Google Cloud whose images may run."""
     image_policy_elsewhere: bool = False
     """True: the project's image policy is managed elsewhere, so this environment creates none."""
     rbac_security_group: str = ""
@@ -232,6 +260,7 @@ class Security:
     def __post_init__(self) -> None:
         forms("security.", self, "kms_key", "rbac_security_group", "image_patterns")
         numbers("security.", self, faulty_nodes_per_hour=(0, 60))
+        unique("security.registries[].name", [registry.name for registry in self.registries])
         require(
             self.gpu_exporter or not self.faulty_nodes_per_hour,
             "security.faulty_nodes_per_hour",

@@ -5,7 +5,7 @@
 from holdfast.vocabulary.roles import NAMESPACE_TRAINING
 from infra.contract.names import BUCKETS
 from infra.environments.runs import READERS, Run, group_by_condition, readable
-from infra.environments.schema import Environment, Team
+from infra.environments.schema import Environment, Registry, Team
 from infra.environments.teams import list_team_prefixes
 from infra.specs.encryption import encrypted, key_in_force
 from infra.specs.identities import LIST_ROLE, account, bucket_roles
@@ -222,16 +222,50 @@ def _registry(environment: Environment) -> list[Resource]:
         after=(*api(environment, "artifactregistry"), *key_in_force(environment)),
         protected=not environment.storage.allow_destroy,
     )
-    reader = grant(
+    planned = [images, _image_reader(environment, images)]
+    for registry in environment.security.registries:
+        remote = _remote_registry(environment, registry)
+        planned += [remote, _image_reader(environment, remote)]
+    return planned
+
+
+def _image_reader(environment: Environment, repository: Resource) -> Resource:
+    """Let the nodes pull from a repository."""
+    return grant(
         "artifact_registry_repository",
-        "images-nodes",
+        f"{repository.id}-nodes",
         "roles/artifactregistry.reader",
         environment.member("nodes"),
-        (images.address, account("nodes")),
+        (repository.address, account("nodes")),
         location=environment.region,
-        repository=environment.stem,
+        repository=repository.arguments["repository_id"],
     )
-    return [images, reader]
+
+
+def _remote_registry(environment: Environment, registry: Registry) -> Resource:
+    """Return a repository that pulls from a registry elsewhere and keeps what was pulled."""
+    remote: dict[str, object] = {"common_repository": {"uri": registry.upstream}}
+    if registry.password:
+        login = {"username": registry.user, "password_secret_version": registry.password}
+        remote["upstream_credentials"] = {"username_password_credentials": login}
+    arguments: dict[str, object] = {
+        "repository_id": f"{environment.stem}-{registry.name}",
+        "location": environment.region,
+        "format": "DOCKER",
+        "mode": "REMOTE_REPOSITORY",
+        "description": f"Images of {registry.upstream}",
+        "remote_repository_config": remote,
+        "labels": environment.all_labels(),
+        "deletion_policy": deletion_policy(not environment.storage.allow_destroy),
+        **encrypted(environment, "kms_key_name"),
+    }
+    return Resource(
+        kind="google_artifact_registry_repository",
+        id=f"images-{registry.name}",
+        arguments=arguments,
+        after=(*api(environment, "artifactregistry"), *key_in_force(environment)),
+        protected=not environment.storage.allow_destroy,
+    )
 
 
 def run_grants(environment: Environment) -> list[Resource]:

@@ -23,6 +23,7 @@ from infra.environments.schema import (
     Freeze,
     NodeGroup,
     Quota,
+    Registry,
     Reservation,
     Run,
     Team,
@@ -86,6 +87,12 @@ NET = EXAMPLE.network
 CLUSTER = EXAMPLE.cluster
 NAP = EXAMPLE.auto_provisioning
 SECURITY = EXAMPLE.security
+REGISTRY = Registry(
+    name="ngc",
+    upstream="https://nvcr.io",
+    user="$oauthtoken",
+    password="projects/acme/secrets/ngc/versions/1",
+)
 STORAGE = EXAMPLE.storage
 QUEUE = EXAMPLE.queue
 ALERTS = EXAMPLE.alerts
@@ -283,6 +290,7 @@ WRONG: list[tuple[str, str, Make]] = [
         checkpoint_version_days=-1,
     ),
     *wrong(SECURITY, data_access_logs="on"),
+    *wrong(REGISTRY, name="NGC", upstream="nvcr.io", user="", password="hunter2"),
     *wrong(
         RESERVED,
         project="my project",
