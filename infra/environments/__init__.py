@@ -4,6 +4,7 @@ here, nothing else.
 
 import traceback
 from collections.abc import Callable
+from dataclasses import fields
 from difflib import get_close_matches
 from importlib import import_module
 from pathlib import Path
@@ -61,6 +62,7 @@ def load(name: str) -> Environment:
             fix=fix,
         )
     environment = build(name, lambda: import_module(f"{__name__}.{name}").ENVIRONMENT)
+    _refuse_stray_fields(name, environment)
     if environment.name != name:
         raise InputError(
             f"{source_path(name)}: name",
@@ -98,10 +100,26 @@ def build(name: str, make: Callable[[], Environment]) -> Environment:
         raise _add_line(unknown.with_traceback(error.__traceback__), name) from error
     # The schema has no such name or field, or no check of a field expects a value of this type.
     except (ArithmeticError, AttributeError, ImportError, TypeError, ValueError) as error:
-        fields = "the fields of infra/environments/schema.py, with values of their types"
+        allowed = "the fields of infra/environments/schema.py, with values of their types"
         fix = "add missing fields, remove unknown fields, correct wrong types"
-        unfit = InputError("fields", got=error, allowed=fields, fix=fix)
+        unfit = InputError("fields", got=error, allowed=allowed, fix=fix)
         raise _add_line(unfit.with_traceback(error.__traceback__), name) from error
+
+
+def _refuse_stray_fields(name: str, environment: Environment) -> None:
+    """Raise InputError for a field that the module assigns and the environment does not have: its
+    author believes that it holds.
+    """
+    module = vars(import_module(f"{__name__}.{name}"))
+    for field in fields(Environment):
+        value = getattr(environment, field.name)
+        if module.get(field.name, value) != value:
+            raise InputError(
+                f"{source_path(name)}: {field.name} is assigned outside of Environment(...)",
+                got=f"{field.name} = ...",
+                allowed="arguments of Environment",
+                fix=f"move it to the argument {field.name}=..., with a comma after it",
+            )
 
 
 def _add_line(error: InputError, name: str) -> InputError:

@@ -477,6 +477,17 @@ def test_a_file_that_python_refuses_is_named(
         load_text(text)
 
 
+def test_field_assigned_beside_the_environment_is_refused(
+    load_text: Callable[[str], Environment],
+) -> None:
+    text = Path(environments.__file__).with_name("example.py").read_text()
+    literal = text.replace('name="example"', 'name="own"')
+    assert load_text(f'REGION = "us-central1"\nregion = REGION\n{literal}').region == "us-central1"
+    match = r"own\.py: budget is assigned outside of Environment.*fix: move it to the argument"
+    with pytest.raises(InputError, match=match):
+        load_text(f"{literal}\nbudget = 20_000\n")
+
+
 def test_placeholders_are_found_wherever_they_stand() -> None:
     assert placeholders(EXAMPLE) == []
     unsettled = replace(
