@@ -22,7 +22,11 @@ from holdfast.controllers.controller_log import get_logger
 from holdfast.mover.cluster_api import write_event
 from holdfast.mover.patches import Patch, escape_key
 from holdfast.support.values import unix_s
-from holdfast.vocabulary.capacity import ANNOTATION_REQUEUES_FOR, LABEL_REQUEUES
+from holdfast.vocabulary.capacity import (
+    ANNOTATION_REQUEUES_FOR,
+    ANNOTATION_SPENT,
+    LABEL_REQUEUES,
+)
 from holdfast.vocabulary.kubernetes import JOBSET_API, KUEUE_API, api_path
 from holdfast.vocabulary.roles import JOB_NAMESPACES
 
@@ -31,7 +35,6 @@ REASON = "Requeued"
 # GKE's limit for a granted node to come and take pods.
 PATIENCE_S = 900.0
 # Marks a Workload that the mover deactivated: the job is stopped first, then queued again.
-ANNOTATION_SPENT = "holdfast.dev/request-spent"
 REVOKED = "DeactivatedDueToAdmissionCheck"
 
 

@@ -69,5 +69,10 @@ ANNOTATION_PLAN = "holdfast.dev/placement-plan"
 # after its creation.
 LABEL_REQUEUES = "holdfast.dev/requeues"
 ANNOTATION_REQUEUES_FOR = "holdfast.dev/requeues-for-seconds"
+# On a job that ended, by the mover: what it cost.
+ANNOTATION_RECEIPT = "holdfast.dev/receipt"
+# On a Workload, by the mover: its place among equals, which Kueue reads, and that its nodes ended.
+ANNOTATION_BOOST = "kueue.x-k8s.io/priority-boost"
+ANNOTATION_SPENT = "holdfast.dev/request-spent"
 # On a JobSet, by the mover: its pod templates before a queue changed where they may run.
 ANNOTATION_TEMPLATES = "holdfast.dev/pod-templates"
