@@ -302,9 +302,7 @@ def test_mover_changes_nothing_but_what_a_move_takes(
     else:
         pods_path = "/spec/template"
     queue = f"/metadata/labels/{escape_key(LABEL_QUEUE)}"
-    until("Kueue has suspended it", lambda: api.get(path)["spec"].get("suspend"), 60)
     forbidden = {
-        "Kueue starts them": [{"op": "replace", "path": "/spec/suspend", "value": False}],
         "of labels": [{"op": "add", "path": "/metadata/labels/team", "value": "other"}],
         "of annotations": [
             {
@@ -317,6 +315,17 @@ def test_mover_changes_nothing_but_what_a_move_takes(
     }
     for reason, patch in forbidden.items():
         assert reason in refusal(lambda patch=patch: mover.patch(path, patch)), patch
+    start = [
+        {"op": "test", "path": "/spec/suspend", "value": True},
+        {"op": "replace", "path": "/spec/suspend", "value": False},
+    ]
+
+    def may_not_start() -> bool:
+        """Kueue may start it again between the two requests."""
+        api.merge(path, {"spec": {"suspend": True}})
+        return "Kueue starts them" in refusal(lambda: mover.patch(path, start))
+
+    until("it may not start a job", may_not_start, 60)
     additions = {
         f"metadata/labels/{escape_key(LABEL_GANG)}": "victim",
         f"spec/nodeSelector/{escape_key(LABEL_POOL_CLASS)}": "system",
