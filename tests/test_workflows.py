@@ -102,6 +102,53 @@ def test_environments_deploy_in_order_each_behind_its_gate() -> None:
         )
 
 
+def list_steps(name: str) -> dict[str, str]:
+    """Name of a step -> its script, of the last job of a workflow."""
+    jobs = YAML(typ="safe").load((WORKFLOWS / f"{name}.yml").read_text())["jobs"]
+    return {step["name"]: step["run"] for step in [*jobs.values()][-1]["steps"] if "name" in step}
+
+
+def test_images_are_signed_by_digest_and_their_pins_printed(tmp_path: Path) -> None:
+    """The steps as they are, with the tools that they call played."""
+    programs = tmp_path / "bin"
+    log = tmp_path / "calls"
+    digest = f"us-docker.pkg.dev/acme/ml/trainer:1@sha256:{'a' * 64}"
+    for name in ("gcloud", "cosign"):
+        program(programs / name, f'#!/bin/sh\necho "{name} $*" >> {log}\n')
+    program(tmp_path / ".venv/bin/python", f'#!/bin/sh\necho "python $*" >> {log}\necho {digest}\n')
+    for name in ("workloads/images", "workloads/rendered/example"):
+        (tmp_path / name).mkdir(parents=True)
+    (tmp_path / "workloads/images/digests.json").write_text("{}\n")
+    document = json.dumps({"registry": "us-docker.pkg.dev/acme/ml"})
+    (tmp_path / "workloads/rendered/example/platform.json").write_text(document)
+    program(programs / "jq", "#!/bin/sh\necho us-docker.pkg.dev/acme/ml\n")
+    ran(["git", "init", "--quiet"], tmp_path, {})
+    ran(["git", "add", "workloads/images/digests.json"], tmp_path, {})
+    (tmp_path / "workloads/images/digests.json").write_text('{"trainer": "new"}\n')
+    summary = tmp_path / "summary"
+    variables = {
+        "PATH": f"{programs}:{os.environ['PATH']}",
+        "ENVIRONMENT": "example",
+        "GITHUB_STEP_SUMMARY": str(summary),
+    }
+    for script in list_steps("images").values():
+        done = ran(["bash", "-e", "-c", script], tmp_path, variables)
+        assert done.returncode == 0, done.stderr
+    calls = log.read_text().splitlines()
+    assert calls[0] == "gcloud --quiet auth configure-docker us-docker.pkg.dev"
+    assert calls[-1] == f"cosign sign --yes --recursive {digest}"
+    assert digest in summary.read_text() and '+{"trainer": "new"}' in summary.read_text()
+
+
+def test_only_the_chosen_environment_is_built() -> None:
+    jobs = YAML(typ="safe").load((WORKFLOWS / "images.yml").read_text())["jobs"]
+    entry = json.loads(outputs(has_gate("dev", "dev"))["foundation"]["HOLDFAST_ENVIRONMENTS"])[0]
+    text = json.dumps(jobs)
+    used = set(re.findall(r"needs\.choose\.outputs\.entry\)\.(\w+)", text))
+    assert used == {"gate", "provider", "deployer"} and used <= {*entry}
+    assert jobs["images"]["needs"] == "choose"
+
+
 @pytest.mark.parametrize("pushed", [True, False])
 def test_the_cluster_half_is_applied_once_its_images_are_known(
     tmp_path: Path, pushed: bool

@@ -32,6 +32,7 @@ from holdfast.vocabulary.roles import (
     team_folder,
     team_role,
 )
+from workloads.manifests import mover_admission
 from workloads.manifests.tenancy import EXPORTER_PORT
 
 JOBS = ((api_group(JOB_API), "jobs"), (api_group(JOBSET_API), "jobsets"))
@@ -63,6 +64,7 @@ def objects(context: RenderContext) -> Iterator[Body]:
     )
     yield mover(context)
     yield from _mover_rights(context)
+    yield from mover_admission.objects()
     yield budget(
         "mover",
         NAMESPACE_MONITORING,

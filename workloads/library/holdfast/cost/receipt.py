@@ -13,11 +13,12 @@ from holdfast.clients.api import Api, ApiError
 from holdfast.ledger.account import UNPAID, JobLedger, Restart
 from holdfast.ledger.timeline import STATES, State
 from holdfast.support.errors import InputError, Unjudged
+from holdfast.vocabulary.capacity import ANNOTATION_RECEIPT
 from holdfast.vocabulary.kubernetes import JOB_API, JOBSET_API, api_path
 from holdfast.vocabulary.roles import DEFAULT_TEAM
 
 SCHEMA = "holdfast.receipt/1"
-ANNOTATION = "holdfast.dev/receipt"
+ANNOTATION = ANNOTATION_RECEIPT
 HTTP_NOT_FOUND = 404
 HOUR_US = 3.6e9
 WASTED = frozenset({State.LOST, State.RESTARTING, State.RESTORING})

@@ -48,6 +48,11 @@ def find_versions(kind: str) -> list[str]:
     return [version for version, _, known_kind in names if known_kind == kind]
 
 
+def list_fields(type_name: str) -> list[str]:
+    """Returns the names of a type's fields."""
+    return sorted(_load()["types"][type_name])
+
+
 @cache
 def list_versions() -> frozenset[str]:
     """Returns the apiVersions that have any kind of the table."""

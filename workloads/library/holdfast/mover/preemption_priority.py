@@ -18,11 +18,11 @@ from holdfast.clients.api import Api, ApiError, Object
 from holdfast.controllers.cluster_objects import find_controller, is_true, since_s
 from holdfast.controllers.controller_log import get_logger
 from holdfast.ledger.events import Event
+from holdfast.vocabulary.capacity import ANNOTATION_BOOST
 from holdfast.vocabulary.kubernetes import KUEUE_API, api_path
 from holdfast.vocabulary.roles import JOB_NAMESPACES
 
 LOG = get_logger("move")
-ANNOTATION_BOOST = "kueue.x-k8s.io/priority-boost"
 MOST = 4
 BOOSTS = {str(level): level for level in range(MOST + 1)}
 # Node-minutes at stake for the first level; each further level takes twice as many.

@@ -22,7 +22,11 @@ from holdfast.controllers.controller_log import get_logger
 from holdfast.mover.cluster_api import write_event
 from holdfast.mover.patches import Patch, escape_key
 from holdfast.support.values import unix_s
-from holdfast.vocabulary.capacity import ANNOTATION_REQUEUES_FOR, LABEL_REQUEUES
+from holdfast.vocabulary.capacity import (
+    ANNOTATION_REQUEUES_FOR,
+    ANNOTATION_REQUEST_SPENT,
+    LABEL_REQUEUES,
+)
 from holdfast.vocabulary.kubernetes import JOBSET_API, KUEUE_API, api_path
 from holdfast.vocabulary.roles import JOB_NAMESPACES
 
@@ -31,7 +35,6 @@ REASON = "Requeued"
 # GKE's limit for a granted node to come and take pods.
 PATIENCE_S = 900.0
 # Marks a Workload that the mover deactivated: the job is stopped first, then queued again.
-ANNOTATION_SPENT = "holdfast.dev/request-spent"
 REVOKED = "DeactivatedDueToAdmissionCheck"
 
 
@@ -116,7 +119,7 @@ def _advance(
 def _deactivate(api: Api, workload: Object) -> None:
     """Makes Kueue stop the job and take back what it wrote into the pods."""
     change = {
-        "metadata": {"annotations": {ANNOTATION_SPENT: "true"}},
+        "metadata": {"annotations": {ANNOTATION_REQUEST_SPENT: "true"}},
         "spec": {"active": False},
     }
     api.merge(_workload_path(workload), change)
@@ -139,7 +142,7 @@ def _is_spent(workload: Object) -> bool:
     A Workload that was never admitted had no nodes that could end.
     """
     annotations = workload["metadata"].get("annotations") or {}
-    if annotations.get(ANNOTATION_SPENT) == "true":
+    if annotations.get(ANNOTATION_REQUEST_SPENT) == "true":
         return True
     is_revoked = find_condition(workload, "Evicted").get("reason") == REVOKED
     return is_revoked and bool(find_condition(workload, "Admitted"))

@@ -79,5 +79,10 @@ ANNOTATION_QUEUED_AGAIN = "holdfast.dev/queued-again-at"
 ANNOTATION_GIVEN_BACK = "holdfast.dev/nodes-given-back"
 # On a Job, by the mover: the job of higher priority that has some of its nodes.
 ANNOTATION_YIELDED = "holdfast.dev/yielded-to"
+# On a job that ended, by the mover: what it cost.
+ANNOTATION_RECEIPT = "holdfast.dev/receipt"
+# On a Workload, by the mover: its place among equals, which Kueue reads, and that its nodes ended.
+ANNOTATION_BOOST = "kueue.x-k8s.io/priority-boost"
+ANNOTATION_REQUEST_SPENT = "holdfast.dev/request-spent"
 # On a JobSet, by the mover: its pod templates before a queue changed where they may run.
 ANNOTATION_TEMPLATES = "holdfast.dev/pod-templates"

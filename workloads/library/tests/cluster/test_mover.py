@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from kubernetes import client
 
-from holdfast.clients.api import Api, Object
+from holdfast.clients.api import Api, ApiError, Object
 from holdfast.jobs.plan import placement
 from holdfast.jobs.plan.offers import list_offers
 from holdfast.jobs.render import manifests
@@ -21,9 +21,23 @@ from holdfast.mover.cluster_api import ClusterApi
 from holdfast.mover.cluster_view import View
 from holdfast.mover.movable_jobs import Movable, read_movable_jobs
 from holdfast.mover.mover import Mover
+from holdfast.mover.patches import escape_key
 from holdfast.place.plan import Plan
-from holdfast.vocabulary.capacity import ANNOTATION_PLAN, LABEL_MOVES, Capacity
-from holdfast.vocabulary.kubernetes import JOB_API, KUEUE_API, LABEL_QUEUE, api_path
+from holdfast.vocabulary.capacity import (
+    ANNOTATION_BOOST,
+    ANNOTATION_PLAN,
+    ANNOTATION_QUEUED_AGAIN,
+    ANNOTATION_RECEIPT,
+    LABEL_MOVES,
+    Capacity,
+)
+from holdfast.vocabulary.kubernetes import (
+    JOB_API,
+    KUEUE_API,
+    LABEL_GANG,
+    LABEL_QUEUE,
+    api_path,
+)
 from holdfast.vocabulary.pools import LABEL_POOL_CLASS, Pool
 from tests.cluster.sim.waiting import until
 from tests.cluster.sim.world import World
@@ -267,3 +281,101 @@ def test_jobset_with_the_selector_of_its_old_flavor_is_repaired(
         "it runs on demand",
         lambda: watched.step(mover, 3.7) == 0 and run_on(api, gang, DEMAND.pool_class),
     )
+
+
+def refusal(change: Callable[[], object]) -> str:
+    """The API server's reason; empty for what it allows."""
+    try:
+        change()
+    except ApiError as error:
+        return str(error)
+    return ""
+
+
+@pytest.mark.usefixtures("platform")
+def test_mover_changes_nothing_but_what_a_move_takes(
+    api: Api, mover_account: client.ApiClient, body: Object
+) -> None:
+    mover = Api.over(mover_account)
+    path = api.path_of(body)
+    if body["kind"] == "JobSet":
+        pods_path = "/spec/replicatedJobs/0/template/spec/template"
+    else:
+        pods_path = "/spec/template"
+        resize = {"spec": {"parallelism": 0}}
+        assert "size between" in refusal(lambda: mover.merge(path, resize)), "it is no gang"
+    queue = f"/metadata/labels/{escape_key(LABEL_QUEUE)}"
+    forbidden = {
+        "of labels": [{"op": "add", "path": "/metadata/labels/team", "value": "other"}],
+        "of annotations": [
+            {
+                "op": "add",
+                "path": f"/metadata/annotations/{escape_key(ANNOTATION_PLAN)}",
+                "value": "",
+            }
+        ],
+        "no owners": [{"op": "add", "path": "/metadata/finalizers", "value": ["example.com/a"]}],
+    }
+    for reason, patch in forbidden.items():
+        assert reason in refusal(lambda patch=patch: mover.patch(path, patch)), patch
+    start = [
+        {"op": "test", "path": "/spec/suspend", "value": True},
+        {"op": "replace", "path": "/spec/suspend", "value": False},
+    ]
+
+    def may_not_start() -> bool:
+        """Kueue may start it again between the two requests."""
+        api.merge(path, {"spec": {"suspend": True}})
+        return "Kueue starts them" in refusal(lambda: mover.patch(path, start))
+
+    until("it may not start a job", may_not_start, 60)
+    additions = {
+        f"metadata/labels/{escape_key(LABEL_GANG)}": "victim",
+        f"spec/nodeSelector/{escape_key(LABEL_POOL_CLASS)}": "system",
+        "spec/tolerations/-": {"operator": "Exists"},
+    }
+    for place, value in additions.items():
+        patch = [{"op": "add", "path": f"{pods_path}/{place}", "value": value}]
+        message = refusal(lambda patch=patch: mover.patch(path, patch))
+        # The template of a Job that has started once is immutable for everybody.
+        reasons = ("takes what Kueue added", "field is immutable")
+        assert any(reason in message for reason in reasons), (place, message)
+    move = [
+        {"op": "add", "path": "/spec/suspend", "value": True},
+        {"op": "add", "path": queue, "value": "on-demand"},
+    ]
+    unasked = [{"op": "remove", "path": f"/metadata/labels/{escape_key(LABEL_MOVES)}"}]
+    assert "of labels" in refusal(lambda: mover.patch(path, unasked))
+    api.patch(path, unasked)
+    assert LABEL_MOVES in refusal(lambda: mover.patch(path, move)), "it does not ask to be moved"
+    api.patch(path, [{"op": "add", "path": unasked[0]["path"], "value": "true"}])
+    mover.patch(path, move)
+    receipt = {"metadata": {"annotations": {ANNOTATION_RECEIPT: "{}"}}}
+    mover.merge(path, receipt)
+
+
+def test_mover_ends_workloads_and_starts_none(
+    api: Api, mover_account: client.ApiClient, body: Object
+) -> None:
+    mover = Api.over(mover_account)
+    workloads = f"{KUEUE}/namespaces/training/workloads"
+    uid = api.get(api.path_of(body))["metadata"]["uid"]
+
+    def find_workload() -> str:
+        for item in api.items(workloads):
+            owners = item["metadata"].get("ownerReferences") or ()
+            if any(owner["uid"] == uid for owner in owners):
+                return f"{workloads}/{item['metadata']['name']}"
+        return ""
+
+    path = until("it has a Workload", find_workload, 60)
+    assert "active" in refusal(lambda: mover.merge(path, {"spec": {"priority": 1_000}}))
+    assert "no labels" in refusal(lambda: mover.merge(path, {"metadata": {"labels": {"a": "b"}}}))
+    mover.merge(path, {"metadata": {"annotations": {ANNOTATION_BOOST: "1"}}})
+    mover.merge(path, {"spec": {"active": False}})
+    assert "activates none" in refusal(lambda: mover.merge(path, {"spec": {"active": True}}))
+    mark = {"metadata": {"annotations": {ANNOTATION_QUEUED_AGAIN: "2026-01-01T00:00:00Z"}}}
+    assert "where it ends" in refusal(lambda: mover.merge(path, mark)), "a person stopped it"
+    api.merge(path, {"spec": {"active": True}})
+    mover.merge(path, mark | {"spec": {"active": False}})
+    mover.merge(path, {"spec": {"active": True}})
