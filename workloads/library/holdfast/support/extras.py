@@ -27,8 +27,8 @@ def explain_missing_package(error: ImportError, words: Sequence[str]) -> InputEr
     default_extra = _find_extra(name)
     if default_extra is None:
         return None
-    command = words[0] if words else ""
-    extra = OF_COMMAND.get(command, default_extra)
+    extra = OF_COMMAND.get(" ".join(words[:1]), default_extra)
+    extra = OF_COMMAND.get(" ".join(words[:2]), extra)
     return InputError(
         "a package of this command is not installed",
         got=f"holdfast without {name}",
