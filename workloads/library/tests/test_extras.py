@@ -304,7 +304,7 @@ def test_a_command_that_lacks_a_package_names_its_extra(
     assert got.endswith(f"holdfast without {name}") and fix.endswith(install_command(extra))
 
 
-def test_a_command_of_a_command_has_its_own_extra() -> None:
+def test_subcommands_have_extras() -> None:
     error = ImportError("cannot import name 'monitoring_v3' from 'google.cloud' (x)")
     missing = explain_missing_package(error, ["place", "churn", "--project=p"])
     assert missing is not None and missing.fix == install_command("report")
