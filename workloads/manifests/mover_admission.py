@@ -93,12 +93,12 @@ def _make_job_policy(
     validations = {
         _compare_map("labels", keys): f"of labels the mover changes {' and '.join(keys)}",
         _compare_map("annotations", annotations): (
-            "of annotations the mover writes what a job cost, why it was stopped, to whom it yielded,"
-            " and the templates of a moved job"
+            "of annotations the mover writes what a job cost, why it was stopped, to whom it"
+            " yielded, and the templates of a moved job"
         ),
         f"({stays}) || ({moves})": (
-            f"the mover moves jobs with the label {LABEL_MOVES}, and stops those with the annotation"
-            f" {ANNOTATION_MAX_USD}"
+            f"the mover moves jobs with the label {LABEL_MOVES}, and stops those with the"
+            f" annotation {ANNOTATION_MAX_USD}"
         ),
         f"{suspended} || !{was_suspended}": "the mover stops jobs; Kueue starts them",
         **validations_of_spec,

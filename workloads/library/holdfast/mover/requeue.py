@@ -23,8 +23,8 @@ from holdfast.mover.cluster_api import write_event
 from holdfast.mover.patches import Patch, escape_key
 from holdfast.support.values import unix_s
 from holdfast.vocabulary.capacity import (
-    ANNOTATION_REQUEUES_FOR,
     ANNOTATION_REQUEST_SPENT,
+    ANNOTATION_REQUEUES_FOR,
     LABEL_REQUEUES,
 )
 from holdfast.vocabulary.kubernetes import JOBSET_API, KUEUE_API, api_path

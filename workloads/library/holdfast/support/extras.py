@@ -28,8 +28,9 @@ def explain_missing_package(error: ImportError, words: Sequence[str]) -> InputEr
     default_extra = _find_extra(name)
     if default_extra is None:
         return None
-    command = words[0] if words else ""
-    return _make_error(name, OF_COMMAND.get(command, default_extra))
+    extra = OF_COMMAND.get(" ".join(words[:1]), default_extra)
+    extra = OF_COMMAND.get(" ".join(words[:2]), extra)
+    return _make_error(name, extra)
 
 
 def require_extra(extra: str, *packages: str) -> None:
