@@ -308,6 +308,16 @@ def test_a_lane_that_nothing_makes_is_refused() -> None:
         (
             {
                 "gpus": "1xa100",
+                "nodes": "2..4",
+                "sharded": True,
+                "state": "80Gi",
+            },
+            "5 x 40.0 GiB = 200.0 GiB",
+            "HF158",
+        ),
+        (
+            {
+                "gpus": "1xa100",
                 "nodes": 2,
                 "sharded": True,
                 "state": "100Gi",

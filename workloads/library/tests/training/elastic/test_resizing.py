@@ -253,6 +253,18 @@ def test_what_cannot_be_divided_again_is_refused(
     assert message in gang.logs()
 
 
+@pytest.mark.parametrize("min_nodes", [1, 0], ids=["range", "fixed"])
+def test_a_state_that_grows_beyond_the_memory_in_its_first_step_is_refused(
+    make: Make, min_nodes: int
+) -> None:
+    """An optimizer creates its tensors there, so the size at the start says too little."""
+    gang = make(nodes=2, min_nodes=min_nodes, gate_step=-1)
+    gang.start(0, 1, module="workloads.library.tests.training.elastic.small_node")
+    assert {*gang.all_ended()} == {EXIT_BAD_INPUT}, gang.logs()
+    assert "the fewest nodes of the gang cannot hold its state" in gang.logs()
+    assert [line["step"] for line in lines(gang)] == [0, 1], gang.logs()
+
+
 def test_a_node_with_other_libraries_is_rejected(make: Make) -> None:
     gang = at_the_gate(make(nodes=2))
     gang.lose(1)
