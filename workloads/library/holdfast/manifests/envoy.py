@@ -151,6 +151,7 @@ def _listener(proxy: Proxy) -> dict[str, Any]:
         "request_headers_timeout": "10s",
         "request_timeout": _seconds(proxy.longest_request_s),
         "stream_idle_timeout": _seconds(proxy.longest_request_s),
+        "local_reply_config": {"mappers": [_retry_later()]},
     }
     return _http(
         serving.PROXY_REQUESTS,
@@ -159,6 +160,15 @@ def _listener(proxy: Proxy) -> dict[str, Any]:
         manager,
         tuple(_caller_filters(proxy)),
     )
+
+
+def _retry_later() -> dict[str, Any]:
+    """Tells clients when to try again if no server, or no room, was found for a request."""
+    comparison = {"value": {"default_value": 503, "runtime_key": "unavailable"}}
+    return {
+        "filter": {"status_code_filter": {"comparison": comparison}},
+        "headers_to_add": [{"header": {"key": "retry-after", "value": "1"}}],
+    }
 
 
 def _caller_filters(proxy: Proxy) -> Iterator[dict[str, Any]]:

@@ -174,7 +174,7 @@ def test_watchers_share_rejections(name: str) -> None:
     assert "--share-rejections" in watcher
 
 
-def test_manifests_name_the_secret_of_keys() -> None:
+def test_keys_stay_in_their_secret() -> None:
     service = replace(read("scores"), keys="scores-keys", quota_per_s=20.0)
     bodies = render(service)
     spec = pod(bodies, "scores-proxy")

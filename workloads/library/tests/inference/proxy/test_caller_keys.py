@@ -47,7 +47,7 @@ def write_keys(folder: Path, **keys: str) -> None:
 
 
 @contextmanager
-def proxied_echo(folder: Path, quota_per_s: float = 0.0) -> Generator[tuple[Client, KeyFollower]]:
+def run_echo(folder: Path, quota_per_s: float = 0.0) -> Generator[tuple[Client, KeyFollower]]:
     server = ThreadingHTTPServer(("127.0.0.1", 0), Echo)
     threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
     proxy = replace(
@@ -73,7 +73,7 @@ def ask(client: Client, key: str = "", header: str = "x-api-key") -> int:
 
 @pytest.mark.process
 def test_only_callers_with_a_key_are_let_in(tmp_path: Path) -> None:
-    with proxied_echo(tmp_path) as (client, follower):
+    with run_echo(tmp_path) as (client, follower):
         assert ask(client, KEY) == 401, "there is no Secret yet"
         write_keys(tmp_path / "secret", web=KEY)
         follower.update()
@@ -82,9 +82,9 @@ def test_only_callers_with_a_key_are_let_in(tmp_path: Path) -> None:
         assert ask(client, OTHER_KEY) == 401
         assert ask(client, f"Bearer {KEY}", "authorization") == 200
         headers = {"x-api-key": KEY, CALLER_HEADER: "search"}
-        seen = client.request("GET", "/v1/models", headers=headers).json
-        assert seen[CALLER_HEADER] == "web"
-        assert KEY not in json.dumps(seen), "servers never learn the key"
+        received = client.request("GET", "/v1/models", headers=headers).json
+        assert received[CALLER_HEADER] == "web"
+        assert KEY not in json.dumps(received), "servers never learn the key"
         write_keys(tmp_path / "secret", search=OTHER_KEY)
         (tmp_path / "secret" / "web").unlink()
         follower.update()
@@ -95,7 +95,7 @@ def test_only_callers_with_a_key_are_let_in(tmp_path: Path) -> None:
 @pytest.mark.process
 def test_a_caller_beyond_its_quota_is_refused_and_others_are_not(tmp_path: Path) -> None:
     write_keys(tmp_path / "secret", web=KEY, search=OTHER_KEY)
-    with proxied_echo(tmp_path, quota_per_s=0.05) as (client, _):
+    with run_echo(tmp_path, quota_per_s=0.05) as (client, _):
         statuses = Counter(ask(client, KEY) for _ in range(10))
         assert statuses == {200: 1, 429: 9}
         refusal = client.request("GET", "/v1/models", headers={"x-api-key": KEY})

@@ -101,6 +101,13 @@ def test_clients_of_http2_get_few_streams_and_small_windows(tmp_path: Path) -> N
     assert 65_535 + more_bytes == 1024 * KIB, "the window of the connection"
 
 
+def test_a_request_without_a_server_may_be_sent_again(tmp_path: Path) -> None:
+    proxy = make_proxy(tmp_path)
+    with run_proxy(tmp_path, proxy, bootstrap(proxy)) as client:
+        answer = client.request("GET", "/v2")
+    assert (answer.status, answer.headers.get("retry-after")) == (503, "1")
+
+
 def test_connections_are_limited_and_metrics_stay_readable(tmp_path: Path) -> None:
     proxy = make_proxy(tmp_path)
     content = bootstrap(proxy)
