@@ -11,7 +11,7 @@ import json
 import re
 from collections.abc import Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +43,8 @@ class Played:
     by_hand: list[str]
     """The findings of the nightly comparison, after somebody changed two of those sets."""
     left: list[str]
+    used: dict[str, set[str]]
+    """Role of an account -> permissions that its calls needed."""
     refusals: dict[str, str]
     """World -> what Terraform printed of the one thing that is wrong there."""
 
@@ -161,10 +163,13 @@ def _story(project: apply.Project, protected: Path, unprotected: Path) -> dict[s
     for stack in STACKS:
         project.apply(project.stack(protected, stack))
     with ThreadPoolExecutor(len(STACKS)) as pool:
-        changes = list(pool.map(project.changes, [project.folder / stack for stack in STACKS]))
+        # As the workflows do both: each with the roles of its own account.
+        planner = replace(project, caller="planner")
+        deployer = replace(project, caller="deployer")
+        changes = list(pool.map(planner.changes, [project.folder / stack for stack in STACKS]))
         list(
             pool.map(
-                project.apply,
+                deployer.apply,
                 [project.stack(unprotected, stack) for stack in STACKS if not same(stack)],
             )
         )
@@ -185,6 +190,7 @@ def _story(project: apply.Project, protected: Path, unprotected: Path) -> dict[s
         },
         "without_exceptions": without_exceptions,
         "by_hand": sorted(f"{change.address} {change.difference}" for change in ignored),
+        "used": project.world.used,
         "left": [path for path in sorted(project.world.resources) if "/connections/" not in path],
     }
 
@@ -197,6 +203,15 @@ def test_second_plan_is_empty_and_destroy_leaves_only_the_peering(played: Played
         "dns.changes.create",
     )
     assert {*called, "pubsub.projects.topics.create"} <= played.calls
+
+
+def test_workflows_plan_and_deploy_with_their_own_roles(played: Played) -> None:
+    """The stand-in refuses a call whose permission the caller's roles do not hold."""
+    reading = (".get", ".list", ".getIamPolicy")
+    assert len(played.used["planner"]) > 25
+    assert all(permission.endswith(reading) for permission in played.used["planner"])
+    changes = {permission.rpartition(".")[2] for permission in played.used["deployer"]}
+    assert changes & {"update", "create", "delete"}
 
 
 @pytest.mark.parametrize("world", WRONG)

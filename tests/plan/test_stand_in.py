@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from tests.plan.stand_in import definitions
+from tests.plan.stand_in.callers import find_permission
 from tests.plan.stand_in.definitions import Json
 from tests.plan.stand_in.world import Refusal, World
 
@@ -27,6 +28,8 @@ def ask(
     api: str,
     path: str,
     body: Json | None = None,
+    *,
+    token: str = "",
     **query: str,
 ) -> Json:
     base = {
@@ -37,7 +40,7 @@ def ask(
     }[api]
     parameters = {name: [value] for name, value in query.items()}
     call = definitions.find(api, verb, base + path, parameters, body or {}, str)
-    return world.answer(verb, api, path, call)
+    return world.answer(verb, api, path, call, token)
 
 
 BUCKET = {"name": "acme-data", "location": "US-CENTRAL1"}
@@ -59,6 +62,12 @@ BUCKET = {"name": "acme-data", "location": "US-CENTRAL1"}
         ),
         ("NodePool", {"initialNodeCount": "three"}, "initialNodeCount: 'three' is no integer"),
         ("NodePool", {"locations": "us-central1-a"}, "locations: 'us-central1-a' is no list"),
+        (
+            "NodeKubeletConfig",
+            {"shutdownGracePeriodCriticalPodsSeconds": 121},
+            "121 is not between 0 and 120",
+        ),
+        ("NodeKubeletConfig", {"imageGcLowThresholdPercent": 90}, "90 is not between 10 and 85"),
     ],
 )
 def test_a_body_that_googles_definitions_do_not_know_is_refused(
@@ -136,3 +145,62 @@ def test_a_pool_gets_its_taint_label_and_strategy(world: World) -> None:
     assert [taint["key"] for taint in pool["config"]["taints"]] == ["nvidia.com/gpu"]
     assert pool["config"]["resourceLabels"] == {"goog-gke-node-pool-provisioning-model": "spot"}
     assert pool["upgradeSettings"]["strategy"] == "SURGE"
+
+
+def test_a_caller_needs_a_role_that_holds_the_permission(world: World) -> None:
+    member = "serviceAccount:planner@acme.iam.gserviceaccount.com"
+    world.callers = {"planner": member}
+    path = "projects/acme/topics/work"
+    with pytest.raises(Refusal, match=r"'pubsub.topics.create' denied") as refused:
+        ask(world, "PUT", "pubsub", path, {}, token="planner")
+    assert refused.value.body["error"]["status"] == "PERMISSION_DENIED"
+    ask(world, "PUT", "pubsub", path, {}, token="an owner")
+    viewer = {"role": "roles/pubsub.viewer", "members": [member]}
+    world.policies["projects/acme"] = {"bindings": [viewer]}
+    assert ask(world, "GET", "pubsub", path, token="planner")["name"] == "work"
+    with pytest.raises(Refusal, match=r"'pubsub.topics.update' denied"):
+        ask(world, "PATCH", "pubsub", path, {"topic": {}, "updateMask": "labels"}, token="planner")
+
+
+@pytest.mark.parametrize(
+    ("method", "permission"),
+    [
+        ("storage.buckets.insert", "storage.buckets.create"),
+        ("sql.instances.get", "cloudsql.instances.get"),
+        ("container.projects.locations.clusters.nodePools.update", "container.clusters.update"),
+        ("logging.locations.buckets.views.getIamPolicy", "logging.views.getIamPolicy"),
+        (
+            "iam.projects.locations.workloadIdentityPools.providers.patch",
+            "iam.googleapis.com/workloadIdentityPoolProviders.update",
+        ),
+    ],
+)
+def test_methods_ask_for_their_permission(method: str, permission: str) -> None:
+    assert find_permission(method) == permission
+
+
+def test_names_and_durations_are_judged_by_their_definitions() -> None:
+    assert any(
+        "does not match" in problem
+        for problem in definitions.misfits("compute", "Network", {"name": "Company"}, "")
+    )
+    policy = {"maximumBackoff": "601s", "minimumBackoff": "10s"}
+    (problem,) = definitions.misfits("pubsub", "RetryPolicy", policy, "")
+    assert problem == "maximumBackoff: '601s' is not between 0 and 600"
+
+
+def test_an_immutable_field_stays(world: World) -> None:
+    world.enabled.add("iam")
+    path = "projects/acme/locations/global/workloadIdentityPools/ci"
+    pool = {"displayName": "ci", "mode": "FEDERATION_ONLY"}
+    world.resources[path] = dict(pool)
+
+    def change(**fields: str) -> None:
+        mask = {"updateMask": [",".join(fields)]}
+        call = definitions.find("iam", "PATCH", f"v1/{path}", mask, fields, str)
+        world.answer("PATCH", "iam", path, call)
+
+    change(displayName="workflows", mode="FEDERATION_ONLY")
+    assert world.resources[path]["displayName"] == "workflows"
+    with pytest.raises(Refusal, match="mode: cannot be changed from 'FEDERATION_ONLY'"):
+        change(mode="TRUST_DOMAIN")

@@ -37,6 +37,8 @@ def fresh_project(environment: str) -> World:
         number=NUMBER,
         keys={settings.security.kms_key},
     )
+    if settings.delivery:
+        world.callers = {role: settings.member(role) for role in ("planner", "deployer")}
     for command in bootstrap(settings, dry_run=True):
         world.run(command)
     return world
@@ -50,6 +52,8 @@ class Project:
     """Its name is that of the world on the server."""
     address: str
     world: World
+    caller: str = ""
+    """The role whose account calls, such as planner; empty: an owner."""
 
     def stack(self, synthesised: Path, name: str) -> Path:
         """Prepare a stack's folder for an apply. With another synthesis, it keeps its state."""
@@ -95,6 +99,8 @@ class Project:
             **endpoints(self.address, self.folder.name),
             "PATH": path,
         }
+        if self.caller:
+            variables["GOOGLE_OAUTH_ACCESS_TOKEN"] = self.caller
         return engine.Engine(command=run.command, environment=variables)
 
     def _sleep(self) -> Path:

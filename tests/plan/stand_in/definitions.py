@@ -28,6 +28,14 @@ COMMON = {"alt", "prettyPrint", "fields", "key", "quotaUser", "userProject", "$.
 # published definitions do not have them.
 UNPUBLISHED = {"NetworkRoutingConfig.deleteBgpAlwaysCompareMed", "RouterNat.initialNatIps"}
 
+# Descriptions hold most ranges, of a duration in seconds, and which fields never change.
+RANGE = re.compile(
+    r"\b(?i:value) (?:must|should) be (?:an integer )?between (\d+) and (\d+)"
+    r"|Range: \[(\d+), (\d+)\]"
+)
+NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
+IMMUTABLE = re.compile(r"^(?:Optional\. |Required\. )?Immutable\b")
+
 
 @dataclass(frozen=True, kw_only=True)
 class Call:
@@ -43,6 +51,8 @@ class Call:
     body: Json
     answers: str
     """The message of the answer, as `Operation`."""
+    takes: str = ""
+    """The message of the body, as `Topic`."""
     problems: tuple[str, ...] = field(default=())
 
     @property
@@ -95,6 +105,7 @@ def find(
                 query=query,
                 body=body,
                 answers=method.get("response", {}).get("$ref", ""),
+                takes=method.get("request", {}).get("$ref", ""),
                 problems=tuple(_problems(api, method, query, body)),
             )
     return None
@@ -174,7 +185,11 @@ def _scalar(schema: Json, value: Any) -> str:
         return f"{value!r} is no {kind}"
     if form in ("int64", "uint64") and not re.fullmatch(r"-?\d+", str(value)):
         return f"{value!r} is no {form}"
-    # An empty text is what Go's clients send for an enum that is not set.
+    # An empty text is what Go's clients send for what is not set.
+    if value and "pattern" in schema and not re.fullmatch(schema["pattern"], str(value)):
+        return f"{value!r} does not match {schema['pattern']}"
+    if problem := _judge_range(schema, value):
+        return problem
     if value and "enum" in schema and value not in schema["enum"]:
         return f"{value!r} is none of {', '.join(schema['enum'])}"
     # Taken today, and refused by the API when its time is over.
@@ -185,6 +200,28 @@ def _scalar(schema: Json, value: Any) -> str:
     ):
         return f"{value!r} is deprecated"
     return ""
+
+
+def _judge_range(schema: Json, value: Any) -> str:
+    match = RANGE.search(schema.get("description", ""))
+    number = NUMBER.fullmatch(str(value).removesuffix("s"))
+    # Zero is what Go's clients send for a number that is not set.
+    if match is None or number is None or not float(number[0]):
+        return ""
+    low, high = (int(bound) for bound in match.groups() if bound)
+    if low <= float(number[0]) <= high:
+        return ""
+    return f"{value!r} is not between {low} and {high}"
+
+
+def list_immutable(call: Call) -> list[str]:
+    """Return the fields of the call's body that never change, by their descriptions."""
+    message = document(call.api)["schemas"].get(call.takes, {})
+    return [
+        name
+        for name, schema in message.get("properties", {}).items()
+        if IMMUTABLE.search(schema.get("description", ""))
+    ]
 
 
 def _camel(name: str) -> str:

@@ -76,7 +76,8 @@ class _Handler(BaseHTTPRequestHandler):
         try:
             call = definitions.find(api, self.command, path, parse_qs(url.query), body, unquote)
             code = 200
-            answer = self.rooms[room].answer(self.command, api, unquote(path), call)
+            token = str(self.headers.get("Authorization", "")).removeprefix("Bearer ")
+            answer = self.rooms[room].answer(self.command, api, unquote(path), call, token)
         except Refusal as refusal:
             code = refusal.code
             answer = refusal.body

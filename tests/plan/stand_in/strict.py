@@ -24,6 +24,9 @@ def change(call: Call, resource: Json) -> tuple[Json, list[str]]:
     else:
         wrong = []
         after = _merge(after, body) if call.verb == "PATCH" else after | body
+    for name in definitions.list_immutable(call):
+        if name in body and name in resource and after.get(name) != resource[name]:
+            wrong.append(f"{name}: cannot be changed from {resource[name]!r}")
     return after, wrong
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.plan.stand_in import definitions, strict
+from tests.plan.stand_in import callers, definitions, strict
 from tests.plan.stand_in.definitions import Call, Json
 
 CREATES = ("insert", "create")
@@ -72,6 +72,10 @@ class World:
     shuffled: bool = True
     """Answers have lists that are sets to the API in another order than they were sent."""
     enabled: set[str] = field(default_factory=lambda: {"serviceusage", "cloudresourcemanager"})
+    callers: dict[str, str] = field(default_factory=dict[str, str])
+    """Access token -> member whose roles are asked. Any other token is that of an owner."""
+    used: dict[str, set[str]] = field(default_factory=dict[str, set[str]])
+    """Access token -> permissions that its calls needed."""
     agents: set[str] = field(default_factory=set[str])
     keys: set[str] = field(default_factory=set[str])
     resources: dict[str, Json] = field(default_factory=dict[str, Json])
@@ -98,7 +102,14 @@ class World:
         with self.lock:
             self.now_s += seconds
 
-    def answer(self, verb: str, api: str, path: str, call: Call | None) -> Json:
+    def answer(
+        self,
+        verb: str,
+        api: str,
+        path: str,
+        call: Call | None,
+        token: str = "",
+    ) -> Json:
         from tests.plan.stand_in import services
 
         with self.lock:
@@ -106,6 +117,7 @@ class World:
                 raise Refusal(404, f"no method of {api} is {verb} /{path}")
             self.calls.append(call.id)
             self._require_enabled(api)
+            self._require_permission(call, token)
             if call.problems:
                 raise Refusal(
                     400,
@@ -129,6 +141,20 @@ class World:
                 reason="accessNotConfigured",
                 status="PERMISSION_DENIED",
             )
+
+    def _require_permission(self, call: Call, token: str) -> None:
+        member = self.callers.get(token)
+        permission = callers.find_permission(call.id)
+        targets = (call.target, f"projects/{self.project}")
+        if member and not callers.holds(self.policies, targets, member, permission):
+            raise Refusal(
+                403,
+                f"Permission '{permission}' denied on resource '{call.target}' (or it may not"
+                f" exist) for {member}.",
+                reason="forbidden",
+                status="PERMISSION_DENIED",
+            )
+        self.used.setdefault(token, set()).add(permission)
 
     def _usual(self, call: Call) -> Json:
         if call.id.endswith(("operations.get", "operations.wait")):

@@ -1,0 +1,73 @@
+"""Decides whether a caller may call: the permission that a method needs, and roles that hold it.
+
+Names of methods and permissions differ by rule in most APIs; NAMED has the exceptions. The roles
+are those of tests/infra/permissions.toml.
+"""
+
+import re
+import tomllib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+ROLES: dict[str, list[str]] = tomllib.loads(
+    (Path(__file__).parents[2] / "infra" / "permissions.toml").read_text()
+)["roles"]
+SERVICES = {
+    "billingbudgets": "billing",
+    "cloudresourcemanager": "resourcemanager",
+    "sql": "cloudsql",
+}
+VERBS = {"insert": "create", "patch": "update"}
+# Methods whose permission has another name, by the end of the method.
+NAMED = {
+    "binaryauthorization.projects.getPolicy": "binaryauthorization.policy.get",
+    "binaryauthorization.projects.updatePolicy": "binaryauthorization.policy.update",
+    "compute.globalAddresses.insert": "compute.globalAddresses.createInternal",
+    "compute.globalAddresses.delete": "compute.globalAddresses.deleteInternal",
+    "nodePools.create": "container.clusters.update",
+    "nodePools.delete": "container.clusters.update",
+    "nodePools.get": "container.clusters.get",
+    "nodePools.list": "container.clusters.get",
+    "nodePools.setManagement": "container.clusters.update",
+    "nodePools.setSize": "container.clusters.update",
+    "nodePools.update": "container.clusters.update",
+    "servicenetworking.services.connections.create": "servicenetworking.services.addPeering",
+    "servicenetworking.services.connections.list": "servicenetworking.services.get",
+    "serviceusage.services.batchEnable": "serviceusage.services.enable",
+}
+IAM_POOLS = re.compile(r"iam\.projects\.locations\.workloadIdentityPools\.(providers\.)?(\w+)")
+# Roles on a billing account are given by hand (infra/docs/how-to/upgrading.md), and an operation
+# belongs to the caller who began it.
+NOT_ASKED = ("billing.", "Operations.", ".operations.")
+
+
+def find_permission(method: str) -> str:
+    """Return the permission that a method asks for."""
+    pools = IAM_POOLS.fullmatch(method)
+    if pools:
+        kind = "workloadIdentityPoolProviders" if pools[1] else "workloadIdentityPools"
+        # Unverified for attestation rules: taken as a read of the pool.
+        verb = "get" if pools[2] == "listAttestationRules" else VERBS.get(pools[2], pools[2])
+        return f"iam.googleapis.com/{kind}.{verb}"
+    for end, permission in NAMED.items():
+        if method == end or method.endswith(f".{end}"):
+            return permission
+    service, *_, kind, verb = method.split(".")
+    return f"{SERVICES.get(service, service)}.{kind}.{VERBS.get(verb, verb)}"
+
+
+def holds(
+    policies: Mapping[str, Mapping[str, Any]],
+    targets: Iterable[str],
+    member: str,
+    permission: str,
+) -> bool:
+    """Tell whether a role of `member` on one of the targets holds the permission."""
+    if any(part in f"{permission}." for part in NOT_ASKED):
+        return True
+    for target in targets:
+        for binding in policies.get(target, {}).get("bindings") or ():
+            if member in binding["members"] and permission in ROLES.get(binding["role"], ()):
+                return True
+    return False
