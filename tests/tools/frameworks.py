@@ -19,7 +19,7 @@ FRAMEWORKS = "frameworks"
 RIVALS = "checkpoint-rivals"
 TRACKERS = "trackers"
 WANTED = {
-    FRAMEWORKS: ("transformers", "accelerate", "lightning"),
+    FRAMEWORKS: ("transformers", "accelerate", "lightning", "peft"),
     # importlib-metadata 10 lacks a package of its own.
     RIVALS: ("orbax-checkpoint", "torchsnapshot", "importlib-metadata<10"),
     TRACKERS: ("tensorboard", "mlflow-skinny", "wandb"),
