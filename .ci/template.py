@@ -46,6 +46,7 @@ LEFT_OUT = (
     "requirements/docs.*",
     "requirements/frameworks.txt",
     "requirements/litserve.*",
+    "requirements/torch-checkpointing.txt",
     "requirements/torchft.*",
     "requirements/trackers.txt",
     "tests/NOT_PROVEN.md",
