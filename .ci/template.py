@@ -48,6 +48,7 @@ LEFT_OUT = (
     "requirements/frameworks.txt",
     "requirements/litserve.*",
     "requirements/oldest.*",
+    "requirements/torch-checkpointing.txt",
     "requirements/torchft.*",
     "requirements/trackers.txt",
     "tests/NOT_PROVEN.md",

@@ -17,11 +17,13 @@ from tests import support
 ROOT = Path(__file__).parents[2]
 FRAMEWORKS = "frameworks"
 RIVALS = "checkpoint-rivals"
+TORCH_CHECKPOINTING = "torch-checkpointing"
 TRACKERS = "trackers"
 WANTED = {
-    FRAMEWORKS: ("transformers", "accelerate", "lightning"),
+    FRAMEWORKS: ("transformers", "accelerate", "lightning", "peft"),
     # importlib-metadata 10 lacks a package of its own.
     RIVALS: ("orbax-checkpoint", "torchsnapshot", "importlib-metadata<10"),
+    TORCH_CHECKPOINTING: ("torch-checkpointing",),
     TRACKERS: ("tensorboard", "mlflow-skinny", "wandb"),
 }
 

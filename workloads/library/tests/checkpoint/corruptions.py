@@ -13,23 +13,27 @@ Change = Callable[[bytearray, random.Random], bytearray]
 FileList = Callable[[Path], list[Path]]
 
 
+_METADATA = (".metadata", "metadata.pkl")
+"""Names of the index of DCP and of torch-checkpointing."""
+
+
 def shards(folder: Path) -> list[Path]:
-    """List the files that hold tensors, also those of DCP."""
-    return sorted(path for path in folder.rglob("*") if path.suffix in (".bin", ".distcp"))
+    """List the files that hold tensors, also those of DCP and torch-checkpointing."""
+    return sorted(path for path in folder.rglob("*") if path.suffix in (".bin", ".distcp", ".pt"))
 
 
 def descriptions(folder: Path) -> list[Path]:
-    """List the files that describe tensors, also those of DCP."""
+    """List the files that describe tensors, also those of DCP and torch-checkpointing."""
     paths: list[Path] = []
     for path in folder.rglob("*"):
-        if path.suffix == ".json" or path.name == ".metadata":
+        if path.suffix == ".json" or path.name in _METADATA:
             paths.append(path)
     return sorted(paths)
 
 
 def _commit(folder: Path) -> list[Path]:
     for path in folder.rglob("*"):
-        if path.name in ("COMMIT.json", ".metadata"):
+        if path.name in ("COMMIT.json", *_METADATA):
             return [path]
     raise AssertionError(f"no commit in {folder}")
 

@@ -87,8 +87,7 @@ def export_checkpoint(
             allowed=", ".join(WRITERS),
             fix="--to hf",
         )
-    if adapter_config:
-        read_config(adapter_config)
+    config = read_config(adapter_config) if adapter_config else None
     run = run or only_run(storage)
     reasons: list[str] = []
     for candidate in select_steps(step, committed_steps(storage, run), run):
@@ -98,9 +97,9 @@ def export_checkpoint(
             if not selected:
                 raise no_such_keys(keys, storage, run, candidate)
             reader = VerifiedReader(storage, opened)
-            if adapter_config:
-                names = name_adapter(selected, adapter)
-                size = write_adapter(out, reader, opened, names, adapter_config)
+            if config:
+                names = name_adapter(selected, adapter, config)
+                size = write_adapter(out, reader, opened, names, config)
             else:
                 names = _name_tensors(selected)
                 size = WRITERS[form](out, reader, opened, names)

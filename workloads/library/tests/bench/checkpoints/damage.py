@@ -1,8 +1,12 @@
-"""The same damages to our checkpoints and to DCP's; counts those that load without an error."""
+"""The same damages to our checkpoints and to those of others; counts those that load without an
+error.
+"""
 
 import logging
+import os
 import random
 import shutil
+import sys
 import warnings
 from collections.abc import Callable
 from contextlib import redirect_stderr
@@ -13,6 +17,12 @@ import torch
 import torch.distributed.checkpoint as dcp
 
 from holdfast.checkpoint import Checkpointer, load_tensors
+from workloads.library.tests.bench.checkpoints.rivals import (
+    ITEM,
+    TorchCheckpointing,
+    environment,
+    make_manager,
+)
 from workloads.library.tests.checkpoint import mesh_checkpoints
 from workloads.library.tests.checkpoint.corruptions import DAMAGES
 from workloads.library.tests.checkpoint.jobs import RUN as JOB
@@ -63,6 +73,25 @@ def dcp_loads(copy: Path) -> bool:
     return all(torch.equal(tensors[key], value) for key, value in state(2).items())
 
 
+def write_rival(folder: Path) -> None:
+    for step in (1, 2):
+        # Its index is written by the first save of a manager.
+        manager = make_manager(has_index=True)
+        manager.save(str(folder / str(step)), {ITEM: state(step)})
+        manager.close()
+
+
+def rival_loads(copy: Path) -> bool:
+    tensors = state(0)
+    manager = make_manager(has_index=True)
+    logging.disable(logging.WARNING)  # it logs tracebacks of what it reads, at the root
+    try:
+        manager.load(copy / "2", into={ITEM: tensors}, strict=True)
+    finally:
+        logging.disable(logging.NOTSET)
+    return all(torch.equal(tensors[key], value) for key, value in state(2).items())
+
+
 def fate(loads: Callable[[Path], bool], copy: Path) -> str:
     """Tells what became of a damage; `loads` returns whether the loaded state is the saved one."""
     try:
@@ -75,6 +104,8 @@ def count_fates(folder: Path) -> dict[str, dict[str, int]]:
     """Damages copies of each checkpoint; one of ours is of a mesh of two axes and four ranks."""
     warnings.simplefilter("ignore")
     write_both(folder)
+    variables, absent = environment()
+    sys.path += variables.get("PYTHONPATH", "").split(os.pathsep)
     mesh = folder / "mesh"
     mesh.mkdir()
     old = f"{JOB}/step-{mesh_checkpoints.OLD:010d}"
@@ -97,6 +128,11 @@ def count_fates(folder: Path) -> dict[str, dict[str, int]]:
         "dcp": (folder / "dcp", "2", "1", dcp_loads),
         MESH: (mesh_checkpoints.write(Jobs(), mesh), new, old, mesh_loads),
     }
+    if TorchCheckpointing.name not in absent:
+        rival = folder / "rival"
+        rival.mkdir()
+        write_rival(rival)
+        subjects[TorchCheckpointing.name] = (rival, "2", "1", rival_loads)
     fates = ("injected", "undetected", "restored", "detected")
     counts = {name: dict.fromkeys(fates, 0) for name in subjects}
     for kind, damage in DAMAGES.items():

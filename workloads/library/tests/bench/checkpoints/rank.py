@@ -32,7 +32,12 @@ from workloads.library.tests.bench.checkpoints.methods import (
     Method,
     Tensors,
 )
-from workloads.library.tests.bench.checkpoints.rivals import RIVALS
+from workloads.library.tests.bench.checkpoints.rivals import (
+    ITEM,
+    RIVALS,
+    TorchCheckpointing,
+    make_manager,
+)
 from workloads.library.tests.processes import MIB
 
 TENSOR_MIB = 16
@@ -180,28 +185,48 @@ def saves(
     return figures
 
 
-def restores(folder: Path, tensors: Tensors, rounds: int) -> dict[str, list[float]]:
-    """Times our restore and dcp.load, from the disk as on a new node, into existing tensors."""
-    figures: dict[str, list[float]] = {Holdfast.name: [], "dcp.load": []}
+def restores(
+    folder: Path, tensors: Tensors, rounds: int, methods: list[str]
+) -> dict[str, list[float]]:
+    """Times our restore and those of others, from the disk as on a new node, into existing
+    tensors.
+    """
     ranks = Ranks.of_job(timeout_s=600)
-    newest = max((folder / DcpSave.name).iterdir(), key=lambda path: int(path.name))
+    dcp_folder = find_newest(folder / DcpSave.name)
+
+    def restore_ours() -> None:
+        storage = open_storage(str(folder / Holdfast.name))
+        restored = restore(storage, "bench", {"t": PerRank(tensors)}, ranks, Tuning())
+        assert restored.step and not restored.skipped, restored
+
+    loads: dict[str, tuple[Path, Callable[[], object]]] = {
+        Holdfast.name: (folder / Holdfast.name, restore_ours),
+        "dcp.load": (dcp_folder, lambda: dcp.load(tensors, checkpoint_id=dcp_folder)),
+    }
+    if TorchCheckpointing.name in methods:
+        rival_folder = find_newest(folder / TorchCheckpointing.name)
+        manager = make_manager()
+        loads[TorchCheckpointing.name] = (
+            rival_folder,
+            lambda: manager.load(rival_folder, into={ITEM: tensors}, strict=True),
+        )
+    figures: dict[str, list[float]] = {name: [] for name in loads}
     expected = {key: tensor.clone() for key, tensor in tensors.items()}
     for _ in range(rounds):
-        for name in figures:
+        for name, (source, load) in loads.items():
             for tensor in tensors.values():
                 tensor.zero_()
-            forget(folder / Holdfast.name if name == Holdfast.name else newest)
+            forget(source)
             dist.barrier()
             start = time.perf_counter()
-            if name == Holdfast.name:
-                storage = open_storage(str(folder / Holdfast.name))
-                restored = restore(storage, "bench", {"t": PerRank(tensors)}, ranks, Tuning())
-                assert restored.step and not restored.skipped, restored
-            else:
-                dcp.load(tensors, checkpoint_id=newest)
+            load()
             figures[name].append(slowest(time.perf_counter() - start))
             assert all(torch.equal(tensors[key], expected[key]) for key in tensors), name
     return figures
+
+
+def find_newest(folder: Path) -> Path:
+    return max(folder.iterdir(), key=lambda path: int(path.name))
 
 
 def forget(folder: Path) -> None:
@@ -226,7 +251,7 @@ def measure(folder: Path, settings: Given) -> dict[str, Any]:
         "saves": saves(folder, tensors, settings["methods"], settings["rounds"], controls=controls)
     }
     if settings.get("restore"):
-        figures["restores"] = restores(folder, tensors, settings["rounds"])
+        figures["restores"] = restores(folder, tensors, settings["rounds"], settings["methods"])
     return figures
 
 

@@ -18,7 +18,12 @@ from holdfast.drill.serving.fleet import free_port
 from tests.tools import frameworks
 from workloads.library.tests.bench.checkpoints.methods import Method, Tensors
 
-MODULES = {"torchsnapshot": "torchsnapshot", "orbax": "orbax.checkpoint"}
+MODULES = {
+    "torchsnapshot": "torchsnapshot",
+    "orbax": "orbax.checkpoint",
+    "torch-checkpointing": "torch_checkpointing",
+}
+SETS = (frameworks.RIVALS, frameworks.TORCH_CHECKPOINTING)
 
 
 class TorchSnapshot(Method):
@@ -85,6 +90,62 @@ class Orbax(Method):
         self._jax.distributed.shutdown()
 
 
+class TorchCheckpointing(Method):
+    """Saves from a process of its own and does not wait for the disk: nothing in it calls fsync."""
+
+    name = "torch-checkpointing"
+
+    def __init__(self, folder: Path, tensors: Tensors) -> None:
+        super().__init__(folder, tensors)
+        self._manager = make_manager(is_async=True)
+        self._manager.prewarm_staging({ITEM: tensors})
+        self._written: Future[Any] | None = None
+
+    def begin(self, number: int) -> None:
+        self._written = self._manager.save(str(self.target(number)), {ITEM: self._tensors})
+        # It stages in the background; until then the optimizer's step would wait.
+        with self._manager.lock():
+            pass
+
+    def busy(self) -> bool:
+        return self._written is not None and not self._written.done()
+
+    def finish(self) -> None:
+        assert self._written is not None
+        self._written.result()
+
+    def close(self) -> None:
+        self._manager.close()
+
+
+ITEM = "state"
+
+
+def make_manager(*, is_async: bool = False, has_index: bool = False) -> Any:
+    """Makes a manager; with an index its checkpoints can be restored on other ranks, as those of
+    torchtitan. Several ranks need a GPU to write it.
+    """
+    from torch_checkpointing import CheckpointManager, ItemSpec
+    from torch_checkpointing.config import AsyncCheckpointSaverConfig, SyncCheckpointSaverConfig
+    from torch_checkpointing.default_resharder import DefaultResharder
+    from torch_checkpointing.staging import CheckpointStagerConfig
+    from torch_checkpointing.storage.filesystem import LocalFileSystemStorageConfig
+
+    saver: Any = SyncCheckpointSaverConfig()
+    if is_async:
+        # Its defaults, but pages cannot be pinned without a GPU.
+        has_gpu = torch.cuda.is_available()
+        staging = CheckpointStagerConfig(use_pinned_memory=has_gpu, use_non_blocking_copy=has_gpu)
+        saver = AsyncCheckpointSaverConfig(staging_config=staging)
+    config = CheckpointManager.Config(
+        items={ITEM: ItemSpec(resharder=DefaultResharder() if has_index else None)},
+        save=saver,
+        # Direct I/O, its default, fails on ext4: its writes are not aligned.
+        storage_config=LocalFileSystemStorageConfig(use_direct_io=False),
+    )
+    return CheckpointManager(config)
+
+
 def _coordinator() -> str:
     """Returns an address that rank 0 chose."""
     addresses = [f"127.0.0.1:{free_port()}"]
@@ -103,16 +164,20 @@ def _make_global_array(jax: Any, tensor: torch.Tensor) -> Any:
     )
 
 
-RIVALS: dict[str, type[Any]] = {TorchSnapshot.name: TorchSnapshot, Orbax.name: Orbax}
+RIVALS: dict[str, type[Any]] = {
+    TorchSnapshot.name: TorchSnapshot,
+    Orbax.name: Orbax,
+    TorchCheckpointing.name: TorchCheckpointing,
+}
 
 
 def environment() -> tuple[dict[str, str], dict[str, str]]:
     """Returns variables that let a process import the rivals, and those absent with a reason."""
     try:
-        site = frameworks.install(frameworks.RIVALS)
+        sites = [str(frameworks.install(name)) for name in SETS]
     except (OSError, subprocess.SubprocessError) as error:
         return {}, {name: f"cannot be installed: {error}" for name in MODULES}
-    paths = [str(site), os.environ.get("PYTHONPATH", "")]
+    paths = [*sites, os.environ.get("PYTHONPATH", "")]
     variables = {"PYTHONPATH": os.pathsep.join(filter(None, paths))}
     absent = {}
     for name, module in MODULES.items():

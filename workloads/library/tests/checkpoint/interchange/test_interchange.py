@@ -390,6 +390,9 @@ def test_adapter_is_exported_as_peft_lays_it_out(tmp_path: Path) -> None:
         assert torch.equal(tensors[f"model/{name}"], tensor)
     config.write_text("{}")
     assert "peft_type" in refuse(*arguments, "--out", tmp_path / "more").got
+    for unknown in ('{"peft_type": "VERA"}', '{"peft_type": "LORA", "bias": "lora_only"}'):
+        config.write_text(unknown)
+        assert "save_pretrained" in refuse(*arguments, "--out", tmp_path / "more").fix
 
 
 def train(url: Path, run: str, until: int, **options: Any) -> tuple[int, torch.Tensor]:
