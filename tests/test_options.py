@@ -256,3 +256,45 @@ def read_help(name: str) -> str:
     with contextlib.redirect_stdout(shown), contextlib.suppress(SystemExit):
         run_app(APPS[name.split()[0]], [*name.split()[1:], "--help"])
     return shown.getvalue()
+
+
+# What an example needs and a new folder lacks: a database, checkpoints, pushed images, a terminal.
+LACKS = re.compile(
+    r"^error:   (no database is named|PostgreSQL does not start|the source cannot be read"
+    r"|no such checkpoint folder|out/dcp cannot be read|command cannot be started|image digests of"
+    r"|example has no image|no event files|no terminal to ask on|--adopt|base image"
+    r"|pattern of an environment)"
+)
+# Their work begins where `cut_off` cannot stop it: in a fork, and in libpq.
+REACH_OUT = {"holdfast train ranks", "holdfast batch database"}
+IMAGE = f"registry.example/a/b@sha256:{'0' * 64}"
+
+
+def list_examples(name: str) -> list[list[str]]:
+    """The words of each example at the end of the help text; without those that read a pipe."""
+    shown = read_help(name).rstrip().splitlines()
+    heading = next(n for n, line in enumerate(shown) if line.strip() in ("Example:", "Examples:"))
+    lines = [line.strip().removeprefix("python -m ") for line in shown[heading + 1 :]]
+    return [shlex.split(line) for line in lines if " < " not in line]
+
+
+@pytest.fixture
+def example_files(cut_off: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Adds the files that examples name."""
+    document = platforms.file("example")
+    monkeypatch.setenv("HOLDFAST_PLATFORM", str(document))
+    shutil.copy(document, tmp_path / "platform.json")
+    for name in ("my-run", "train"):
+        words = ["new-job", name, "--image", IMAGE, "--gpus", "1xl4", "--hours", "20h"]
+        code, _, err = run_command("holdfast", [*words, "--", "python", "train.py"])
+        assert code == 0, err
+    (tmp_path / "manifests").mkdir()
+    (tmp_path / "manifests" / "job.yaml").write_text(JOB)
+
+
+@pytest.mark.usefixtures("example_files")
+@pytest.mark.parametrize("name", sorted({*COMMANDS} - REACH_OUT))
+def test_help_examples_run_as_far_as_a_new_folder_allows(name: str) -> None:
+    for words in list_examples(name):
+        code, _, err = run_command(words[0], words[1:])
+        assert code in (0, 1, 3, 4) or (code == 2 and LACKS.match(err)), (words, code, err)
