@@ -16,6 +16,19 @@ from holdfast.support.values import duration_s, quantity
 
 # Where an object without a namespace is created.
 DEFAULT_NAMESPACE = "default"
+# Kinds of Kubernetes and JobSet. A controller of another kind adds labels, variables and volumes of
+# its own.
+KNOWN_KINDS = (
+    "CronJob",
+    "DaemonSet",
+    "Deployment",
+    "Job",
+    "JobSet",
+    "Pod",
+    "ReplicaSet",
+    "ReplicationController",
+    "StatefulSet",
+)
 MAX_DEPTH = 40
 MAX_WORD = 100
 MAX_SCRIPT = 1 << 16

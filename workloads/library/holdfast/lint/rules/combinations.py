@@ -8,6 +8,7 @@ from holdfast.lint.document import Path
 from holdfast.lint.finding import Hit, Severity
 from holdfast.lint.object_index import get_selector, selects
 from holdfast.lint.objects import (
+    KNOWN_KINDS,
     Job,
     Object,
     Pod,
@@ -381,7 +382,7 @@ def mount_lacks_volume(pod: Pod, context: Context) -> Iterator[Hit]:
     names = list_names(pod.spec.get("volumes"))
     for claim in claims:
         names.append(as_text(dig(claim, "metadata", "name")))
-    for path, name in _list_mounts(pod):
+    for path, name in _list_mounts(pod) if pod.owner.kind in KNOWN_KINDS else ():
         if name and name not in names:
             yield Hit(path, f"no volume {name}; there are {', '.join(names) or 'none'}")
 
@@ -490,8 +491,8 @@ def budget_contradicts(obj: Object, context: Context) -> Iterator[Hit]:
     "probe-refused",
     Severity.ERROR,
     on=Pod,
-    what="A probe has numbers that the API server refuses, or that contradict each other.",
-    why="Liveness and startup succeed after one success; a timeout ends before the next probe.",
+    what="A probe has a threshold or a period that the API server refuses.",
+    why="Liveness and startup probes succeed after one success; periods are at least a second.",
     source="https://kubernetes.io/docs/concepts/workloads/pods/probes/",
     fix="successThreshold: 1",
     base="serving-container",
@@ -517,11 +518,6 @@ def probe_refused(pod: Pod, context: Context) -> Iterator[Hit]:
             path = (*container.path, field)
             if field != "readinessProbe" and probe.get("successThreshold") not in (None, 1):
                 yield Hit((*path, "successThreshold"), f"a {field} takes 1")
-            timeout_s = quantity(probe.get("timeoutSeconds")) or 1.0
-            period_s = quantity(probe.get("periodSeconds")) or 10.0
-            if probe and timeout_s > 2 * period_s:
-                message = f"waits {timeout_s:g} s for an answer, every {period_s:g} s"
-                yield Hit((*path, "timeoutSeconds"), message)
             handlers = [name for name in ("httpGet", "tcpSocket", "exec", "grpc") if name in probe]
             if probe and len(handlers) != 1:
                 yield Hit(path, "needs one of httpGet, tcpSocket, exec and grpc")

@@ -119,7 +119,8 @@ def image_may_change(pod: Pod, context: Context) -> Iterator[Hit]:
     for container in pod.main_containers:
         image = as_text(container.body.get("image"))
         name = image.rpartition("/")[2]
-        if "/" in image and "@" not in image and (":" not in name or name.endswith(":latest")):
+        is_bare = "/" in image and ":" not in name
+        if "@" not in image and (is_bare or name.endswith(":latest")):
             yield Hit((*container.path, "image"), "its tag is moved")
 
 

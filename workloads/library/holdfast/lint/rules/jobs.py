@@ -31,7 +31,7 @@ _FAIL = '{action: FailJob, onPodConditions: [{type: DisruptionTarget, status: "T
 _FATAL = "{action: FailJob, onExitCodes: {operator: In, values: [2, 70]}}"
 _RESUMABLE = {EXIT_PREEMPTED, EXIT_KILLED, EXIT_RETRY}
 _FREE = ("RestartJobSetAndIgnoreMaxRestarts", "RestartJobAndIgnoreMaxRestarts")
-_RANKS = ("--ranks", "--nproc-per-node", "--nproc_per_node")
+_RANKS = ("--ranks", "--nproc-per-node", "--nproc_per_node", "--processes")
 _HEADS = ("--rendezvous", "--rdzv-endpoint", "--rdzv_endpoint")
 # Options and variables with the host of a member, which may have no port.
 _HOST_OPTIONS = ("--master-addr", "--master_addr", "--main_process_ip", "--coordinator-address")

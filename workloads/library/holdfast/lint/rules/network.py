@@ -7,6 +7,7 @@ from holdfast.lint.document import Path
 from holdfast.lint.finding import Hit, Severity
 from holdfast.lint.object_index import get_selector, match_labels, selects
 from holdfast.lint.objects import (
+    KNOWN_KINDS,
     Container,
     Object,
     Pod,
@@ -25,18 +26,6 @@ DOC_POLICY = "https://kubernetes.io/docs/concepts/services-networking/network-po
 DOC_SERVICE = "https://kubernetes.io/docs/concepts/services-networking/service/"
 ELASTIC_PORT = 29_500
 ANY_PORT = 49_152  # in place of the free ports that gloo and NCCL use
-# Kinds whose pods get only labels that are listed here; a controller of another kind adds its own.
-_KNOWN_KINDS = (
-    "CronJob",
-    "DaemonSet",
-    "Deployment",
-    "Job",
-    "JobSet",
-    "Pod",
-    "ReplicaSet",
-    "ReplicationController",
-    "StatefulSet",
-)
 _CONTROLLER_LABELS = (
     "apps.kubernetes.io/",
     "batch.kubernetes.io/",
@@ -109,7 +98,7 @@ def _misses_all(selector: dict[str, Any], pods: list[Pod]) -> bool:
 
     Labels that a controller adds with values unknown here are left out.
     """
-    if not pods or any(pod.owner.kind not in _KNOWN_KINDS for pod in pods):
+    if not pods or any(pod.owner.kind not in KNOWN_KINDS for pod in pods):
         return False
     labels = match_labels(selector)
     for key in tuple(labels):

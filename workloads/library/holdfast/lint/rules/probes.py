@@ -375,3 +375,27 @@ def drain_without_end(pod: Pod, context: Context) -> Iterator[Hit]:
     if pod.grace_s is not None and pod.grace_s > _LONGEST_GRACE_S:
         path = (*pod.spec_path, "terminationGracePeriodSeconds")
         yield Hit(path, f"{pod.grace_s / 3600:g} hours")
+
+
+@rule(
+    "HF456",
+    "timeout-above-the-period",
+    Severity.INFO,
+    on=Pod,
+    what="A probe waits longer for its answer than for its next turn.",
+    why="Probes do not overlap: a container that hangs is found only after the longer time.",
+    source=DOC_PROBES,
+    fix="make timeoutSeconds less than periodSeconds",
+    base="serving-container",
+    bad="livenessProbe: {httpGet: {path: /, port: 8080}, periodSeconds: 10, timeoutSeconds: 60}",
+    good="livenessProbe: {httpGet: {path: /, port: 8080}, periodSeconds: 10, timeoutSeconds: 5}",
+)
+def timeout_above_the_period(pod: Pod, context: Context) -> Iterator[Hit]:
+    for container in pod.containers:
+        for field in _PROBES:
+            probe = as_map(container.body.get(field))
+            timeout_s = quantity(probe.get("timeoutSeconds")) or 1.0
+            period_s = quantity(probe.get("periodSeconds")) or 10.0
+            if probe and timeout_s > period_s:
+                path = (*container.path, field, "timeoutSeconds")
+                yield Hit(path, f"waits {timeout_s:g} s for an answer, every {period_s:g} s")

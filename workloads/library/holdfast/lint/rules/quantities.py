@@ -33,7 +33,7 @@ _PYTHON = re.compile(r"(^|/)(python[0-9.]*|torchrun|accelerate|vllm|deepspeed|ra
 _PLACEHOLDER = re.compile(r"[$<{]")
 _SMALLEST_PROGRAM = 4 * MIB
 _SMALLEST_PYTHON = 48 * MIB
-_SMALLEST_WITH_GPU = 256 * MIB
+_SMALLEST_WITH_GPU = 64 * MIB
 _SMALLEST_CPU_WITH_GPU = 0.1
 # Of GKE, by the size of the machine.
 _RESERVED_CPU = ((1, 0.06), (1, 0.01), (2, 0.005))
@@ -218,7 +218,7 @@ def resource_unknown(pod: Pod, context: Context) -> Iterator[Hit]:
         for path, name, _ in _resources(container):
             if name in known_names or name.startswith("hugepages-"):
                 continue
-            near_name = find_near(name, known_names, 0.75)
+            near_name = find_near(name, known_names, 0.93)
             hint = f"; did you mean {near_name}?" if near_name else ""
             is_nvidia = name.startswith(("nvidia.com/", "nvidia/"))
             if "/" not in name or (is_nvidia and near_name):

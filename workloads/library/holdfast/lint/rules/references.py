@@ -233,10 +233,10 @@ def binding_names_nothing(obj: Object, context: Context) -> Iterator[Hit]:
         name = as_text(subject.get("name"))
         namespace = as_text(subject.get("namespace"))
         path = ("subjects", index, "namespace")
+        # A RoleBinding means its own namespace; Kustomize adds one to a ClusterRoleBinding.
         if not namespace:
-            # Kustomize adds the namespace to a binding without one.
-            if obj.namespace:
-                yield Hit(("subjects", index), f"{name} needs a namespace: it is refused without")
+            namespace = obj.namespace
+        if not namespace:
             continue
         if context.index.find(ACCOUNT, name, namespace) or _is_used(name, namespace, context):
             continue

@@ -26,7 +26,8 @@ _SUBDOMAIN = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
 _LABEL = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 _VALUE = re.compile(r"([A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?)?")
 _PORT_NAME = re.compile(r"(?=.*[a-z])[a-z0-9]([a-z0-9-]{0,13}[a-z0-9])?")
-_PLACEHOLDER = re.compile(r"[$<{]")
+# Of templates, and names that a reader of a sample replaces, as PROJECT_ID.
+_PLACEHOLDER = re.compile(r"[$<{]|^[A-Z][A-Z0-9_]+$")
 _RBAC_KINDS = ("Role", "ClusterRole", "RoleBinding", "ClusterRoleBinding")
 _SHORT_NAMED = {"CronJob": 52, "Service": 63, "JobSet": 52}
 _JOBSET_VALUES: dict[Path, tuple[str, ...]] = {

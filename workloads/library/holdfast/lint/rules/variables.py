@@ -6,7 +6,18 @@ from collections.abc import Iterator
 from holdfast.lint.document import Path
 from holdfast.lint.finding import Hit, Severity
 from holdfast.lint.known_values import load_table
-from holdfast.lint.objects import Container, Job, Pod, as_int, as_list, as_text, dig, find_near
+from holdfast.lint.objects import (
+    KNOWN_KINDS,
+    Container,
+    Job,
+    Pod,
+    as_int,
+    as_list,
+    as_map,
+    as_text,
+    dig,
+    find_near,
+)
 from holdfast.lint.registry import Context, rule
 from holdfast.support.values import quantity
 from holdfast.vocabulary import environment
@@ -21,6 +32,7 @@ _OURS = frozenset(
 )
 _NEAR = 0.85
 _REFERENCE = re.compile(r"(?<!\$)\$\(([A-Za-z_][A-Za-z0-9_.-]{0,200})\)")
+_QUOTED = re.compile(r'"([A-Za-z_][A-Za-z0-9_]{0,200})"')
 _SHELL_VARIABLE = re.compile(r"\$\{?([A-Za-z_][A-Za-z0-9_]{0,200})\}?")
 _SHELLS = ("sh", "bash", "ash", "dash", "zsh")
 _INDEX = "JOB_COMPLETION_INDEX"
@@ -140,11 +152,13 @@ env:
 )
 def reference_undefined(pod: Pod, context: Context) -> Iterator[Hit]:
     for container in pod.containers:
-        # Each point of a sweep gets variables by its launcher.
-        if container.body.get("envFrom") or environment.ENV_POINT in container.env:
+        if container.body.get("envFrom") or pod.owner.kind not in KNOWN_KINDS:
             continue
         names = {name for _, name, _ in _list_variables(container)}
         names |= _list_given(pod)
+        # Each point of a sweep gets the variables of its table.
+        if environment.ENV_POINT in container.env:
+            names |= _list_parameters(pod, context)
         yield from _check_variables(container, pod)
         if _has_shell(container):
             continue
@@ -161,6 +175,17 @@ def _list_given(pod: Pod) -> set[str]:
     mode = pod.job.spec.get("completionMode")
     is_indexed = mode == "Indexed" or (pod.job.in_jobset and mode is None)
     return {_INDEX} if is_indexed else set()
+
+
+def _list_parameters(pod: Pod, context: Context) -> set[str]:
+    """Returns the words in quotes of the ConfigMaps that a pod mounts."""
+    names: set[str] = set()
+    for volume in as_list(pod.spec.get("volumes")):
+        name = as_text(dig(volume, "configMap", "name"))
+        table = context.index.find("ConfigMap", name, pod.owner.namespace) if name else None
+        for text in as_map(table.body.get("data")).values() if table else ():
+            names |= set(_QUOTED.findall(as_text(text)[:1_000_000]))
+    return names
 
 
 def _has_shell(container: Container) -> bool:

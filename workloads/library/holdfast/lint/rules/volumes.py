@@ -49,6 +49,7 @@ _OUTPUT_OPTION = re.compile(
     r"--(out|output|results?|save|log|logs|logging|cache|tmp|work)"
     r"([-_](dir|directory|path|folder|root))?"
 )
+_ELSEWHERE = ("/", "/tmp", "/dev/null")
 _BUCKET = re.compile(r"[a-z0-9]([a-z0-9._-]{0,220}[a-z0-9])?|_")
 
 
@@ -286,7 +287,7 @@ def folder_beside_its_mount(pod: Pod, context: Context) -> Iterator[Hit]:
         mounts = [as_text(mount.get("mountPath")) for mount in _mounts(container)]
         used = {mount: _is_used(container, mount) for mount in mounts}
         for path, folder in _list_folders(container):
-            if _find_mount(container, folder) is not None or folder in ("/tmp", "/dev/null"):
+            if _find_mount(container, folder) is not None or folder in _ELSEWHERE:
                 continue
             depth = list(filter(None, folder.split("/")))
             unused = [mount for mount in mounts if not used[mount]]
