@@ -120,6 +120,14 @@ def test_a_link_to_what_is_no_page_becomes_its_text() -> None:
     assert pages.fix_links(text, "infra/UPGRADING.md", tracked) == expected
 
 
+def test_list_steps_keep_their_code_on_the_site() -> None:
+    text = (
+        "1. First:\n\n   ```sh\n   make a\n   ```\n\n2. Second.\n   More.\n\nEnd.\n   not a step\n"
+    )
+    indented = text.replace("   ", "    ").replace("    not", "   not")
+    assert pages.indent_steps(text) == indented
+
+
 def test_pins_page_has_the_pins_in_use() -> None:
     rows = re.findall(
         r"^\| [^|]+ \| `([^`]+)` \| `([^`]+)` \|",

@@ -60,7 +60,7 @@ def gather(folder: Path) -> None:
         suffix = PurePosixPath(path).suffix
         if suffix == ".md":
             text = (ROOT / path).read_text(encoding="utf-8")
-            _write(folder / path, fix_links(text, path, tracked))
+            _write(folder / path, indent_steps(fix_links(text, path, tracked)))
         elif suffix in IMAGES:
             (folder / path).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(ROOT / path, folder / path)
@@ -87,6 +87,21 @@ def fix_links(text: str, page: str, tracked: set[str]) -> str:
         return link["text"]
 
     return LINK.sub(fix, text)
+
+
+def indent_steps(text: str) -> str:
+    """Return the text with what belongs to a numbered step indented by four spaces. The site's
+    Markdown ends a list at three, and would number the next step 1.
+    """
+    lines: list[str] = []
+    is_step = False
+    for line in text.splitlines():
+        if re.match(r"\d+\. ", line):
+            is_step = True
+        elif line and not line.startswith("   "):
+            is_step = False
+        lines.append(f" {line}" if is_step and line.startswith("   ") else line)
+    return "\n".join(lines) + "\n"
 
 
 def library() -> str:
