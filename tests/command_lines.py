@@ -39,7 +39,7 @@ def find_command(words: Sequence[str]) -> tuple[Any, list[str]]:
     """Return the command that the words begin with, and the words after its name. Raises
     LookupError if there is none.
     """
-    for depth in range(1, 4):
+    for depth in (3, 2, 1):
         command = COMMANDS.get(" ".join(words[:depth]))
         if command:
             return command, [*words[depth:]]
