@@ -78,6 +78,7 @@ def test_shortest_interval_holds_its_share() -> None:
     assert shortest_interval(values) == (0.0, 10.0)
 
 
+@pytest.mark.process
 def test_intervals_hold_four_times_in_five_on_the_recorded_zones() -> None:
     coverage = measure_coverage(seed=1, jobs=400)
     assert coverage.is_calibrated, coverage.describe()
