@@ -20,10 +20,10 @@ def test_goodput_limit_is_the_dearest_spot_pools_break_even() -> None:
         for pool in environment.pools()
         if pool.capacity is Capacity.SPOT and pool.accelerator
     }:
-        shares.append(
-            table.quote(machine, environment.region, Capacity.SPOT).usd  # type: ignore[union-attr]
-            / table.quote(machine, environment.region, Capacity.ON_DEMAND).usd
-        )
+        spot = table.quote(machine, environment.region, Capacity.SPOT)
+        on_demand = table.quote(machine, environment.region, Capacity.ON_DEMAND)
+        assert spot and on_demand
+        shares.append(spot.usd / on_demand.usd)
     assert make_limits(environment)["goodput_min"] == round(max(shares), 2) < 0.99
     moved = replace(environment, alerts=replace(environment.alerts, goodput_min=0.7))
     assert make_limits(moved)["goodput_min"] == 0.7
