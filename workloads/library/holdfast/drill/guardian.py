@@ -16,6 +16,7 @@ GUARDED = "HOLDFAST_POD_GUARDED"
 """Environment variable of pods: name of the guard of the process that started them."""
 _EXEC_S = 1.0
 """A child between fork and exec does not have the variable yet."""
+_START = "import sys; from holdfast.drill.guardian import watch; watch(sys.argv[1])"
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,7 @@ def _start_guardian(pid: int) -> _Guard:
     # The guardian of a drill inside a pod must not be killed with that pod.
     variables = {key: value for key, value in os.environ.items() if key != GUARDED}
     guardian = subprocess.Popen(
-        [sys.executable, "-m", "holdfast.drill.guardian", name],
+        [sys.executable, "-c", _START, name],
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
@@ -46,7 +47,8 @@ def _start_guardian(pid: int) -> _Guard:
     return _Guard(name, guardian)
 
 
-def main(name: str) -> None:
+def watch(name: str) -> None:
+    """Waits for the end of the process that starts pods, and kills those that it left."""
     sys.stdin.buffer.read()
     # A guardian that only waits needs little memory.
     from holdfast.drill.pods import clear_guarded
@@ -54,7 +56,3 @@ def main(name: str) -> None:
     clear_guarded(name)
     time.sleep(_EXEC_S)
     clear_guarded(name)
-
-
-if __name__ == "__main__":
-    main(sys.argv[1])
