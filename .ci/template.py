@@ -50,6 +50,7 @@ LEFT_OUT = (
     "requirements/oldest.*",
     "requirements/torchft.*",
     "requirements/trackers.txt",
+    "requirements/vllm.*",
     "tests/NOT_PROVEN.md",
     "tests/SLOWEST.md",
     "tests/decision_index.py",
