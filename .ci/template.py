@@ -51,6 +51,7 @@ LEFT_OUT = (
     "requirements/torch-checkpointing.txt",
     "requirements/torchft.*",
     "requirements/trackers.txt",
+    "requirements/vllm.*",
     "tests/NOT_PROVEN.md",
     "tests/SLOWEST.md",
     "tests/decision_index.py",

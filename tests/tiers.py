@@ -21,7 +21,8 @@ from xml.etree import ElementTree
 from holdfast.vocabulary.exit_codes import EXIT_NOT_JUDGED
 
 SLOW = "process or plan or browser or cluster"
-ELSEWHERE = "node or kind or gpu"  # these need root, Docker or a GPU, and have make targets
+# These need root, Docker, a GPU, 6 GB of vLLM or a second provider, and have make targets.
+ELSEWHERE = "node or kind or gpu or llm or next_provider"
 # The conftest of these folders gives every test its mark.
 MARKED_FOLDERS = ("cluster", "node")
 
@@ -76,6 +77,8 @@ TIERS = {
         any_of=("cluster", "kind"),
     ),
     "gpu": Tier(marks="gpu", any_of=("gpu",)),
+    "llm": Tier(marks="llm", any_of=("llm",)),
+    "next-provider": Tier(marks="next_provider", any_of=("next_provider",)),
 }
 READ_BY_MARK = frozenset(mark for tier in TIERS.values() for mark in tier.any_of)
 # Lanes run in parallel, the tiers of a lane one after the other; both lanes take about as long.

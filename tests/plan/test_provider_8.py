@@ -1,7 +1,7 @@
 """The stacks on release 8 of the provider: the same plans, and a state of release 7 that needs no
 change.
 
-`python -m tests.tools.build terraform-provider-google-8` builds it, as `make tools` does.
+`make test-next-provider` builds it, which takes ten minutes the first time.
 """
 
 import json
@@ -22,7 +22,7 @@ from tests.plan.stand_in.server import serving
 from tests.plan.test_apply import no_exceptions
 from tests.tools import build
 
-pytestmark = [pytest.mark.plan, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.next_provider, pytest.mark.timeout(900)]
 STACKS = names.stacks("prod")
 POOL = "google_container_node_pool."
 Synthesised = Callable[[str], tuple[Path, dict[str, dict[str, Any]]]]
@@ -33,7 +33,7 @@ def next_provider() -> None:
     tool = build.TOOLS["terraform-provider-google-8"]
     support.require(
         tool.binary.exists() or build.registry_answers(),
-        f"`make tools` has not built {tool.name}",
+        f"`make test-next-provider` has not built {tool.name}",
     )
 
 

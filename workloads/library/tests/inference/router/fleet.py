@@ -27,6 +27,7 @@ from workloads.library.tests.processes import until
 
 COMPLETIONS = "/v1/completions"
 CHAT = "/v1/chat/completions"
+JSON_BODY = {"content-type": "application/json"}
 HOST = "127.0.0.1"
 
 
@@ -132,7 +133,7 @@ class Stream:
         connection = http.client.HTTPConnection(HOST, self.port, timeout=PATIENCE_S)
         try:
             content = json.dumps(self.body | {"stream": True}).encode()
-            connection.request("POST", self.path, content)
+            connection.request("POST", self.path, content, JSON_BODY)
             response = connection.getresponse()
             self.status = response.status
             self.headers = {name.lower(): value for name, value in response.getheaders()}
@@ -181,7 +182,7 @@ def make_text(prompt: str, count: int) -> str:
 
 
 def complete(client: Client, **fields: Any) -> Answer:
-    return client.request("POST", COMPLETIONS, json.dumps(fields).encode())
+    return client.request("POST", COMPLETIONS, json.dumps(fields).encode(), JSON_BODY)
 
 
 def kill(served: Served) -> None:
