@@ -10,9 +10,10 @@ import pytest
 from holdfast.clients.api import Api
 from holdfast.jobs.control import stopping
 from holdfast.jobs.diagnose.explain import Explanation, explain
+from holdfast.jobs.diagnose.forecast import read_own_lines
 from holdfast.jobs.diagnose.job_snapshot import JobSnapshot, find_limit
 from holdfast.jobs.submit import existing_jobs, prepared_job
-from holdfast.support.errors import InputError
+from holdfast.support.errors import InputError, Unjudged
 from tests import platforms
 from tests.platforms import with_images
 from workloads.library.tests.jobs.api_server import serving
@@ -121,6 +122,24 @@ def test_other_jobs_count_too(tmp_path: Path) -> None:
     assert joined.done_to > alone.done_to
 
 
+def test_a_lost_node_ends_reading_logs() -> None:
+    """Its kubelet does not answer, and `explain` still tells the cause."""
+
+    class Lost(Api):
+        def __init__(self) -> None:
+            self.asked = 0
+
+        def text(self, path: str, **query: object) -> str:
+            self.asked += 1
+            raise Unjudged("the node does not answer")
+
+    lists = make_cluster()
+    [body] = lists["/apis/batch/v1/jobs"]
+    job = JobSnapshot(body=body | {"kind": "Job"}, pods=2 * lists["/api/v1/pods"])
+    api = Lost()
+    assert read_own_lines(api, job) == [] and api.asked == 1
+
+
 def test_without_lines_nothing_is_forecast(tmp_path: Path) -> None:
     assert ask(tmp_path, [], make_cluster()).forecast is None
 
@@ -160,6 +179,27 @@ def test_submit_says_what_a_limit_buys() -> None:
     assert any(note.startswith("max_usd: stopped with a last save") for note in prepared.notes)
     annotations = prepared.bodies[-1]["metadata"]["annotations"]
     assert annotations[MAX_USD] == "20"
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"nodes": 1},
+        {"nodes": 2, "gpus": "1xa100"},
+        {"nodes": "2..4"},
+        {"sweep": {"SEED": [1, 2]}},
+        {"gpus": "any of 1xl4, 1xa100"},
+    ],
+)
+def test_all_jobs_carry_hours_and_limit(fields: dict[str, Any]) -> None:
+    job = own(**{"gpus": "1xl4", "hours": 2.0, "max_usd": 500.0} | fields)
+    prepared = prepared_job.prepare(job, with_images("example"))
+    annotations: list[dict[str, str]] = []
+    for body in prepared.bodies:
+        if body["kind"] in ("Job", "JobSet"):
+            annotations.append(body["metadata"]["annotations"])
+    [of_job] = annotations
+    assert (of_job["holdfast.dev/hours"], of_job[MAX_USD]) == ("2", "500")
 
 
 @pytest.mark.parametrize(

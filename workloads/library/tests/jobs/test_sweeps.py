@@ -10,8 +10,10 @@ from typing import Any
 
 import pytest
 
+from holdfast.cost import prices
 from holdfast.jobs.file import sweep_points
 from holdfast.jobs.file.job_file import OwnJob
+from holdfast.jobs.plan import placement
 from holdfast.jobs.submit import prepared_job
 from holdfast.support.errors import InputError
 from tests.platforms import load, with_images
@@ -202,7 +204,7 @@ def test_points_need_prefixes_where_runs_are_listed() -> None:
         ({"hours": 1.0, "deadline_hours": 9.0}, "deadline_hours"),
         ({"env": {"LR": "1"}}, "a variable of env"),
         ({"secrets": {"SEED": "s"}}, "a variable of env"),
-        ({"hours": 100.0, "parallel": 2}, "hours of a sweep"),
+        ({"hours": 100.0, "parallel": 2, "max_hours": 150.0}, "hours of a sweep"),
         ({"sweep": {}, "parallel": 2}, "parallel"),
         ({"parallel": 0}, "parallel"),
     ],
@@ -212,3 +214,11 @@ def test_fields_that_do_not_go_with_a_sweep_are_refused(
 ) -> None:
     with pytest.raises(InputError, match=problem):
         search(**fields)
+
+
+def test_sweeps_with_hours_need_no_max_hours() -> None:
+    """Left out, `max_hours` follows from the bad end; stated, it holds for all points together."""
+    job = own(gpus="1xl4", hours=2.0, sweep={"SEED": [1, 2, 3]}, parallel=1)
+    assert placement.place(job, load("example"), prices.load()).limit_h > 6.0
+    with pytest.raises(InputError, match="hours of a sweep"):
+        own(gpus="1xl4", hours=2.0, max_hours=5.0, sweep={"SEED": [1, 2, 3]}, parallel=1)

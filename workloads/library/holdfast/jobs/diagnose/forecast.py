@@ -24,6 +24,7 @@ from holdfast.manifests.pods import MAIN
 from holdfast.place.forecast import SHARE, Cost, Forecast, Life, Outlook, forecast
 from holdfast.place.preemption_rate import PRIOR_CHURN
 from holdfast.place.scenarios import Waits, list_scenarios
+from holdfast.support.errors import Unjudged
 from holdfast.support.values import rfc3339
 from holdfast.vocabulary.capacity import Capacity
 from holdfast.vocabulary.kubernetes import ANNOTATION_HOURS
@@ -211,6 +212,8 @@ def read_own_lines(api: Api, job: JobSnapshot) -> list[Event]:
             )
         except ApiError:
             continue  # it has not started, is gone, or the user may not read logs
+        except Unjudged:
+            break  # a node that is lost: the cause matters more than the forecast
         for line in log.splitlines():
             if line.startswith("{") and '"event"' in line:
                 lines.append(line.encode())

@@ -432,7 +432,7 @@ class OwnJob:
             names = ", ".join(shared)
             yield "sweep: a variable of env or secrets", names, "other names", "rename it"
         total_h = self.hours * self.rounds
-        if total_h > self.max_hours:
+        if 0 < self.max_hours < total_h:
             got = (
                 f"{len(self.points)} points of {self.hours:g} h, {self.pods} at a time:"
                 f" {total_h:g} h"
