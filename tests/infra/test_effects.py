@@ -84,6 +84,11 @@ EDITS: dict[str, tuple[Change, Environment, tuple[str, ...]]] = {
         EXAMPLE,
         ("node pool spot-a100 is replaced: its nodes are drained and deleted",),
     ),
+    "a local SSD": (
+        change_group("spot-a100", local_ssds=1),
+        EXAMPLE,
+        ("node pool spot-a100 is replaced: its nodes are drained and deleted",),
+    ),
     "a lower cap": (
         cap("nvidia-tesla-a100", 9),
         EXAMPLE,
