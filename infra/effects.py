@@ -12,7 +12,7 @@ from pathlib import Path
 from holdfast.platform import Platform, codec
 from holdfast.support.errors import InputError
 from holdfast.vocabulary.capacity import QUEUES, Capacity
-from holdfast.vocabulary.pools import STAYING
+from holdfast.vocabulary.pools import STAYING, Pool
 
 RENDERED = Path(__file__).parents[1] / "workloads" / "rendered"
 WAITING = "its running jobs are evicted, and those that wait there wait forever"
@@ -145,6 +145,12 @@ def _compare_quotas(before: Platform, after: Platform) -> Iterator[Effect]:
     yield from _compare_numbers(old, new, "GPUs that jobs may use at the same time")
 
 
+def _list_fixed_settings(pool: Pool) -> tuple[object, ...]:
+    """Return the settings for which GKE replaces a pool, which ends the pods on its nodes."""
+    disks = (pool.disk_type, pool.disk_gib, pool.local_ssds)
+    return (pool.machine_type, pool.capacity, pool.accelerator, *disks)
+
+
 def _compare_pools(before: Platform, after: Platform) -> Iterator[Effect]:
     old_pools = {pool.name: pool for pool in before.pools}
     new_pools = {pool.name: pool for pool in after.pools}
@@ -154,9 +160,7 @@ def _compare_pools(before: Platform, after: Platform) -> Iterator[Effect]:
         if name not in new_pools:
             continue
         new = new_pools[name]
-        # GKE replaces a pool for these, which ends the pods on its nodes.
-        remade = (old.machine_type, old.capacity, old.accelerator, old.disk_type, old.disk_gib)
-        if remade != (new.machine_type, new.capacity, new.accelerator, new.disk_type, new.disk_gib):
+        if _list_fixed_settings(old) != _list_fixed_settings(new):
             yield Effect(takes=True, text=f"node pool {name} is replaced: {consequence}")
         nodes = {f"node pool {name}": old.max_nodes}, {f"node pool {name}": new.max_nodes}
         yield from _compare_numbers(*nodes, "nodes at most")
