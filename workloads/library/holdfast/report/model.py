@@ -11,7 +11,7 @@ from holdfast.report.capacity import Capacities
 from holdfast.report.objectives import Objective, objectives
 from holdfast.report.sentences import answer, next_steps, pays
 from holdfast.report.teams import TeamCost
-from holdfast.report.text import precise_duration
+from holdfast.report.text import plural, precise_duration
 from holdfast.report.totals import add_up, list_recovery_times
 from holdfast.support.values import finite
 from holdfast.vocabulary.telemetry import KIND_BATCH, KIND_TRAINING
@@ -183,7 +183,10 @@ def _recovery_figures(runs: Sequence[JobLedger]) -> Iterator[Figure]:
             yield Figure(
                 label=f"{kind} back at work, median",
                 value=precise_duration(statistics.median(durations)),
-                note=f"slowest {precise_duration(max(durations))}, n = {len(durations)}",
+                note=(
+                    f"{plural(len(durations), 'time')}, the slowest"
+                    f" {precise_duration(max(durations))}"
+                ),
             )
 
 
