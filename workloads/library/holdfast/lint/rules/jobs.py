@@ -484,6 +484,8 @@ def _may_be_member(job: Job, host: str) -> bool:
     """
     pod, dot, domain = host[:300].partition(".")
     match = _POD_OF_A_SET.fullmatch(pod)
+    if not job.in_jobset and dot and job.pod and pod.rpartition("-")[0] == job.owner.name:
+        return domain.partition(".")[0] == as_text(job.pod.spec.get("subdomain"))
     if not match or not job.in_jobset or "name" not in job.owner.metadata:
         return True
     subdomain = as_text(dig(job.owner.spec, "network", "subdomain")) or job.owner.name
