@@ -294,7 +294,7 @@ def flavor_without_pool(obj: Object, context: Context) -> Iterator[Hit]:
     good=_GOOD,
 )
 def work_without_queue(obj: Object, context: Context) -> Iterator[Hit]:
-    if LABEL_QUEUE in obj.labels or LABEL_QUEUE in obj.annotations:
+    if LABEL_QUEUE in obj.labels:
         return
     queues = _list_queues(obj, context)
     if not queues and obj.namespace in context.platform.job_namespaces:
