@@ -51,6 +51,7 @@ MODULES = (
     "probes",
     "variables",
     "programs",
+    "contents",
     "schedules",
     "metadata",
     "affinity",

@@ -327,5 +327,5 @@ def test_gang_may_borrow_from_its_cohort(cohort: str, wrong: bool) -> None:
         "---\napiVersion: kueue.x-k8s.io/v1beta2\nkind: ClusterQueue\nmetadata: {name:"
         f" other}}\nspec: {{{cohort}{groups}}}\n"
     )
-    text = bad.replace("spec: {resourceGroups", f"spec: {{{cohort}resourceGroups", 1)
+    text = bad.replace("resourceGroups", f"{cohort}resourceGroups", 1)
     assert ("HF311" in find_rules(text + other)) is wrong

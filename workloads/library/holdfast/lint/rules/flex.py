@@ -14,6 +14,7 @@ from holdfast.vocabulary.pools import FLEX_TAINT, GPU_RESOURCE, SPOT_TAINT
 DOC_FLEX = "https://cloud.google.com/kubernetes-engine/docs/how-to/dws-flex-start-training"
 SOURCE_CA = "GoogleCloudPlatform/cluster-autoscaler pkg/autoprovisioning/injection.go"
 _GPU = "- {key: nvidia.com/gpu, operator: Equal, value: present, effect: NoSchedule}\n- " + SILENT
+_QUEUED_RUN = "provreq.kueue.x-k8s.io/maxRunDurationSeconds"
 _MODELS = {"standard", "spot", "flex-start", "preemptible"}
 
 
@@ -150,6 +151,12 @@ def max_run_beyond_limits(pod: Pod, context: Context) -> Iterator[Hit]:
         text = "".join(demand.values)
         if not text.isdecimal() or not FLEX_MIN_RUN_S <= int(text) <= FLEX_MAX_RUN_S:
             yield Hit(demand.path, f"{text} s is out of range")
+    bodies = ((("metadata",), pod.owner.annotations), ((*pod.path, "metadata"), pod.annotations))
+    for path, annotations in dict(bodies).items():
+        text = as_text(annotations.get(_QUEUED_RUN))
+        is_right = text.isdecimal() and FLEX_MIN_RUN_S <= int(text[:12]) <= FLEX_MAX_RUN_S
+        if text and not is_right:
+            yield Hit((*path, "annotations", _QUEUED_RUN), f"{text} s is out of range")
 
 
 @rule(

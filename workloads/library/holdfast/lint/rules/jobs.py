@@ -31,7 +31,7 @@ _FAIL = '{action: FailJob, onPodConditions: [{type: DisruptionTarget, status: "T
 _FATAL = "{action: FailJob, onExitCodes: {operator: In, values: [2, 70]}}"
 _RESUMABLE = {EXIT_PREEMPTED, EXIT_KILLED, EXIT_RETRY}
 _FREE = ("RestartJobSetAndIgnoreMaxRestarts", "RestartJobAndIgnoreMaxRestarts")
-_RANKS = ("--ranks", "--nproc-per-node", "--nproc_per_node", "--processes")
+_RANKS = ("--ranks", "--nproc-per-node", "--nproc_per_node")
 _HEADS = ("--rendezvous", "--rdzv-endpoint", "--rdzv_endpoint")
 # Options and variables with the host of a member, which may have no port.
 _HOST_OPTIONS = ("--master-addr", "--master_addr", "--main_process_ip", "--coordinator-address")
@@ -454,6 +454,9 @@ def rendezvous_elsewhere(job: Job, context: Context) -> Iterator[Hit]:
             host = host.partition(":")[0]
             if "$(" not in host and not _may_be_member(job, host):
                 yield Hit(path, f"{host} is no pod of {job.owner.name}")
+            fault = _find_service_fault(job, host, context)
+            if fault:
+                yield Hit(path, fault)
             has_names = dig(job.owner.spec, "network", "enableDNSHostnames") is not False
             if job.in_jobset and not has_names and _POD_OF_A_SET.fullmatch(host.partition(".")[0]):
                 yield Hit(path, f"{host} has no name: enableDNSHostnames is false")
@@ -463,6 +466,20 @@ def rendezvous_elsewhere(job: Job, context: Context) -> Iterator[Hit]:
             if address.partition(".svc")[0] not in (pods, f"{pods}.{job.owner.namespace}"):
                 message = f"{ENV_GANG_ADDRESS} is {address}, and its pods are {pods}"
                 yield Hit(container.path, message)
+
+
+def _find_service_fault(job: Job, host: str, context: Context) -> str:
+    """Returns why a host of a plain Job has no name: its Service gives names to no pods."""
+    pod, dot, domain = host[:300].partition(".")
+    if job.in_jobset or not dot or job.pod is None:
+        return ""
+    service = context.index.find("Service", domain.partition(".")[0], job.owner.namespace)
+    names = (job.owner.name, as_text(job.pod.spec.get("hostname")))
+    if service is None or (not pod.startswith(names[0]) and pod != names[1]):
+        return ""
+    if service.spec.get("clusterIP") == "None":
+        return ""
+    return f"Service {service.name} is not headless: {host} has no name"
 
 
 def _list_hosts(container: Container) -> Iterator[tuple[Path, str]]:
@@ -484,6 +501,8 @@ def _may_be_member(job: Job, host: str) -> bool:
     """
     pod, dot, domain = host[:300].partition(".")
     match = _POD_OF_A_SET.fullmatch(pod)
+    if not job.in_jobset and dot and job.pod and pod.rpartition("-")[0] == job.owner.name:
+        return domain.partition(".")[0] == as_text(job.pod.spec.get("subdomain"))
     if not match or not job.in_jobset or "name" not in job.owner.metadata:
         return True
     subdomain = as_text(dig(job.owner.spec, "network", "subdomain")) or job.owner.name

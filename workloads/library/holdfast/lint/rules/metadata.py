@@ -56,7 +56,7 @@ def annotation_not_on_the_pod(obj: Object, context: Context) -> Iterator[Hit]:
     Severity.ERROR,
     on=Object,
     kinds=_QUEUED_KINDS,
-    what="The queue of a job is named on its pods, not on the job.",
+    what="The queue of a job is named in an annotation, or on its pods.",
     why="Kueue reads the label of the job. It does not manage the job: it runs past the queue.",
     source=DOC_KUEUE,
     fix=f"label the job itself: metadata.labels.{LABEL_QUEUE}",
@@ -65,8 +65,11 @@ def annotation_not_on_the_pod(obj: Object, context: Context) -> Iterator[Hit]:
     good=f"metadata: {{labels: {{{LABEL_QUEUE}: spot}}}}",
 )
 def queue_label_elsewhere(obj: Object, context: Context) -> Iterator[Hit]:
-    if LABEL_QUEUE in obj.labels or LABEL_QUEUE in obj.annotations:
+    if LABEL_QUEUE in obj.labels:
         return
+    if LABEL_QUEUE in obj.annotations:
+        path = ("metadata", "annotations", LABEL_QUEUE)
+        yield Hit(path, "an annotation names the queue", on_key=True)
     for pod in obj.pods:
         for field, values in (("labels", pod.labels), ("annotations", pod.annotations)):
             if LABEL_QUEUE in values:

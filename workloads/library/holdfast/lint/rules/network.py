@@ -86,11 +86,29 @@ def reaches_no_pod(obj: Object, context: Context) -> Iterator[Hit]:
     if not pods and _misses_all(selector, context.index.list_pods_near(obj)):
         field = "podSelector" if obj.kind == "NetworkPolicy" else "selector"
         yield Hit(("spec", field), "selects none of the pods in its file")
+    elif not pods and obj.namespace:
+        spaces = _find_spaces(obj, selector, context)
+        if spaces:
+            message = f"its pods are in {', '.join(spaces)}, not in {obj.namespace}"
+            yield Hit(("metadata", "namespace"), message)
     if not pods or not all(_declares_ports(pod) for pod in pods):
         return
     for path, port in _list_ports(obj):
         if not any(_find_port(port, pod) for pod in pods):
             yield Hit(path, f"no container of its pods has the port {port}")
+
+
+def _find_spaces(obj: Object, selector: dict[str, Any], context: Context) -> list[str]:
+    """Lists the other namespaces in which a selector matches pods of the object's file."""
+    namespaces: set[str] = set()
+    if not match_labels(selector):
+        return []
+    for objects in list(context.index.by_kind.values()):
+        for owner in objects:
+            is_near = owner.file == obj.file and owner.namespace
+            if is_near and any(selects(selector, pod) for pod in owner.pods):
+                namespaces.add(owner.namespace)
+    return sorted(namespaces)
 
 
 def _misses_all(selector: dict[str, Any], pods: list[Pod]) -> bool:
@@ -416,8 +434,10 @@ def names_not_resolved(obj: Object, context: Context) -> Iterator[Hit]:
     platform = context.platform
     if obj.namespace in (*platform.namespaces, *platform.job_namespaces):
         return  # a policy of the platform opens DNS there
-    pods = context.index.select_pods(obj.namespace, get_selector(obj))
+    pods = context.index.list_pods_near(obj)
     for pod in pods:
+        if not selects(get_selector(obj), pod):
+            continue
         policies = context.index.find_selecting("NetworkPolicy", pod)
         if not _opens_dns(policies):
             yield Hit(("spec", "egress"), f"{pod.owner.name} cannot ask DNS: port 53 is closed")

@@ -43,6 +43,10 @@ spec:
         startupProbe: {{httpGet: {{path: /, port: 8000}}, periodSeconds: 10, failureThreshold: 90}}
         resources: {{limits: {{nvidia.com/gpu: 1}}}}
 """
+_WORK = re.compile(
+    r"/(completions|embeddings|generate|generate_stream|infer|predict|predictions|invocations"
+    r"|rerank|score|pooling|transcriptions|speech|tokenize|responses|messages)/?$"
+)
 _DRAIN_OPTIONS = (
     "--timeout-graceful-shutdown",
     "--graceful-timeout",
@@ -136,6 +140,27 @@ def _mentions(pod: Pod, port: str) -> bool:
         if pattern.search(container.script) or any(pattern.search(value) for value in values):
             return True
     return False
+
+
+@rule(
+    "HF457",
+    "probe-asks-for-work",
+    Severity.ERROR,
+    on=Pod,
+    what="A probe asks a path that takes requests for work, by POST.",
+    why="A probe sends GET: the answer is 405 or 404, and the kubelet restarts a healthy server.",
+    source=DOC_PROBES,
+    fix="ask a path for health, as /health",
+    base="serving-container",
+    bad="livenessProbe: {httpGet: {path: /v1/chat/completions, port: 8080}}",
+    good="livenessProbe: {httpGet: {path: /health, port: 8080}}",
+)
+def probe_asks_for_work(pod: Pod, context: Context) -> Iterator[Hit]:
+    for container in pod.containers:
+        for field in _PROBES:
+            path = as_text(dig(container.body, field, "httpGet", "path"))
+            if _WORK.search(path[:300]):
+                yield Hit((*container.path, field, "httpGet", "path"), f"{path} takes POST")
 
 
 @rule(

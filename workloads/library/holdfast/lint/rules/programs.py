@@ -1,5 +1,6 @@
 """HF465 to HF469: options of programs against the pods in which they run."""
 
+import re
 from collections.abc import Iterator
 
 from holdfast.lint.finding import Hit, Severity
@@ -21,6 +22,7 @@ _SHARD_COUNTS = (
     "--n-shards",
     "--num-parts",
 )
+_LAST_PORT = 65_535
 _INDEX = "JOB_COMPLETION_INDEX"
 _SHARES = ("--gpu-memory-utilization", "--gpu_memory_utilization", "--mem-fraction-static")
 _PORT_OPTIONS = ("--port", "--http-port", "--server-port", "--listen-port")
@@ -292,3 +294,30 @@ def compare_gang_ports(job: Job, context: Context) -> Iterator[Hit]:
                 ports = ", ".join(map(str, sorted(container.ports)))
                 message = f"{option} is {port}, and the container has the ports {ports}"
                 yield Hit(container.command_path, message)
+
+
+@rule(
+    "HF464",
+    "port-out-of-range",
+    Severity.ERROR,
+    on=Pod,
+    what="A variable or an option names a port above 65535.",
+    why="The program ends at its start, or its members never meet.",
+    source="https://docs.pytorch.org/docs/stable/distributed.html",
+    fix="write a port from 1024 to 65535",
+    base="container",
+    bad="env: [{name: MASTER_PORT, value: '295000'}]",
+    good="env: [{name: MASTER_PORT, value: '29500'}]",
+)
+def require_valid_ports(pod: Pod, context: Context) -> Iterator[Hit]:
+    for container in pod.containers:
+        for index, item in enumerate(as_list(container.body.get("env"))):
+            name = as_text(dig(item, "name"))
+            value = as_text(dig(item, "value"))
+            if re.search(r"(^|_)PORT$", name) and value.isdecimal() and int(value[:9]) > _LAST_PORT:
+                path = (*container.path, "env", index, "value")
+                yield Hit(path, f"{name} is {value}")
+        for option in (*_PORT_OPTIONS, *_ADDRESS_OPTIONS):
+            port = container.number(option)
+            if port is not None and port > _LAST_PORT:
+                yield Hit(container.command_path, f"{option} is {port}")

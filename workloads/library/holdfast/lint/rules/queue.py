@@ -14,8 +14,10 @@ from holdfast.lint.objects import (
     as_list,
     as_map,
     as_text,
+    as_texts,
     dig,
     find_near,
+    list_names,
 )
 from holdfast.lint.platform import tolerates
 from holdfast.lint.registry import Context, rule
@@ -55,7 +57,8 @@ def _flavor(pool_class: str = "spot-l4") -> str:
 def _cluster(flavor: str = "spot", gpus: int = 4) -> str:
     quota = f"{{name: {flavor}, resources: [{{name: nvidia.com/gpu, nominalQuota: {gpus}}}]}}"
     group = f"{{coveredResources: [nvidia.com/gpu], flavors: [{quota}]}}"
-    return _kueue("ClusterQueue", "gpus", f"resourceGroups: [{group}]")
+    spec = f"namespaceSelector: {{}}, resourceGroups: [{group}]"
+    return _kueue("ClusterQueue", "gpus", spec)
 
 
 def _job(queue: str = "spot") -> str:
@@ -291,7 +294,7 @@ def flavor_without_pool(obj: Object, context: Context) -> Iterator[Hit]:
     good=_GOOD,
 )
 def work_without_queue(obj: Object, context: Context) -> Iterator[Hit]:
-    if LABEL_QUEUE in obj.labels or LABEL_QUEUE in obj.annotations:
+    if LABEL_QUEUE in obj.labels:
         return
     queues = _list_queues(obj, context)
     if not queues and obj.namespace in context.platform.job_namespaces:
@@ -365,3 +368,28 @@ def _tolerates_queued(pod: Pod) -> bool:
 def _has_admission_check(queue: Object) -> bool:
     spec = queue.spec
     return bool(spec.get("admissionChecks") or spec.get("admissionChecksStrategy"))
+
+
+@rule(
+    "HF316",
+    "queue-admits-nothing",
+    Severity.ERROR,
+    on=Object,
+    kinds=("ClusterQueue",),
+    what="A ClusterQueue has no namespaceSelector, or flavors without the resources it covers.",
+    why="Without a selector no namespace may use it; its webhook refuses the second.",
+    source=DOC_KUEUE + "concepts/cluster_queue/",
+    fix="namespaceSelector: {} for all namespaces; the same resources in each flavor",
+    bad=_cluster().replace("namespaceSelector: {}, ", ""),
+    good=_GOOD,
+)
+def queue_admits_nothing(obj: Object, context: Context) -> Iterator[Hit]:
+    if obj.spec.get("namespaceSelector") is None:
+        yield Hit(("spec",), "has no namespaceSelector: no namespace may use it")
+    for index, group in enumerate(as_list(obj.spec.get("resourceGroups"))):
+        covered = sorted(as_texts(dig(group, "coveredResources")))
+        for number, flavor in enumerate(as_list(dig(group, "flavors"))):
+            lent = sorted(list_names(dig(flavor, "resources")))
+            if covered and lent and lent != covered:
+                path = ("spec", "resourceGroups", index, "flavors", number, "resources")
+                yield Hit(path, f"has {', '.join(lent)}; covered are {', '.join(covered)}")

@@ -10,7 +10,7 @@ from holdfast.lint.objects import Object, Pod, as_list, as_map, as_text, dig, fi
 from holdfast.lint.references import ACCOUNT
 from holdfast.lint.registry import Context, rule
 from holdfast.vocabulary.kubernetes import ANNOTATION_GOOGLE_ACCOUNT
-from holdfast.vocabulary.roles import JOB_ROLES
+from holdfast.vocabulary.roles import JOB_NAMESPACES, JOB_ROLES, KSA_NAMESPACES
 
 DOC_RBAC = "https://kubernetes.io/docs/reference/access-authn-authz/rbac/"
 # In several groups, of which one is enough.
@@ -157,7 +157,11 @@ def _check_pod(pod: Pod, context: Context) -> Iterator[Hit]:
     name = pod.account
     is_there = context.index.find(ACCOUNT, name, pod.owner.namespace)
     if name and pod.owner.namespace in platform.job_namespaces and not is_there:
-        yield from _compare((*pod.spec_path, "serviceAccountName"), name, JOB_ROLES)
+        path = (*pod.spec_path, "serviceAccountName")
+        yield from _compare(path, name, JOB_ROLES)
+        home = KSA_NAMESPACES.get(name, pod.owner.namespace)
+        if pod.owner.namespace in JOB_NAMESPACES and home != pod.owner.namespace:
+            yield Hit(path, f"{name} is an account of {home}, not of {pod.owner.namespace}")
     for index, volume in enumerate(as_list(pod.spec.get("volumes"))):
         bucket = as_text(dig(volume, "csi", "volumeAttributes", "bucketName"))
         path = (*pod.spec_path, "volumes", index, "csi", "volumeAttributes", "bucketName")

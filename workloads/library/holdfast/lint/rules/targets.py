@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+from holdfast.lint import api_fields
 from holdfast.lint.document import Path
 from holdfast.lint.finding import Hit, Severity
 from holdfast.lint.objects import (
@@ -69,6 +70,11 @@ def scaler_lacks_target(obj: Object, context: Context) -> Iterator[Hit]:
     field = "targetRef" if obj.kind == "VerticalPodAutoscaler" else "scaleTargetRef"
     kind = as_text(dig(obj.spec, field, "kind")) or "Deployment"
     name = as_text(dig(obj.spec, field, "name"))
+    version = as_text(dig(obj.spec, field, "apiVersion"))
+    versions = api_fields.find_versions(kind)
+    if version and versions and version not in versions:
+        message = f"{version} has no {kind}; it is in {', '.join(versions)}"
+        yield Hit(("spec", field, "apiVersion"), message)
     if not name or context.index.find(kind, name, obj.namespace):
         return
     for other_kind in _SCALED:

@@ -1,6 +1,7 @@
 """HF46x: environment variables that no program reads, and references to nothing."""
 
 import re
+from base64 import b64decode
 from collections.abc import Iterator
 
 from holdfast.lint.document import Path
@@ -32,6 +33,7 @@ _OURS = frozenset(
 )
 _NEAR = 0.85
 _REFERENCE = re.compile(r"(?<!\$)\$\(([A-Za-z_][A-Za-z0-9_.-]{0,200})\)")
+_LONGEST_TABLE = 1_400_000
 _QUOTED = re.compile(r'"([A-Za-z_][A-Za-z0-9_]{0,200})"')
 _SHELL_VARIABLE = re.compile(r"\$\{?([A-Za-z_][A-Za-z0-9_]{0,200})\}?")
 _SHELLS = ("sh", "bash", "ash", "dash", "zsh")
@@ -183,9 +185,17 @@ def _list_parameters(pod: Pod, context: Context) -> set[str]:
     for volume in as_list(pod.spec.get("volumes")):
         name = as_text(dig(volume, "configMap", "name"))
         table = context.index.find("ConfigMap", name, pod.owner.namespace) if name else None
-        for text in as_map(table.body.get("data")).values() if table else ():
-            names |= set(_QUOTED.findall(as_text(text)[:1_000_000]))
+        for text in as_map(table.body.get("binaryData")).values() if table else ():
+            names |= set(_QUOTED.findall(_decode(as_text(text))))
     return names
+
+
+def _decode(text: str) -> str:
+    """Decodes base64; empty where it is none."""
+    try:
+        return b64decode(text[:_LONGEST_TABLE], validate=True).decode(errors="replace")
+    except ValueError:
+        return ""
 
 
 def _has_shell(container: Container) -> bool:

@@ -44,7 +44,7 @@ _FOLDER_OPTION = re.compile(
 _WRITES = re.compile(r"(HOME|CACHE|TMP|OUT|LOG|WANDB_DIR|CHECKPOINT|_MODELS)")
 # Caches that may hold what was downloaded beforehand.
 _READ_TOO = ("HF_HOME", "HF_HUB_CACHE", "TRANSFORMERS_CACHE", "HUGGINGFACE_HUB_CACHE")
-_PLACEHOLDER = re.compile(r"[$<{]|^[A-Z][A-Z0-9_]+$")
+_PLACEHOLDER = re.compile(r"[$<{]|^[A-Z][A-Z0-9_]+$|[A-Z]_[A-Z]")
 _OUTPUT_OPTION = re.compile(
     r"--(out|output|results?|save|log|logs|logging|cache|tmp|work)"
     r"([-_](dir|directory|path|folder|root))?"
@@ -148,6 +148,18 @@ def class_cannot_make_it(obj: Object, context: Context) -> Iterator[Hit]:
                 yield Hit((*path, "storageClassName"), message)
 
 
+def _volume(handle: str) -> str:
+    return f"""\
+apiVersion: v1
+kind: PersistentVolume
+metadata: {{name: data}}
+spec:
+  accessModes: [ReadOnlyMany]
+  capacity: {{storage: 1Ti}}
+  csi: {{driver: {FUSE_DRIVER}, volumeHandle: '{handle}'}}
+"""
+
+
 def _fuse(attributes: str, driver: str = FUSE_DRIVER) -> str:
     return f"""\
 metadata: {{annotations: {{gke-gcsfuse/volumes: "true"}}}}
@@ -196,6 +208,28 @@ def bucket_named_wrong(pod: Pod, context: Context) -> Iterator[Hit]:
             if "_" in option.partition("=")[0] and near_option:
                 message = f"no option {option}; did you mean {near_option}?"
                 yield Hit((*path, "volumeAttributes", "mountOptions"), message)
+
+
+@rule(
+    "HF214",
+    "volume-of-no-bucket",
+    Severity.ERROR,
+    on=Object,
+    kinds=("PersistentVolume",),
+    what="A PersistentVolume of Cloud Storage FUSE has no bucket's name as its handle.",
+    why="The mount fails, and the pods of its claim stay in ContainerCreating.",
+    source=DOC_FUSE,
+    fix="volumeHandle: NAME, without gs://",
+    bad=_volume("gs://data"),
+    good=_volume("data"),
+)
+def require_bucket_handle(obj: Object, context: Context) -> Iterator[Hit]:
+    handle = as_text(dig(obj.spec, "csi", "volumeHandle"))
+    if dig(obj.spec, "csi", "driver") != FUSE_DRIVER or _PLACEHOLDER.search(handle):
+        return
+    if not _BUCKET.fullmatch(handle[:300]):
+        message = f"{handle or 'nothing'} is no name of a bucket: no gs:// and no folder"
+        yield Hit(("spec", "csi", "volumeHandle"), message)
 
 
 def _folder(path: str, *, read_only: bool = False) -> str:

@@ -1,0 +1,186 @@
+"""HF487 to HF489: files and models that a program starts with, and what ends a JobSet."""
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from holdfast.lint.finding import Hit, Severity
+from holdfast.lint.objects import (
+    Container,
+    Object,
+    Pod,
+    as_int,
+    as_list,
+    as_maps,
+    as_text,
+    dig,
+)
+from holdfast.lint.registry import Context, rule
+from holdfast.support.values import quantity
+
+
+def _script(mode: str) -> str:
+    return f"""\
+volumes: [{{name: scripts, configMap: {{name: scripts, defaultMode: {mode}}}}}]
+containers:
+- name: main
+  image: train
+  command: [/scripts/run.sh]
+  resources: {{limits: {{nvidia.com/gpu: 1}}}}
+  volumeMounts: [{{name: scripts, mountPath: /scripts}}]
+"""
+
+
+@rule(
+    "HF487",
+    "script-not-executable",
+    Severity.ERROR,
+    on=Pod,
+    what="The command is a file of a ConfigMap or Secret that is mounted without the right to run.",
+    why="The container does not start: permission denied, and each retry ends in the same way.",
+    source="https://kubernetes.io/docs/concepts/storage/volumes/#configmap",
+    fix="defaultMode: 0755, or run it by a shell: [bash, /scripts/run.sh]",
+    base="job-pod",
+    bad=_script("0644"),
+    good=_script("0755"),
+)
+def script_not_executable(pod: Pod, context: Context) -> Iterator[Hit]:
+    modes: dict[str, int] = {}
+    for volume in as_maps(pod.spec.get("volumes")):
+        for field in ("configMap", "secret", "projected"):
+            source = volume.get(field)
+            if isinstance(source, dict) and not source.get("items"):
+                mode = as_int(source.get("defaultMode"))
+                modes[as_text(volume.get("name"))] = 0o644 if mode is None else mode
+    for container in pod.containers:
+        program = next(iter(container.words), "")
+        for mount in as_maps(container.body.get("volumeMounts")):
+            place = as_text(mount.get("mountPath")).rstrip("/")
+            mode = modes.get(as_text(mount.get("name")))
+            if place and program.startswith(f"{place}/") and mode is not None and not mode & 0o111:
+                yield Hit(container.command_path, f"{program} has the mode {mode:04o}")
+
+
+@rule(
+    "HF488",
+    "one-success-ends-all",
+    Severity.WARNING,
+    on=Object,
+    kinds=("JobSet",),
+    what="A JobSet of several Jobs is complete when any one of them has finished.",
+    why="The others are ended with their work unfinished, and the JobSet counts as a success.",
+    source="https://jobset.sigs.k8s.io/docs/concepts/",
+    fix="operator: All, or name only the Job that leads the others",
+    base="jobset",
+    bad="""\
+spec:
+  successPolicy: {operator: Any, targetReplicatedJobs: [workers]}
+  replicatedJobs:
+  - name: workers
+    replicas: 4
+    template: {spec: {template: {spec: {containers: [{name: main, image: train}]}}}}
+""",
+    good="spec: {successPolicy: {operator: All, targetReplicatedJobs: [workers]}}",
+)
+def one_success_ends_all(obj: Object, context: Context) -> Iterator[Hit]:
+    if dig(obj.spec, "successPolicy", "operator") != "Any":
+        return
+    targets = as_list(dig(obj.spec, "successPolicy", "targetReplicatedJobs"))
+    count = 0
+    for job in as_maps(obj.spec.get("replicatedJobs")):
+        if not targets or job.get("name") in targets:
+            replicas = as_int(job.get("replicas"))
+            count += 1 if replicas is None else replicas
+    if count > 1:
+        yield Hit(("spec", "successPolicy", "operator"), f"one of {count} Jobs ends the others")
+
+
+_PARAMETERS = re.compile(r"(?<![\w.])(\d{1,3}(?:\.\d{1,2})?)[bB](?![\w])")
+_SMALL_WEIGHTS = re.compile(
+    r"awq|gptq|int4|int8|4bit|8bit|fp8|nf4|gguf|bnb|w4a16|quant", re.IGNORECASE
+)
+_CACHES = ("HF_HOME", "HF_HUB_CACHE", "TRANSFORMERS_CACHE", "HUGGINGFACE_HUB_CACHE")
+_MODEL_OPTIONS = ("--model", "--model-path", "--model-id", "--pretrained_model_name_or_path")
+_BYTES = 2
+
+
+def _write_cache(size: str) -> str:
+    return f"""\
+volumes: [{{name: hf, emptyDir: {{sizeLimit: {size}}}}}]
+containers:
+- name: main
+  image: vllm
+  args: [--model=Qwen/Qwen2.5-7B-Instruct]
+  env: [{{name: HF_HOME, value: /hf}}]
+  resources: {{limits: {{nvidia.com/gpu: 1}}}}
+  volumeMounts: [{{name: hf, mountPath: /hf}}]
+"""
+
+
+@rule(
+    "HF489",
+    "model-larger-than-its-cache",
+    Severity.ERROR,
+    on=Pod,
+    what="The weights of a model do not fit into the cache, or nothing may download them.",
+    why="The pod is evicted in each download, or ends without weights, and starts again on a GPU.",
+    source="https://huggingface.co/docs/huggingface_hub/package_reference/environment_variables",
+    fix="two bytes for each parameter, and no HF_HUB_OFFLINE with an empty cache",
+    base="serving-pod",
+    bad=_write_cache("5Gi"),
+    good=_write_cache("40Gi"),
+)
+def model_larger_than_its_cache(pod: Pod, context: Context) -> Iterator[Hit]:
+    for container in pod.main_containers:
+        folder = _find_cache(container, pod)
+        if folder is None:
+            continue
+        offline = any(
+            str(container.env.get(name)).lower() in ("1", "true", "yes", "on")
+            for name in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
+        )
+        if offline and not _is_filled(pod, as_text(folder.get("name"))):
+            yield Hit((*container.path, "env"), "offline, and its cache begins empty in each pod")
+        size = quantity(dig(folder, "emptyDir", "sizeLimit"))
+        weights = _find_weights(container)
+        if size is not None and weights > size:
+            message = f"about {weights / 1e9:.0f} GB of weights, and {size / 1e9:.0f} GB of cache"
+            yield Hit((*container.path, "env"), message)
+
+
+def _find_cache(container: Container, pod: Pod) -> dict[str, Any] | None:
+    """Returns the emptyDir below the folder of downloads; None where it is no emptyDir."""
+    folders = [as_text(container.env.get(name)) for name in _CACHES]
+    for mount in as_maps(container.body.get("volumeMounts")):
+        place = as_text(mount.get("mountPath")).rstrip("/")
+        if not place or not any(f"{folder}/".startswith(f"{place}/") for folder in folders):
+            continue
+        for volume in as_maps(pod.spec.get("volumes")):
+            if volume.get("name") == mount.get("name") and isinstance(volume.get("emptyDir"), dict):
+                return volume
+    return None
+
+
+def _is_filled(pod: Pod, name: str) -> bool:
+    """Returns whether another container mounts the folder, and may fill it."""
+    mounts = 0
+    for container in pod.containers:
+        mounts += any(
+            mount.get("name") == name for mount in as_maps(container.body.get("volumeMounts"))
+        )
+    return mounts > 1
+
+
+def _find_weights(container: Container) -> float:
+    """Returns the bytes of a model by the parameters in its name; 0 where it does not say."""
+    for option in _MODEL_OPTIONS:
+        model = container.option(option)
+        match = _PARAMETERS.search(model[:300].replace("-", " ").replace("_", " "))
+        if (
+            match
+            and "/" in model
+            and not _SMALL_WEIGHTS.search(model)
+            and not model.startswith("/")
+        ):
+            return float(match[1]) * 1e9 * _BYTES
+    return 0.0
