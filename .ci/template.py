@@ -48,6 +48,7 @@ LEFT_OUT = (
     "requirements/litserve.*",
     "requirements/torch-checkpointing.txt",
     "requirements/torchft.*",
+    "requirements/torchtitan.txt",
     "requirements/trackers.txt",
     "tests/NOT_PROVEN.md",
     "tests/SLOWEST.md",

@@ -24,6 +24,7 @@ PUBLIC = (
     "holdfast.training.frameworks.huggingface",
     "holdfast.training.frameworks.lightning",
     "holdfast.training.frameworks.accelerate",
+    "holdfast.training.frameworks.torchtitan",
     "holdfast.training.curves.tensorboard",
     "holdfast.training.curves.wandb",
     "holdfast.training.curves.mlflow",
