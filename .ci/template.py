@@ -50,6 +50,7 @@ LEFT_OUT = (
     "requirements/oldest.*",
     "requirements/torch-checkpointing.txt",
     "requirements/torchft.*",
+    "requirements/torchtitan.txt",
     "requirements/trackers.txt",
     "requirements/vllm.*",
     "tests/NOT_PROVEN.md",

@@ -27,6 +27,7 @@ PUBLIC_NAMES = (
     "holdfast.training.frameworks.huggingface.HoldfastCallback",
     "holdfast.training.frameworks.lightning.HoldfastCallback",
     "holdfast.training.frameworks.accelerate.AccelerateCheckpointer",
+    "holdfast.training.frameworks.torchtitan.HoldfastCheckpointManager",
     "holdfast.training.curves.tensorboard.TensorBoardCurve",
     "holdfast.training.curves.wandb.WandbCurve",
     "holdfast.training.curves.mlflow.MlflowCurve",

@@ -279,7 +279,9 @@ def needed_here() -> list[str]:
     """Every tool with pins, but promtool where PATH has one (12 CPU-minutes to build), and those of
     a bench and of tiers that `make test` leaves out.
     """
-    unneeded = {"kubelet", "k6", "terraform-provider-google-8"} | ({"promtool"} if shutil.which("promtool") else set())
+    unneeded = {"kubelet", "k6", "terraform-provider-google-8"} | (
+        {"promtool"} if shutil.which("promtool") else set()
+    )
     return [name for name, tool in TOOLS.items() if tool.pins.is_dir() and name not in unneeded]
 
 

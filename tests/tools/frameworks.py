@@ -18,14 +18,21 @@ ROOT = Path(__file__).parents[2]
 FRAMEWORKS = "frameworks"
 RIVALS = "checkpoint-rivals"
 TORCH_CHECKPOINTING = "torch-checkpointing"
+TORCHTITAN = "torchtitan"
 TRACKERS = "trackers"
 WANTED = {
     FRAMEWORKS: ("transformers", "accelerate", "lightning", "peft"),
     # importlib-metadata 10 lacks a package of its own.
     RIVALS: ("orbax-checkpoint", "torchsnapshot", "importlib-metadata<10"),
     TORCH_CHECKPOINTING: ("torch-checkpointing",),
+    # Without what its checkpoint managers and optimizers do not import: data sets, trackers.
+    TORCHTITAN: ("torchtitan", "tyro", "docstring-parser", "spmd-types==0.2.3"),
     TRACKERS: ("tensorboard", "mlflow-skinny", "wandb"),
 }
+
+
+ALONE = {TORCHTITAN}
+"""Sets whose dependencies are not installed."""
 
 
 def _lock_of(name: str) -> Path:
@@ -75,6 +82,8 @@ def lock(name: str) -> None:
         "3.11",
     ]
     target = _lock_of(name)
+    if name in ALONE:
+        options.append("--no-deps")
     constraint = [
         "-c",
         "requirements/dev.txt",

@@ -56,8 +56,7 @@ class CommitListeners:
         self._listeners = find_listeners(state)
         self._is_trial = is_trial
         self._durable_step = 0  # what a run without a checkpoint states
-        if not self._listeners:
-            return
+        # Without listeners too: another rank may have one, and would wait for this one.
         token = ranks.agree(random_hex(4), lambda tokens: tokens[0])
         for listener in self._listeners:
             listener.begin_run(run, restored.step, token=token, is_coordinator=ranks.coordinator)

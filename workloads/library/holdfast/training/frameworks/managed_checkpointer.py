@@ -68,6 +68,12 @@ class ManagedCheckpointer:
         self._ckpt.poll()
         torch.set_rng_state(evaluation_stream)
 
+    def wait_until_staged(self) -> None:
+        """Waits until the optimizer may change the state, before each of its steps."""
+        if self._ckpt:
+            with self._ckpt.lock():
+                pass
+
     def end_evaluation(self) -> None:
         if self._ckpt:
             torch.set_rng_state(self._stream)

@@ -65,7 +65,7 @@ class Gang(Launched):
 
     def complete(self) -> str:
         """Returns the digest that rank 0 prints in a start that completes."""
-        self._start()
+        self.start()
         assert self.all_ended() == [0] * self._size, self.logs()
         return self._find_line("digest ")
 
@@ -73,7 +73,7 @@ class Gang(Launched):
         """Sends SIGTERM to the rank's whole group, like torchrun, where it prints `after` and
         waits; all exit codes.
         """
-        self._start(
+        self.start(
             **{
                 ENV_WAIT_AT: after,
                 ENV_WINDOW_S: str(window_s),
@@ -87,7 +87,7 @@ class Gang(Launched):
         """Returns the first step of the newest start, on rank 0."""
         return int(self._find_line("step ").split()[1])
 
-    def _start(self, **variables: str) -> None:
+    def start(self, **variables: str) -> None:
         self.remove_logs()
         for rank, rank_variables in enumerate(ranks(self._size)):
             self.launch(rank, self._command, PYTHONPATH=self._path, **rank_variables, **variables)
