@@ -14,8 +14,12 @@ from holdfast.vocabulary.roles import JOB_NAMESPACES, JOB_ROLES, KSA_NAMESPACES
 
 DOC_RBAC = "https://kubernetes.io/docs/reference/access-authn-authz/rbac/"
 # In several groups, of which one is enough.
-_SHARED = {"events": ("", "events.k8s.io"), "nodes": ("", "metrics.k8s.io")}
-_SHARED |= {"pods": ("", "metrics.k8s.io"), "ingresses": ("networking.k8s.io", "extensions")}
+_SHARED = {
+    "events": ("", "events.k8s.io"),
+    "ingresses": ("networking.k8s.io", "extensions"),
+    "nodes": ("", "metrics.k8s.io"),
+    "pods": ("", "metrics.k8s.io"),
+}
 _NEAR = 0.8
 _BUCKET = re.compile(r"gs://([a-z0-9][a-z0-9._-]{1,220}[a-z0-9])")
 

@@ -103,11 +103,13 @@ def _is_part(part: str, index: int) -> bool:
     first, last, step = match.groups()
     if first in ("*", "?"):
         return last is None and step != "0"
-    numbers = [_parse(word, index) for word in (first, last) if word]
     low, high = _BOUNDS[index]
-    for number in numbers:
+    numbers: list[int] = []
+    for word in filter(None, (first, last)):
+        number = _parse(word, index)
         if number is None or not low <= number <= high:
             return False
+        numbers.append(number)
     return step != "0" and numbers == sorted(numbers)
 
 
