@@ -21,6 +21,7 @@ NOT_TRIED = (
     "lightning",
     "accelerate",
     "transformers",
+    "torchtitan",
     # Trackers of curves have an environment of their own, with one release each.
     "mlflow-skinny",
     "tensorboard",

@@ -35,8 +35,9 @@ from workloads.library.tests.checkpoint.made import alone, failing
 def test_an_interval_is_steps_time_or_auto_and_nothing_else() -> None:
     assert parse_every(7) == ("steps", 7)
     assert parse_every("5m") == ("seconds", 300)
+    assert parse_every("1d") == ("seconds", 86_400)
     assert parse_every("auto") == ("auto", 0)
-    for wrong in (0, -1, True, "", "5", "5d", "0s", 2.5):
+    for wrong in (0, -1, True, "", "5", "5y", "0s", 2.5):
         with pytest.raises(InputError, match="interval"):
             parse_every(wrong)  # pyright: ignore[reportArgumentType]
     cadence = make_cadence(
