@@ -106,7 +106,11 @@ def name_member(environment: Environment, member: str) -> str:
         return f"account `{account[1]}`"
     if "_project_sink" in member:
         return "Cloud Logging's sink"
-    for pattern, words in ((AGENT, "Google's agent"), (POD, "pods of"), (NAMESPACE, "all pods of")):
+    for pattern, words in (
+        (AGENT, "Google's agent"),
+        (POD, "pods of"),
+        (NAMESPACE, "all pods of"),
+    ):
         match = pattern.fullmatch(member)
         if match:
             return f"{words} `{match[1]}`"
@@ -167,7 +171,13 @@ def _list_rights(objects: Iterable[dict[str, Any]]) -> Iterator[tuple[str, str, 
         named = rules.get((role["kind"], place, role["name"]))
         may = _name_rules(named) if named else f"role `{role['name']}`"
         for subject in body["subjects"]:
-            rows.add((_name_subject(subject), f"`{namespace}`" if namespace else "everywhere", may))
+            rows.add(
+                (
+                    _name_subject(subject),
+                    f"`{namespace}`" if namespace else "everywhere",
+                    may,
+                )
+            )
     yield from sorted(rows)
 
 

@@ -23,7 +23,10 @@ WORKLOADS = "/apis/kueue.x-k8s.io/v1beta2/namespaces/training/workloads"
 
 
 def job(**annotations: str) -> dict[str, Any]:
-    pod_spec = {"terminationGracePeriodSeconds": WINDOW_S, "containers": []}
+    pod_spec = {
+        "terminationGracePeriodSeconds": WINDOW_S,
+        "containers": [],
+    }
     return {
         "metadata": {
             "name": "run-7",
@@ -33,7 +36,10 @@ def job(**annotations: str) -> dict[str, Any]:
             "labels": {"kueue.x-k8s.io/queue-name": "spot"},
             "annotations": annotations,
         },
-        "spec": {"suspend": False, "template": {"spec": pod_spec}},
+        "spec": {
+            "suspend": False,
+            "template": {"spec": pod_spec},
+        },
     }
 
 
@@ -55,7 +61,11 @@ def pod(name: str, on: str, began_s: float, owner: str = "uid-run-7") -> dict[st
             "ownerReferences": [controller],
         },
         "spec": {"nodeName": on},
-        "status": {"phase": "Running", "conditions": [], "containerStatuses": [running]},
+        "status": {
+            "phase": "Running",
+            "conditions": [],
+            "containerStatuses": [running],
+        },
     }
 
 
