@@ -45,19 +45,33 @@ def make_tables(environment: Environment) -> dict[str, str]:
     """Return name of a table in the page -> its Markdown."""
     planned = resources(environment)
     objects = list(platform(RenderContext(describe.platform(environment, {}))))
+    grants = _list_grants(environment, planned)
+    users = _list_users(environment, planned)
+    rights = _list_rights(objects)
+    hosts = [f"{name}.googleapis.com" for name in sorted(apis(environment))]
     return {
-        "grants": _format(("who", "role", "on"), _list_grants(environment, planned)),
-        "accounts": _format(("account", "used by"), _list_users(environment, planned)),
-        "rights": _format(("who", "where", "may"), _list_rights(objects)),
-        "apis": " ".join(f"`{name}.googleapis.com`" for name in sorted(apis(environment))),
-        "locations": " ".join(f"`{place}`" for place in list_locations(planned)),
+        "grants": _format(("who", "role", "on"), grants),
+        "accounts": _format(("account", "used by"), users),
+        "rights": _format(("who", "where", "may"), rights),
+        "apis": _quote_all(hosts),
+        "locations": _quote_all(list_locations(planned)),
     }
 
 
+def _quote_all(words: Iterable[str]) -> str:
+    return " ".join(f"`{word}`" for word in words)
+
+
 def _format(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
-    lines = [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"]
-    lines += [f"| {' | '.join(row)} |" for row in rows]
+    rule = "---|" * len(head)
+    lines = [_format_row(head), f"|{rule}"]
+    lines += map(_format_row, rows)
     return "\n".join(lines)
+
+
+def _format_row(row: tuple[str, ...]) -> str:
+    cells = " | ".join(row)
+    return f"| {cells} |"
 
 
 def list_locations(planned: Iterable[Resource]) -> list[str]:
@@ -75,72 +89,95 @@ def _list_grants(
 ) -> Iterator[tuple[str, str, str]]:
     roles: dict[tuple[str, str], list[str]] = {}
     for resource in planned:
-        is_grant = resource.kind.endswith("_iam_member")
-        if is_grant and not resource.kind.startswith("google_service_account"):
-            member = name_member(environment, str(resource.arguments["member"]))
-            target = _name_target(environment, resource)
-            role = str(resource.arguments["role"]).removeprefix("roles/")
-            roles.setdefault((member, target), []).append(f"`{role}`")
-    for (member, target), granted in sorted(roles.items()):
-        yield member, ", ".join(sorted(granted)), target
+        if not resource.kind.endswith("_iam_member"):
+            continue
+        if resource.kind.startswith("google_service_account"):
+            continue
+        member = _name_grantee(environment, resource)
+        target = _name_target(environment, resource)
+        role = str(resource.arguments["role"]).removeprefix("roles/")
+        roles_on_target = roles.setdefault((member, target), [])
+        roles_on_target.append(f"`{role}`")
+    for (member, target), granted_roles in sorted(roles.items()):
+        shown = ", ".join(sorted(granted_roles))
+        yield member, shown, target
 
 
 def _list_users(environment: Environment, planned: Iterable[Resource]) -> Iterator[tuple[str, str]]:
     users: dict[str, set[str]] = {}
     for resource in planned:
-        if resource.kind == "google_service_account_iam_member":
-            account = str(resource.arguments["service_account_id"]).rpartition("/")[2]
-            role = name_member(environment, f"serviceAccount:{account}")
-            member = name_member(environment, str(resource.arguments["member"]))
-            users.setdefault(role, set()).add(member)
+        if resource.kind != "google_service_account_iam_member":
+            continue
+        account_id = str(resource.arguments["service_account_id"])
+        account = account_id.rpartition("/")[2]
+        role = name_member(environment, f"serviceAccount:{account}")
+        users_of_role = users.setdefault(role, set())
+        users_of_role.add(_name_grantee(environment, resource))
     for role, members in sorted(users.items()):
-        yield role, ", ".join(sorted(members))
+        shown = ", ".join(sorted(members))
+        yield role, shown
+
+
+def _name_grantee(environment: Environment, resource: Resource) -> str:
+    member = str(resource.arguments["member"])
+    return name_member(environment, member)
 
 
 def name_member(environment: Environment, member: str) -> str:
     """Return what a reader calls a member of a grant."""
-    account = re.fullmatch(
-        rf"serviceAccount:{environment.stem}-(.+)@{environment.project}\.iam\..*", member
-    )
+    address = rf"{environment.stem}-(.+)@{environment.project}\.iam\..*"
+    account = re.fullmatch(f"serviceAccount:{address}", member)
     if account:
         return f"account `{account[1]}`"
     if "_project_sink" in member:
         return "Cloud Logging's sink"
-    for pattern, words in ((AGENT, "Google's agent"), (POD, "pods of"), (NAMESPACE, "all pods of")):
+    for pattern, words in (
+        (AGENT, "Google's agent"),
+        (POD, "pods of"),
+        (NAMESPACE, "all pods of"),
+    ):
         match = pattern.fullmatch(member)
         if match:
             return f"{words} `{match[1]}`"
     identity = IDENTITY.fullmatch(member)
     if identity:
-        return f"pods of `{identity[1]}/{identity[2]}`"
+        namespace, name = identity.groups()
+        return f"pods of `{namespace}/{name}`"
     if "/attribute.repository_id/" in member:
         return "workflows of the repository"
     if "/subject/repo:" in member:
-        return f"workflows at the gate `{member.rpartition(':')[2]}`"
+        gate = member.rpartition(":")[2]
+        return f"workflows at the gate `{gate}`"
     return f"`{member}`"
 
 
 def _name_target(environment: Environment, resource: Resource) -> str:
-    arguments = resource.arguments
-    condition: Any = arguments.get("condition") or {}
-    target = "the project"
-    for name in ("bucket", "crypto_key_id", "repository", "subscription", "topic"):
-        if name in arguments:
-            value = str(arguments[name])
-            words = {
-                "bucket": _name_bucket(environment, value),
-                "crypto_key_id": "the key",
-                "repository": "the image registry",
-                "subscription": f"subscription `{value}`",
-                "topic": f"topic `{value}`",
-            }
-            target = words[name]
-    if resource.kind.startswith("google_logging_log_view"):
-        target = "the output of containers"
-    prefixes = PREFIX.findall(str(condition.get("expression", "")))
+    target = _name_place(environment, resource)
+    condition: Any = resource.arguments.get("condition")
+    if not condition:
+        return target
+    expression = str(condition.get("expression", ""))
+    prefixes = PREFIX.findall(expression)
     if prefixes:
-        return f"{target}, below {' '.join(f'`{prefix}`' for prefix in prefixes)}"
-    return f"{target}, {condition['title']}" if condition else target
+        return f"{target}, below {_quote_all(prefixes)}"
+    title = condition["title"]
+    return f"{target}, {title}"
+
+
+def _name_place(environment: Environment, resource: Resource) -> str:
+    arguments = resource.arguments
+    if resource.kind.startswith("google_logging_log_view"):
+        return "the output of containers"
+    for name in ("topic", "subscription"):
+        if name in arguments:
+            return f"{name} `{arguments[name]}`"
+    if "repository" in arguments:
+        return "the image registry"
+    if "crypto_key_id" in arguments:
+        return "the key"
+    if "bucket" in arguments:
+        return _name_bucket(environment, str(arguments["bucket"]))
+    return "the project"
 
 
 def _name_bucket(environment: Environment, bucket: str) -> str:
@@ -154,9 +191,11 @@ def _list_rights(objects: Iterable[dict[str, Any]]) -> Iterator[tuple[str, str, 
     bodies = list(objects)
     rules: dict[tuple[str, str, str], list[dict[str, Any]]] = {}
     for body in bodies:
-        if body["kind"] in ("Role", "ClusterRole"):
+        kind = body["kind"]
+        if kind in ("Role", "ClusterRole"):
             meta = body["metadata"]
-            rules[body["kind"], meta.get("namespace", ""), meta["name"]] = body["rules"]
+            namespace = meta.get("namespace", "")
+            rules[kind, namespace, meta["name"]] = body["rules"]
     rows: set[tuple[str, str, str]] = set()
     for body in bodies:
         if body["kind"] not in ("RoleBinding", "ClusterRoleBinding"):
@@ -164,28 +203,39 @@ def _list_rights(objects: Iterable[dict[str, Any]]) -> Iterator[tuple[str, str, 
         namespace = body["metadata"].get("namespace", "")
         role = body["roleRef"]
         place = namespace if role["kind"] == "Role" else ""
-        named = rules.get((role["kind"], place, role["name"]))
-        may = _name_rules(named) if named else f"role `{role['name']}`"
+        role_name = role["name"]
+        rules_of_role = rules.get((role["kind"], place, role_name))
+        may = _name_rules(rules_of_role) if rules_of_role else f"role `{role_name}`"
+        where = f"`{namespace}`" if namespace else "everywhere"
         for subject in body["subjects"]:
-            rows.add((_name_subject(subject), f"`{namespace}`" if namespace else "everywhere", may))
+            who = _name_subject(subject)
+            rows.add((who, where, may))
     yield from sorted(rows)
 
 
 def _name_subject(subject: dict[str, Any]) -> str:
+    name = subject["name"]
     if subject["kind"] == "Group":
-        return f"people of `{subject['name']}`"
-    return f"pods of `{subject['namespace']}/{subject['name']}`"
+        return f"people of `{name}`"
+    namespace = subject["namespace"]
+    return f"pods of `{namespace}/{name}`"
 
 
 def _name_rules(rules: Iterable[dict[str, Any]]) -> str:
     """Return what the rules of a role allow, the kinds with the same verbs together."""
     things: dict[str, list[str]] = {}
     for rule in rules:
+        kinds = ", ".join(rule["resources"])
         names = rule.get("resourceNames")
-        only = f" named {' '.join(names)}" if names else ""
+        if names:
+            kinds += " named " + " ".join(names)
         verbs = ", ".join(rule["verbs"])
-        things.setdefault(verbs, []).append(", ".join(rule["resources"]) + only)
-    return "; ".join(f"{verbs}: {', '.join(kinds)}" for verbs, kinds in sorted(things.items()))
+        things.setdefault(verbs, []).append(kinds)
+    parts: list[str] = []
+    for verbs, kinds_of_verbs in sorted(things.items()):
+        shown = ", ".join(kinds_of_verbs)
+        parts.append(f"{verbs}: {shown}")
+    return "; ".join(parts)
 
 
 def write(text: str) -> str:

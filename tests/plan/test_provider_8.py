@@ -71,7 +71,11 @@ def test_older_state_needs_no_change(tmp_path: Path) -> None:
     variants = apply.synthesise(tmp_path / "variants")
     world = apply.fresh_project("prod")
     with serving({"prod": world}) as address:
-        project = apply.Project(folder=tmp_path / "prod", address=address, world=world)
+        project = apply.Project(
+            folder=tmp_path / "prod",
+            address=address,
+            world=world,
+        )
         folders = [project.stack(variants / "settled", stack) for stack in STACKS]
         for folder in folders:
             project.apply(folder)

@@ -67,7 +67,11 @@ BUCKET = {"name": "acme-data", "location": "US-CENTRAL1"}
             {"shutdownGracePeriodCriticalPodsSeconds": 121},
             "121 is not between 0 and 120",
         ),
-        ("NodeKubeletConfig", {"imageGcLowThresholdPercent": 90}, "90 is not between 10 and 85"),
+        (
+            "NodeKubeletConfig",
+            {"imageGcLowThresholdPercent": 90},
+            "90 is not between 10 and 85",
+        ),
     ],
 )
 def test_a_body_that_googles_definitions_do_not_know_is_refused(
@@ -155,11 +159,21 @@ def test_a_caller_needs_a_role_that_holds_the_permission(world: World) -> None:
         ask(world, "PUT", "pubsub", path, {}, token="planner")
     assert refused.value.body["error"]["status"] == "PERMISSION_DENIED"
     ask(world, "PUT", "pubsub", path, {}, token="an owner")
-    viewer = {"role": "roles/pubsub.viewer", "members": [member]}
+    viewer = {
+        "role": "roles/pubsub.viewer",
+        "members": [member],
+    }
     world.policies["projects/acme"] = {"bindings": [viewer]}
     assert ask(world, "GET", "pubsub", path, token="planner")["name"] == "work"
     with pytest.raises(Refusal, match=r"'pubsub.topics.update' denied"):
-        ask(world, "PATCH", "pubsub", path, {"topic": {}, "updateMask": "labels"}, token="planner")
+        ask(
+            world,
+            "PATCH",
+            "pubsub",
+            path,
+            {"topic": {}, "updateMask": "labels"},
+            token="planner",
+        )
 
 
 @pytest.mark.parametrize(
@@ -182,7 +196,12 @@ def test_methods_ask_for_their_permission(method: str, permission: str) -> None:
 def test_names_and_durations_are_judged_by_their_definitions() -> None:
     assert any(
         "does not match" in problem
-        for problem in definitions.misfits("compute", "Network", {"name": "Company"}, "")
+        for problem in definitions.misfits(
+            "compute",
+            "Network",
+            {"name": "Company"},
+            "",
+        )
     )
     policy = {"maximumBackoff": "601s", "minimumBackoff": "10s"}
     (problem,) = definitions.misfits("pubsub", "RetryPolicy", policy, "")
@@ -197,7 +216,14 @@ def test_an_immutable_field_stays(world: World) -> None:
 
     def change(**fields: str) -> None:
         mask = {"updateMask": [",".join(fields)]}
-        call = definitions.find("iam", "PATCH", f"v1/{path}", mask, fields, str)
+        call = definitions.find(
+            "iam",
+            "PATCH",
+            f"v1/{path}",
+            mask,
+            fields,
+            str,
+        )
         world.answer("PATCH", "iam", path, call)
 
     change(displayName="workflows", mode="FEDERATION_ONLY")

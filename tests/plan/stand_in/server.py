@@ -77,7 +77,13 @@ class _Handler(BaseHTTPRequestHandler):
             call = definitions.find(api, self.command, path, parse_qs(url.query), body, unquote)
             code = 200
             token = str(self.headers.get("Authorization", "")).removeprefix("Bearer ")
-            answer = self.rooms[room].answer(self.command, api, unquote(path), call, token)
+            answer = self.rooms[room].answer(
+                self.command,
+                api,
+                unquote(path),
+                call,
+                token,
+            )
         except Refusal as refusal:
             code = refusal.code
             answer = refusal.body

@@ -180,7 +180,12 @@ def build_wheel(folder: Path, repository: str) -> Path:
         str(folder),
     ]
     environment = os.environ | {"GITHUB_REPOSITORY": repository}
-    subprocess.run(command, env=environment, check=True, timeout=200)
+    subprocess.run(
+        command,
+        env=environment,
+        check=True,
+        timeout=200,
+    )
     return pins.find_wheel(folder)
 
 

@@ -32,12 +32,14 @@ def list_references(pod: Pod) -> list[Reference]:
     references = [*_list_in_volumes(pod), *_list_named_by_pod(pod)]
     for container in pod.containers:
         references += _list_in_variables(container.body, container.path)
-    required: list[Reference] = []
-    for reference in references:
-        is_known = (reference.kind, reference.name) in _EVERYWHERE
-        if reference.name and "$" not in reference.name and not is_known:
-            required.append(reference)
-    return required
+    return [reference for reference in references if _is_required(reference)]
+
+
+def _is_required(reference: Reference) -> bool:
+    name = reference.name
+    if not name or "$" in name:
+        return False
+    return (reference.kind, name) not in _EVERYWHERE
 
 
 def _list_named_by_pod(pod: Pod) -> Iterator[Reference]:
@@ -51,8 +53,9 @@ def _list_named_by_pod(pod: Pod) -> Iterator[Reference]:
 def _list_in_volumes(pod: Pod) -> Iterator[Reference]:
     for index, volume in enumerate(as_list(pod.spec.get("volumes"))):
         path = (*pod.spec_path, "volumes", index)
-        claim = as_text(dig(volume, "persistentVolumeClaim", "claimName"))
-        yield Reference(CLAIM, claim, (*path, "persistentVolumeClaim", "claimName"))
+        claim_fields = ("persistentVolumeClaim", "claimName")
+        claim = as_text(dig(volume, *claim_fields))
+        yield Reference(CLAIM, claim, (*path, *claim_fields))
         yield from _list_in_source(as_map(volume), path, "secretName")
         for number, source in enumerate(as_list(dig(volume, "projected", "sources"))):
             source_path = (*path, "projected", "sources", number)
@@ -61,7 +64,10 @@ def _list_in_volumes(pod: Pod) -> Iterator[Reference]:
 
 def _list_in_source(volume: dict[str, Any], path: Path, secret_field: str) -> Iterator[Reference]:
     """Yields the ConfigMap or Secret of a volume, and the keys that it takes."""
-    fields = ((CONFIG_MAP, "configMap", "name"), (SECRET, "secret", secret_field))
+    fields = (
+        (CONFIG_MAP, "configMap", "name"),
+        (SECRET, "secret", secret_field),
+    )
     for kind, field, name_field in fields:
         source = volume.get(field)
         if not isinstance(source, dict) or source.get("optional") is True:
@@ -70,27 +76,32 @@ def _list_in_source(volume: dict[str, Any], path: Path, secret_field: str) -> It
         name_path = (*path, field, name_field)
         yield Reference(kind, name, name_path)
         for index, item in enumerate(as_list(source.get("items"))):
+            key = as_text(dig(item, "key"))
             key_path = (*path, field, "items", index, "key")
-            yield Reference(kind, name, name_path, as_text(dig(item, "key")), key_path)
+            yield Reference(kind, name, name_path, key, key_path)
 
 
 def _list_in_variables(body: dict[str, Any], path: Path) -> Iterator[Reference]:
     fields = ((CONFIG_MAP, "configMapRef"), (SECRET, "secretRef"))
     for index, item in enumerate(as_list(body.get("envFrom"))):
         for kind, field in fields:
-            if dig(item, field, "optional") is not True:
-                name_path = (*path, "envFrom", index, field, "name")
-                yield Reference(kind, as_text(dig(item, field, "name")), name_path)
+            if dig(item, field, "optional") is True:
+                continue
+            name = as_text(dig(item, field, "name"))
+            name_path = (*path, "envFrom", index, field, "name")
+            yield Reference(kind, name, name_path)
     key_fields = ((CONFIG_MAP, "configMapKeyRef"), (SECRET, "secretKeyRef"))
     for index, item in enumerate(as_list(body.get("env"))):
         for kind, field in key_fields:
             source = as_map(dig(item, "valueFrom", field))
             if source.get("optional") is True:
                 continue
-            place = (*path, "env", index, "valueFrom", field)
+            source_path = (*path, "env", index, "valueFrom", field)
             key = as_text(source.get("key"))
+            key_path = (*source_path, "key")
             name = as_text(source.get("name"))
-            yield Reference(kind, name, (*place, "name"), key, (*place, "key"))
+            name_path = (*source_path, "name")
+            yield Reference(kind, name, name_path, key, key_path)
 
 
 def list_keys(obj: Object) -> set[str]:

@@ -51,8 +51,10 @@ class Settings:
             return finding
         if setting.level is None:
             return replace(finding, suppressed=f"{setting.reason} ({FILE})")
-        lowered = f"{finding.severity.value} lowered to {setting.level.value} by {FILE}"
-        basis = "; ".join(filter(None, [finding.basis, f"{lowered}: {setting.reason}"]))
+        levels = f"{finding.severity.value} lowered to {setting.level.value}"
+        basis = f"{levels} by {FILE}: {setting.reason}"
+        if finding.basis:
+            basis = f"{finding.basis}; {basis}"
         return replace(finding, severity=setting.level, basis=basis)
 
 
@@ -84,7 +86,8 @@ def parse_settings(path: Path, text: str) -> Settings:
     documents: list[Document] = list(read(text))
     for document in documents:
         for trouble in document.troubles:
-            raise _refuse(path, f"line {trouble.mark.line}: {trouble.message}", "YAML")
+            problem = f"line {trouble.mark.line}: {trouble.message}"
+            raise _refuse(path, problem, "YAML")
     body = documents[0].value if len(documents) == 1 else None
     if not isinstance(body, dict) or body.get("schema") != SCHEMA:
         raise _refuse(path, "another document", f"one document with `schema: {SCHEMA}`")
@@ -92,7 +95,10 @@ def parse_settings(path: Path, text: str) -> Settings:
     entries = body.get("rules")
     if not isinstance(entries, dict):
         raise _refuse(path, f"rules: {entries}", "a mapping of rules, as HF119: {level, reason}")
-    rules = dict(_parse_rule(path, name, entry) for name, entry in entries.items())
+    rules: dict[str, RuleSetting] = {}
+    for name, entry in entries.items():
+        rule_id, setting = _parse_rule(path, name, entry)
+        rules[rule_id] = setting
     return Settings(path, rules)
 
 
@@ -105,14 +111,17 @@ def _parse_rule(path: Path, name: Any, entry: Any) -> tuple[str, RuleSetting]:
     _require_fields(path, entry, _RULE_FIELDS, str(name))
     levels = list(_list_levels(rule.severity))
     # YAML reads a bare `off` as false.
-    level = _OFF if entry.get("level") is False else as_text(entry.get("level"))
+    stated_level = entry.get("level")
+    level = _OFF if stated_level is False else as_text(stated_level)
     if level not in levels:
-        allowed = f"{', '.join(levels)}: {name} is {rule.severity.value}, and can only be lowered"
-        raise _refuse(path, f"{name}: level {entry.get('level')}", allowed)
+        shown = ", ".join(levels)
+        allowed = f"{shown}: {name} is {rule.severity.value}, and can only be lowered"
+        raise _refuse(path, f"{name}: level {stated_level}", allowed)
     reason = as_text(entry.get("reason")).strip()
     if not reason:
         raise _refuse(path, f"{name} without a reason", "a reason, as a text")
-    return rule.id, RuleSetting(None if level == _OFF else Severity(level), reason)
+    severity = None if level == _OFF else Severity(level)
+    return rule.id, RuleSetting(severity, reason)
 
 
 def _list_levels(severity: Severity) -> Iterator[str]:

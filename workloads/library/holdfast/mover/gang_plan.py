@@ -2,6 +2,7 @@
 
 # Why it is so: infra/decisions/0154, infra/decisions/0155.
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
@@ -131,10 +132,12 @@ def make_plan(
         )
         if resizes:
             return Plan(resizes=resizes)
-        if missing <= reclaimable.get(newcomer.workload["metadata"]["uid"], 0):
+        uid = newcomer.workload["metadata"]["uid"]
+        if missing <= reclaimable.get(uid, 0):
             exposed = frozenset(gang.uid for gang in rivals)
             return Plan(exposed=exposed, poked=newcomer)
-    return Plan(is_calm=not any(newcomer.priority >= lowest for newcomer in waiting))
+    is_calm = all(newcomer.priority < lowest for newcomer in waiting)
+    return Plan(is_calm=is_calm)
 
 
 def _order(newcomer: Newcomer) -> tuple[int, float]:
@@ -152,33 +155,41 @@ def _shrink(
     for gang in gangs:
         if missing <= 0:
             break
-        pods = min(gang.surplus, -(-missing // gang.pod_gpus))
-        if pods > 0:
-            resizes.append(
-                Resize(
-                    gang=gang,
-                    size=gang.size - pods,
-                    newcomer=newcomer,
-                )
-            )
-            missing -= pods * gang.pod_gpus
-    return tuple(resizes) if missing <= 0 else ()
+        needed_pods = math.ceil(missing / gang.pod_gpus)
+        pods = min(gang.surplus, needed_pods)
+        if pods <= 0:
+            continue
+        resize = Resize(
+            gang=gang,
+            size=gang.size - pods,
+            newcomer=newcomer,
+        )
+        resizes.append(resize)
+        missing -= pods * gang.pod_gpus
+    if missing > 0:
+        return ()
+    return tuple(resizes)
 
 
 def grow(gangs: Iterable[Gang], free: int) -> tuple[Resize, ...]:
     """Gives free GPUs back to gangs, those of the highest priority first."""
     resizes: list[Resize] = []
     for gang in sorted(gangs, key=lambda gang: (-gang.priority, gang.name)):
-        pods = min(gang.max_size - gang.size, free // gang.pod_gpus)
-        if pods > 0 and gang.is_settled:
-            resizes.append(Resize(gang=gang, size=gang.size + pods))
-            free -= pods * gang.pod_gpus
+        missing_pods = gang.max_size - gang.size
+        pods = min(missing_pods, free // gang.pod_gpus)
+        if pods <= 0 or not gang.is_settled:
+            continue
+        resize = Resize(gang=gang, size=gang.size + pods)
+        resizes.append(resize)
+        free -= pods * gang.pod_gpus
     return tuple(resizes)
 
 
 def read_gang(job: Object, workload: Object | None) -> Gang | None:
     """Reads a gang and the Workload that holds its quota. Returns None if it is not admitted."""
-    if workload is None or not is_true(workload, "Admitted") or is_true(workload, "Evicted"):
+    if workload is None:
+        return None
+    if not is_true(workload, "Admitted") or is_true(workload, "Evicted"):
         return None
     min_size = job["metadata"]["labels"][LABEL_LEAST_NODES]
     spec = workload["spec"]
@@ -238,8 +249,9 @@ def _waits(workload: Object) -> bool:
 
 def _find_wait_reason(workload: Object) -> str:
     """Returns why Kueue has not started the job; empty if it has, or has not looked at it yet."""
-    is_over = is_true(workload, "Finished") or is_true(workload, "QuotaReserved")
-    if is_over or not workload["spec"].get("active", True):
+    if is_true(workload, "Finished") or is_true(workload, "QuotaReserved"):
+        return ""
+    if not workload["spec"].get("active", True):
         return ""
     annotations = workload["metadata"].get("annotations") or {}
     if ANNOTATION_REPLACES in annotations:
@@ -262,7 +274,8 @@ def choose_start_size(
     if not reason or (reason in KUEUE_INADMISSIBLE and reason != KUEUE_TOO_LARGE):
         return full_size
     spec = workload["spec"]
-    queue = quotas.find_queue(workload["metadata"]["namespace"], spec.get("queueName", ""))
+    namespace = workload["metadata"]["namespace"]
+    queue = quotas.find_queue(namespace, spec.get("queueName", ""))
     pod_gpus = count_pod_gpus(spec["podSets"][0])
     gang = Newcomer(
         workload=workload,
@@ -281,15 +294,19 @@ def choose_start_size(
             flavor,
         )
         is_first = all(_order(gang) <= _order(newcomer) for newcomer in waiting)
-        takes_none = not count_reclaimable(
+        taken_gpus = count_reclaimable(
             workloads,
             gang,
             flavor,
         )
-        if is_first and takes_none and pod_gpus:
-            sizes.append(quotas.count_free(queue, flavor) // pod_gpus)
-    size = min(max(sizes, default=0), full_size)
-    return size if size >= min_size else full_size
+        if is_first and not taken_gpus and pod_gpus:
+            free = quotas.count_free(queue, flavor)
+            sizes.append(free // pod_gpus)
+    free_size = max(sizes, default=0)
+    size = min(free_size, full_size)
+    if size < min_size:
+        return full_size
+    return size
 
 
 def count_reclaimable(
@@ -300,14 +317,20 @@ def count_reclaimable(
     """Returns the GPUs of jobs in the newcomer's queue that have a lower priority."""
     gpus = 0
     for workload in workloads:
-        admission = (workload.get("status") or {}).get("admission") or {}
-        is_held = is_true(workload, "QuotaReserved") and not is_true(workload, "Finished")
-        is_lower = int(workload["spec"].get("priority") or 0) < newcomer.priority
-        if not is_held or not is_lower or admission.get("clusterQueue") != newcomer.queue:
+        if not is_true(workload, "QuotaReserved") or is_true(workload, "Finished"):
+            continue
+        spec = workload["spec"]
+        priority = int(spec.get("priority") or 0)
+        if priority >= newcomer.priority:
+            continue
+        status = workload.get("status") or {}
+        admission = status.get("admission") or {}
+        if admission.get("clusterQueue") != newcomer.queue:
             continue
         for assignment in admission.get("podSetAssignments") or ():
-            if (assignment.get("flavors") or {}).get(GPU_RESOURCE) == flavor:
-                gpus += count_gpus(workload["spec"]["podSets"])
+            flavors = assignment.get("flavors") or {}
+            if flavors.get(GPU_RESOURCE) == flavor:
+                gpus += count_gpus(spec["podSets"])
                 break
     return gpus
 
@@ -321,13 +344,20 @@ def take_back(
     slices: dict[str, float] = {}
     for workload in workloads:
         meta = workload["metadata"]
-        is_slice = ANNOTATION_REPLACES in (meta.get("annotations") or {})
-        is_open = not is_true(workload, "QuotaReserved") and not is_true(workload, "Finished")
-        if is_slice and is_open:
-            slices[find_controller(workload)] = unix_s(meta.get("creationTimestamp"))
+        annotations = meta.get("annotations") or {}
+        if ANNOTATION_REPLACES not in annotations:
+            continue
+        if is_true(workload, "QuotaReserved") or is_true(workload, "Finished"):
+            continue
+        uid = find_controller(workload)
+        slices[uid] = unix_s(meta.get("creationTimestamp"))
     resizes: list[Resize] = []
     for gang in gangs:
         created_s = slices.get(gang.uid)
-        if created_s is not None and now_s - created_s >= SLICE_S and gang.size > gang.admitted:
-            resizes.append(Resize(gang=gang, size=gang.admitted))
+        if created_s is None or gang.size <= gang.admitted:
+            continue
+        if now_s - created_s < SLICE_S:
+            continue
+        resize = Resize(gang=gang, size=gang.admitted)
+        resizes.append(resize)
     return tuple(resizes)

@@ -68,7 +68,8 @@ class Quotas:
             if other_flavor == flavor and self.cohorts.get(name) == cohort:
                 free += quota.nominal - quota.used
         if queue_quota.borrowable is not None:
-            free = min(free, queue_quota.nominal + queue_quota.borrowable - queue_quota.used)
+            limit = queue_quota.nominal + queue_quota.borrowable
+            free = min(free, limit - queue_quota.used)
         return max(0, free)
 
     def fits(
@@ -80,7 +81,8 @@ class Quotas:
         labels = self.node_labels.get(flavor, {})
         for pod_set in pod_sets:
             template = pod_set.get("template") or {}
-            selector = (template.get("spec") or {}).get("nodeSelector") or {}
+            pod_spec = template.get("spec") or {}
+            selector = pod_spec.get("nodeSelector") or {}
             for key, value in labels.items():
                 if selector.get(key, value) != value:
                     return False
@@ -102,7 +104,8 @@ def read_quotas(api: Api, namespaces: Iterable[str]) -> Quotas:
             flavors[name, flavor] = quota
     node_labels: dict[str, Mapping[str, str]] = {}
     for flavor in api.items(f"{KUEUE}/resourceflavors"):
-        node_labels[flavor["metadata"]["name"]] = flavor["spec"].get("nodeLabels") or {}
+        name = flavor["metadata"]["name"]
+        node_labels[name] = flavor["spec"].get("nodeLabels") or {}
     return Quotas(
         queues=queues,
         cohorts=cohorts,
@@ -118,33 +121,44 @@ def _read_flavors(cluster_queue: Object) -> Iterable[tuple[str, FlavorQuota]]:
         used[flavor["name"]] = _find_gpus(flavor["resources"], "total") or 0
     for group in cluster_queue["spec"].get("resourceGroups") or ():
         for flavor in group["flavors"]:
+            name = flavor["name"]
+            resources = flavor["resources"]
             quota = FlavorQuota(
-                nominal=_find_gpus(flavor["resources"], "nominalQuota") or 0,
-                borrowable=_find_gpus(flavor["resources"], "borrowingLimit"),
-                used=used.get(flavor["name"], 0),
+                nominal=_find_gpus(resources, "nominalQuota") or 0,
+                borrowable=_find_gpus(resources, "borrowingLimit"),
+                used=used.get(name, 0),
             )
-            yield flavor["name"], quota
+            yield name, quota
 
 
 def _find_gpus(resources: Iterable[Mapping[str, Any]], key: str) -> int | None:
     for resource in resources:
-        if resource["name"] == GPU_RESOURCE and resource.get(key) is not None:
-            return int(quantity(resource[key]) or 0)
+        if resource["name"] != GPU_RESOURCE:
+            continue
+        amount = resource.get(key)
+        if amount is not None:
+            return int(quantity(amount) or 0)
     return None
 
 
 def count_gpus(pod_sets: Sequence[Object]) -> int:
     """Returns the GPUs of all pods."""
-    return sum(int(pod_set.get("count") or 1) * count_pod_gpus(pod_set) for pod_set in pod_sets)
+    gpus = 0
+    for pod_set in pod_sets:
+        pods = int(pod_set.get("count") or 1)
+        gpus += pods * count_pod_gpus(pod_set)
+    return gpus
 
 
 def count_pod_gpus(pod_set: Object) -> int:
     """Returns the GPUs of one pod."""
     template = pod_set.get("template") or {}
+    pod_spec = template.get("spec") or {}
     gpus = 0
-    for container in (template.get("spec") or {}).get("containers") or ():
+    for container in pod_spec.get("containers") or ():
         resources = container.get("resources") or {}
-        for amounts in (resources.get("limits") or {}, resources.get("requests") or {}):
+        for field in ("limits", "requests"):
+            amounts = resources.get(field) or {}
             if GPU_RESOURCE in amounts:
                 gpus += int(quantity(amounts[GPU_RESOURCE]) or 0)
                 break

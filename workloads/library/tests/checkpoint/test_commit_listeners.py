@@ -53,7 +53,13 @@ def test_listener_hears_ticks_and_durable_steps(tmp_path: Path) -> None:
             assert ckpt.wait(60)
     begin, *middle, end = first.calls
     assert begin == ("begin", "r", 0, True) and end == ("end", True)
-    assert middle == [("tick", 1), ("tick", 2), ("tick", 3), ("commit", 2), ("commit", 3)]
+    assert middle == [
+        ("tick", 1),
+        ("tick", 2),
+        ("tick", 3),
+        ("commit", 2),
+        ("commit", 3),
+    ]
 
     second = Recorder()
     with (
@@ -62,14 +68,27 @@ def test_listener_hears_ticks_and_durable_steps(tmp_path: Path) -> None:
     ):
         raise KeyError
     heard = [call for call in second.calls if call != ("loaded",)]
-    assert heard == [("begin", "r", 3, True), ("commit", 3), ("end", False)]
+    assert heard == [
+        ("begin", "r", 3, True),
+        ("commit", 3),
+        ("end", False),
+    ]
 
 
 def test_trial_passes_no_commit_on_and_compares_no_listener() -> None:
     listener = Recorder()
-    state = {"weight": torch.zeros(1), "listener": listener}
+    state = {
+        "weight": torch.zeros(1),
+        "listener": listener,
+    }
     restored = Restored(step=4, skipped=0, damaged={}, seconds=0.0)
-    listeners = CommitListeners(state, "r", alone(), restored, is_trial=True)
+    listeners = CommitListeners(
+        state,
+        "r",
+        alone(),
+        restored,
+        is_trial=True,
+    )
     listeners.record_commit(6)
     assert listener.calls == [("begin", "r", 4, True)]
     assert "listener (values)" not in digest_state(state)

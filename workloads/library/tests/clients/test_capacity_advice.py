@@ -60,7 +60,11 @@ def test_without_gcloud_and_token_nothing_is_asked(
 @pytest.mark.parametrize(
     ("status", "body", "problem"),
     [
-        (403, {"error": {"message": "secret words"}}, "403 Forbidden; it needs roles/compute"),
+        (
+            403,
+            {"error": {"message": "secret words"}},
+            "403 Forbidden; it needs roles/compute",
+        ),
         (404, {}, "Google answered 404"),
         (200, b"<html>", "Google answered in another form"),
         (200, [], "Google answered in another form"),
@@ -83,7 +87,15 @@ def test_a_server_that_is_gone_is_one_line() -> None:
         post(WISH, "http://127.0.0.1:1", TOKEN)
 
 
-@pytest.mark.parametrize("scores", [{"obtainability": 1.5}, {"obtainability": "high"}, {}, None])
+@pytest.mark.parametrize(
+    "scores",
+    [
+        {"obtainability": 1.5},
+        {"obtainability": "high"},
+        {},
+        None,
+    ],
+)
 def test_unknown_scores_are_no_advice(scores: object) -> None:
     with pytest.raises(ValueError):
         read_answer({"recommendations": [{"scores": scores}]})

@@ -272,7 +272,12 @@ def merge_as(api: Api, user: str, path: str, change: Object) -> bool:
 
 
 def make_owner(kind: str, api_version: str, *, uid: str = "none") -> Object:
-    owner = {"apiVersion": api_version, "kind": kind, "name": "owner", "uid": uid}
+    owner = {
+        "apiVersion": api_version,
+        "kind": kind,
+        "name": "owner",
+        "uid": uid,
+    }
     return owner | {"controller": True}
 
 
@@ -293,7 +298,10 @@ def test_an_owner_exempts_a_job_only_if_its_controller_asks(
     api: Api, space: str, kind: str, api_version: str, user: str, is_exempt: bool
 ) -> None:
     body = PROBE | {
-        "metadata": {"name": "owned", "ownerReferences": [make_owner(kind, api_version)]}
+        "metadata": {
+            "name": "owned",
+            "ownerReferences": [make_owner(kind, api_version)],
+        }
     }
     rules = found(api, space, body, user=user)
     assert rules == (set() if is_exempt else {"HF118", "HF119"})
@@ -371,7 +379,11 @@ def test_only_jobs_of_a_gangs_name_have_pods_to_which_its_ports_are_open(
     for path in (f"{pods}/a", f"{pods}/a/status"):
         with pytest.raises(ApiError, match=REFUSED):
             api.merge(path, labels)
-    binding = {"apiVersion": "v1", "kind": "Binding", "target": {"kind": "Node", "name": "n"}}
+    binding = {
+        "apiVersion": "v1",
+        "kind": "Binding",
+        "target": {"kind": "Node", "name": "n"},
+    }
     binding["metadata"] = {"name": "a"} | labels["metadata"]
     for path in (f"{pods}/a/binding", f"/api/v1/namespaces/{space}/bindings"):
         with pytest.raises(ApiError, match=REFUSED):

@@ -36,7 +36,10 @@ QUOTA = 4
 """A100 GPUs on Spot that the example's queue lends."""
 EXAMPLE = Path(__file__).parents[2] / "holdfast/training/examples/sharded_fsdp2.yaml"
 """Asks for two to four A100."""
-pytestmark = [pytest.mark.usefixtures("platform"), pytest.mark.timeout(400)]
+pytestmark = [
+    pytest.mark.usefixtures("platform"),
+    pytest.mark.timeout(400),
+]
 
 
 @dataclass
@@ -98,7 +101,12 @@ def test_gang_yields_one_node_to_an_urgent_job_and_gets_it_back(
 ) -> None:
     sizes = GangSizes(Api.over(mover_account))
     gang = queue.submit_gang()
-    world.add_nodes(SPOT, QUOTA, zone=ZONE, labels=gang.selector)
+    world.add_nodes(
+        SPOT,
+        QUOTA,
+        zone=ZONE,
+        labels=gang.selector,
+    )
     gang.wait("Running", QUOTA)
     until("its quota is lent", lambda: lent_gpus(api) == QUOTA)
     assert sizes.step(time.time()) == 0
@@ -145,7 +153,12 @@ def test_gang_that_cannot_make_enough_room_is_preempted(
 ) -> None:
     sizes = GangSizes(Api.over(mover_account))
     gang = queue.submit_gang()
-    world.add_nodes(SPOT, QUOTA, zone=ZONE, labels=gang.selector)
+    world.add_nodes(
+        SPOT,
+        QUOTA,
+        zone=ZONE,
+        labels=gang.selector,
+    )
     gang.wait("Running", QUOTA)
     until("its quota is lent", lambda: lent_gpus(api) == QUOTA)
     assert sizes.step(time.time()) == 0
@@ -173,7 +186,12 @@ def test_gang_starts_with_the_nodes_that_are_free(
 ) -> None:
     sizes = GangSizes(Api.over(mover_account))
     other = queue.submit_other(nodes=2)
-    world.add_nodes(SPOT, QUOTA, zone=ZONE, labels=other.selector)
+    world.add_nodes(
+        SPOT,
+        QUOTA,
+        zone=ZONE,
+        labels=other.selector,
+    )
     other.wait("Running", 2)
     until("its quota is lent", lambda: lent_gpus(api) == 2)
 
@@ -199,7 +217,12 @@ def test_pod_without_a_node_is_yielded_first(
 ) -> None:
     sizes = GangSizes(Api.over(mover_account))
     gang = queue.submit_gang()
-    world.add_nodes(SPOT, QUOTA - 1, zone=ZONE, labels=gang.selector)
+    world.add_nodes(
+        SPOT,
+        QUOTA - 1,
+        zone=ZONE,
+        labels=gang.selector,
+    )
     gang.wait("Running", QUOTA - 1)
     gang.wait("Pending", 1)
     until("its quota is lent", lambda: lent_gpus(api) == QUOTA)

@@ -40,7 +40,10 @@ FILE: dict[str, Any] = {
     "command": ("python", "train.py"),
 }
 QUEUE = f"{GROUP}/clusterqueues/spot"
-pytestmark = [pytest.mark.usefixtures("platform"), pytest.mark.timeout(400)]
+pytestmark = [
+    pytest.mark.usefixtures("platform"),
+    pytest.mark.timeout(400),
+]
 
 
 @pytest.fixture(params=[4, "3..4"], ids=["fixed", "range"])
@@ -69,7 +72,12 @@ def find(gang: Submitted) -> JobSnapshot:
 
 
 def describe(gang: Submitted) -> str:
-    cause = explain(gang.api, gang.name, gang.namespace, platform=load("example")).cause
+    cause = explain(
+        gang.api,
+        gang.name,
+        gang.namespace,
+        platform=load("example"),
+    ).cause
     return f"{cause.reason}: {cause.blocker}"
 
 
@@ -82,7 +90,12 @@ def test_a_pool_one_node_short_gets_its_nodes_back(
     assert lent_gpus(api) == 0
     rest = int(gang.doc["metadata"]["labels"][LABEL_LEAST_NODES]) - 1
     mover = IdleGangs(Api.over(mover_account))
-    machines = world.add_nodes(SPOT, NODES, zone=ZONE, labels=gang.selector)
+    machines = world.add_nodes(
+        SPOT,
+        NODES,
+        zone=ZONE,
+        labels=gang.selector,
+    )
     gang.wait("Running", NODES)
     assert mover.step(time.time()) == 0 and not mover.below_since_s
     until("its nodes are lent", lambda: lent_gpus(api) == NODES)
@@ -104,7 +117,12 @@ def test_a_pool_one_node_short_gets_its_nodes_back(
     assert "queues again at" in describe(gang)
     assert mover.step(time.time() + PAUSE_S / 2) == 0
 
-    fresh = world.add_nodes(SPOT, NODES - rest, zone=ZONE, labels=gang.selector)
+    fresh = world.add_nodes(
+        SPOT,
+        NODES - rest,
+        zone=ZONE,
+        labels=gang.selector,
+    )
     until("it queues again", lambda: mover.step(time.time() + PAUSE_S), 60)
     gang.wait("Running", NODES)
     workload = until("Kueue has it", gang.workload)
@@ -119,6 +137,11 @@ def test_a_pool_one_node_short_gets_its_nodes_back(
     until("the mover stops it", lambda: mover.step(time.time()), 60)
     until("no pod is left on a node", lambda: not gang.running(), 60)
     # A person stops it meanwhile: it does not return by itself.
-    stopping.stop(api, load("example"), find(gang), lambda text: None)
+    stopping.stop(
+        api,
+        load("example"),
+        find(gang),
+        lambda text: None,
+    )
     assert stopping.is_stopped(find(gang))
     assert mover.step(time.time() + 4 * PAUSE_S) == 0

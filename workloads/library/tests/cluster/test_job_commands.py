@@ -128,7 +128,11 @@ def create(world: World, name: str, template: Object, **spec: Any) -> None:
     if queue:
         labels[queues.QUEUE_LABEL] = queue
     body = {
-        "metadata": {"name": name, "labels": labels, "annotations": annotations},
+        "metadata": {
+            "name": name,
+            "labels": labels,
+            "annotations": annotations,
+        },
         "spec": {
             "completionMode": "Indexed",
             "completions": 1,

@@ -118,7 +118,12 @@ def test_five_commands_and_a_kubeconfig_run_a_job(
     (folder / "code/train.py").write_text("print('hello')\n")
     line = sourced.replace("my-run", "code-run").replace("--source .", "--source code")
     assert "wrote code-run.yaml" in ran(line, folder, variables, watch)
-    sent = ran("holdfast submit code-run.yaml --yes", folder, variables, watch)
+    sent = ran(
+        "holdfast submit code-run.yaml --yes",
+        folder,
+        variables,
+        watch,
+    )
     (name,) = re.findall(r"applied ConfigMap/(source-\w+)", sent)
     config_map = api.get(f"/api/v1/namespaces/training/configmaps/{name}")
     (owner,) = config_map["metadata"]["ownerReferences"]

@@ -306,7 +306,13 @@ def test_mover_changes_nothing_but_what_a_move_takes(
         assert "size between" in refusal(lambda: mover.merge(path, resize)), "it is no gang"
     queue = f"/metadata/labels/{escape_key(LABEL_QUEUE)}"
     forbidden = {
-        "of labels": [{"op": "add", "path": "/metadata/labels/team", "value": "other"}],
+        "of labels": [
+            {
+                "op": "add",
+                "path": "/metadata/labels/team",
+                "value": "other",
+            }
+        ],
         "of annotations": [
             {
                 "op": "add",
@@ -314,13 +320,27 @@ def test_mover_changes_nothing_but_what_a_move_takes(
                 "value": "",
             }
         ],
-        "no owners": [{"op": "add", "path": "/metadata/finalizers", "value": ["example.com/a"]}],
+        "no owners": [
+            {
+                "op": "add",
+                "path": "/metadata/finalizers",
+                "value": ["example.com/a"],
+            }
+        ],
     }
     for reason, patch in forbidden.items():
         assert reason in refusal(lambda patch=patch: mover.patch(path, patch)), patch
     start = [
-        {"op": "test", "path": "/spec/suspend", "value": True},
-        {"op": "replace", "path": "/spec/suspend", "value": False},
+        {
+            "op": "test",
+            "path": "/spec/suspend",
+            "value": True,
+        },
+        {
+            "op": "replace",
+            "path": "/spec/suspend",
+            "value": False,
+        },
     ]
 
     def may_not_start() -> bool:
@@ -335,20 +355,39 @@ def test_mover_changes_nothing_but_what_a_move_takes(
         "spec/tolerations/-": {"operator": "Exists"},
     }
     for place, value in additions.items():
-        patch = [{"op": "add", "path": f"{pods_path}/{place}", "value": value}]
+        patch = [
+            {
+                "op": "add",
+                "path": f"{pods_path}/{place}",
+                "value": value,
+            }
+        ]
         message = refusal(lambda patch=patch: mover.patch(path, patch))
         # The template of a Job that has started once is immutable for everybody.
         reasons = ("takes what Kueue added", "field is immutable")
         assert any(reason in message for reason in reasons), (place, message)
     move = [
-        {"op": "add", "path": "/spec/suspend", "value": True},
+        {
+            "op": "add",
+            "path": "/spec/suspend",
+            "value": True,
+        },
         {"op": "add", "path": queue, "value": "on-demand"},
     ]
     unasked = [{"op": "remove", "path": f"/metadata/labels/{escape_key(LABEL_MOVES)}"}]
     assert "of labels" in refusal(lambda: mover.patch(path, unasked))
     api.patch(path, unasked)
     assert LABEL_MOVES in refusal(lambda: mover.patch(path, move)), "it does not ask to be moved"
-    api.patch(path, [{"op": "add", "path": unasked[0]["path"], "value": "true"}])
+    api.patch(
+        path,
+        [
+            {
+                "op": "add",
+                "path": unasked[0]["path"],
+                "value": "true",
+            }
+        ],
+    )
     mover.patch(path, move)
     receipt = {"metadata": {"annotations": {ANNOTATION_RECEIPT: "{}"}}}
     mover.merge(path, receipt)

@@ -23,7 +23,11 @@ def submit(world: World, **fields: Any) -> str:
 
     Nodes are those of the test, and no queue starts the Job.
     """
-    objects = bodies_of(sweep={"SEED": list(range(POINTS))}, parallel=AT_ONCE, **fields)
+    objects = bodies_of(
+        sweep={"SEED": list(range(POINTS))},
+        parallel=AT_ONCE,
+        **fields,
+    )
     for body in objects:
         body["metadata"]["namespace"] = world.name
     job = objects[-1]

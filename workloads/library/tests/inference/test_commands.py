@@ -157,7 +157,15 @@ def test_a_folder_is_enqueued_scored_shown_and_exported(
         backlog, _, replicas = query_scaling(connection, job)
         assert (backlog, replicas) == (99, 17)
         events = tmp_path / "e.jsonl"
-        run_command("run", job, "--predictor", "entropy", "--events-file", events, uri=server.uri)
+        run_command(
+            "run",
+            job,
+            "--predictor",
+            "entropy",
+            "--events-file",
+            events,
+            uri=server.uri,
+        )
         assert query_scaling(connection, job) == (0, 0.0, 0)
     status = query_status(server.uri, job)
     assert status["total"] == status["done"] == 100
@@ -246,7 +254,11 @@ def test_bad_input_exits_2_with_a_fix_and_a_loader_with_a_bug_exits_70(
             ("run", job, "--predictor", "holdfast.inference.examples.vllm_predictor:build"),
             server.uri,
         ),
-        ("the path cannot be used", ("run", job, "--events-file", duplicates / "e"), server.uri),
+        (
+            "the path cannot be used",
+            ("run", job, "--events-file", duplicates / "e"),
+            server.uri,
+        ),
         (
             "must be given together",
             ("enqueue", job, "--source", documents, "--topic", "t"),

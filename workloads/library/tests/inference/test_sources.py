@@ -132,7 +132,12 @@ def test_a_bucket_gives_the_items_that_a_disk_gives(
 
 @pytest.mark.process
 def test_bucket_folder_may_have_any_object_names(bucket: str) -> None:
-    files = {"a b (1).txt": b"1", "below/\u00e9\u2603.txt": b"2", ".hidden": b"", "x": b"4"}
+    files = {
+        "a b (1).txt": b"1",
+        "below/\u00e9\u2603.txt": b"2",
+        ".hidden": b"",
+        "x": b"4",
+    }
     for name, content in files.items():
         put(bucket, f"docs/{name}", content)
     put(bucket, "docs/folder/", b"")

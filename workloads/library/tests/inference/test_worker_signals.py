@@ -68,9 +68,8 @@ def test_after_sigterm_another_worker_finishes(
     status = query_status(server.uri, job)
     assert 0 < status["done"] < 1000
     assert (status["held"], status["preempted"]) == (0, 1)
-    assert (
-        workers(job, "--predictor", "entropy", "--events-file", events).wait(120) == EXIT_COMPLETE
-    )
+    next_worker = workers(job, "--predictor", "entropy", "--events-file", events)
+    assert next_worker.wait(120) == EXIT_COMPLETE
     status = query_status(server.uri, job)
     assert status["done"] == 1000
     assert status["retried"] > 0

@@ -34,21 +34,47 @@ def write_lines(total: int, **start: Any) -> list[Line]:
     """The lines of a job that has done 100 of `total` steps until now, in ten minutes."""
     now_s = time.time()
     begin_s = now_s - 660
-    lines = [line(begin_s, "start", job="train", rank=0, world_size=1, attempt=0, **start)]
+    lines = [
+        line(
+            begin_s,
+            "start",
+            job="train",
+            rank=0,
+            world_size=1,
+            attempt=0,
+            **start,
+        )
+    ]
     if total:
         lines[0]["steps"] = total
     for step in range(10, 101, 10):
         t = begin_s + 60 + step * STEP_S
-        fields = {"first_step": step - 9, "last_step": step, "seconds": 10 * STEP_S}
+        fields = {
+            "first_step": step - 9,
+            "last_step": step,
+            "seconds": 10 * STEP_S,
+        }
         lines.append(line(t, "window", job="train", **fields))
-        lines.append(line(t, "commit", job="train", step=step, seconds=1.0, bytes=1))
+        lines.append(
+            line(
+                t,
+                "commit",
+                job="train",
+                step=step,
+                seconds=1.0,
+                bytes=1,
+            )
+        )
     return lines
 
 
 def make_cluster(**annotations: str) -> dict[str, list[Any]]:
     lists = running_job("train")
     for pod in lists["/api/v1/pods"]:
-        pod["spec"] |= {"nodeSelector": POOL.selector(), "tolerations": POOL.tolerations()}
+        pod["spec"] |= {
+            "nodeSelector": POOL.selector(),
+            "tolerations": POOL.tolerations(),
+        }
     [job] = lists["/apis/batch/v1/jobs"]
     job["metadata"]["annotations"] = annotations
     return lists
@@ -62,7 +88,12 @@ def ask(
 ) -> Explanation:
     logs = {} if events else {"train-0": [(LOG_TIME, json.dumps(row)) for row in lines]}
     with serving(lists, folder, logs) as kubeconfig:
-        return explain(Api(kubeconfig), "train", platform=EXAMPLE, events=events)
+        return explain(
+            Api(kubeconfig),
+            "train",
+            platform=EXAMPLE,
+            events=events,
+        )
 
 
 def test_pod_logs_are_enough(tmp_path: Path) -> None:
@@ -95,7 +126,11 @@ def test_other_jobs_count_too(tmp_path: Path) -> None:
     """Another job on the same capacity was interrupted every quarter of an hour."""
     events = tmp_path / "events"
     events.mkdir()
-    node = {"seconds": 5.0, "capacity": "spot", "accelerator": "nvidia-l4"}
+    node = {
+        "seconds": 5.0,
+        "capacity": "spot",
+        "accelerator": "nvidia-l4",
+    }
     other_lines: list[Line] = []
     begin_s = time.time() - 100_000
     for attempt in range(80):
@@ -103,16 +138,51 @@ def test_other_jobs_count_too(tmp_path: Path) -> None:
         process = f"p{attempt}"
         other_lines.append(line(t, "scheduled", job="other", process="watcher", **node))
         other_lines.append(
-            line(t + 10, "start", job="other", process=process, rank=0, world_size=1)
+            line(
+                t + 10,
+                "start",
+                job="other",
+                process=process,
+                rank=0,
+                world_size=1,
+            )
         )
         for number in (1, 2):
-            fields = {"first_step": 1, "last_step": 50 * number, "seconds": 400.0}
+            fields = {
+                "first_step": 1,
+                "last_step": 50 * number,
+                "seconds": 400.0,
+            }
             other_lines.append(
-                line(t + 410 * number, "window", job="other", process=process, **fields)
+                line(
+                    t + 410 * number,
+                    "window",
+                    job="other",
+                    process=process,
+                    **fields,
+                )
             )
-        other_lines.append(line(t + 900, "exit", job="other", process=process, code=143, step=100))
+        other_lines.append(
+            line(
+                t + 900,
+                "exit",
+                job="other",
+                process=process,
+                code=143,
+                step=100,
+            )
+        )
     own_lines = write_lines(1_100)
-    own_lines.insert(0, line(own_lines[0]["t"], "scheduled", job="train", process="w", **node))
+    own_lines.insert(
+        0,
+        line(
+            own_lines[0]["t"],
+            "scheduled",
+            job="train",
+            process="w",
+            **node,
+        ),
+    )
     write_events(events / "train.jsonl", "train", own_lines)
     alone = ask(tmp_path, [], make_cluster(), events).forecast
     write_events(events / "other.jsonl", "other", other_lines)
@@ -150,7 +220,13 @@ def test_explain_shows_what_a_limited_job_has_cost(tmp_path: Path) -> None:
 
 
 def test_a_job_that_reached_its_limit_says_how_to_go_on(tmp_path: Path) -> None:
-    cluster = make_cluster(**{MAX_USD: "40", SPENT: "39.9 1", STOPPED_FOR: "max_usd"})
+    cluster = make_cluster(
+        **{
+            MAX_USD: "40",
+            SPENT: "39.9 1",
+            STOPPED_FOR: "max_usd",
+        }
+    )
     [job] = cluster["/apis/batch/v1/jobs"]
     job["spec"]["suspend"] = True
     cause = ask(tmp_path, [], cluster).cause
@@ -159,9 +235,21 @@ def test_a_job_that_reached_its_limit_says_how_to_go_on(tmp_path: Path) -> None:
 
 
 def test_resume_needs_a_higher_limit() -> None:
-    annotations = {MAX_USD: "40", SPENT: "39.9 1", STOPPED_FOR: "max_usd"}
-    meta = {"name": "train", "namespace": "training", "annotations": annotations}
-    body = {"kind": "Job", "metadata": meta, "spec": {"suspend": True}}
+    annotations = {
+        MAX_USD: "40",
+        SPENT: "39.9 1",
+        STOPPED_FOR: "max_usd",
+    }
+    meta = {
+        "name": "train",
+        "namespace": "training",
+        "annotations": annotations,
+    }
+    body = {
+        "kind": "Job",
+        "metadata": meta,
+        "spec": {"suspend": True},
+    }
     job = JobSnapshot(body=body, pods=[])
     limit = find_limit(job)
     assert limit is not None and limit.stopped
@@ -206,7 +294,10 @@ def test_all_jobs_carry_hours_and_limit(fields: dict[str, Any]) -> None:
     ("fields", "problem"),
     [
         ({"gpus": "1xl4", "max_usd": 0.01}, "max_usd: 0.5 h cost more"),
-        ({"gpus": "1xl4", "hours": 100.0, "max_usd": 20.0}, "max_usd: 100 h of undisturbed work"),
+        (
+            {"gpus": "1xl4", "hours": 100.0, "max_usd": 20.0},
+            "max_usd: 100 h of undisturbed work",
+        ),
         ({"gpus": "none", "max_usd": 20.0}, "have no price in the table"),
         ({"gpus": "1xl4", "max_usd": -1.0}, "max_usd"),
     ],
@@ -233,7 +324,11 @@ class LiveJobs(Api):
 
 def make_version(name: str, **annotations: str) -> dict[str, Any]:
     labels = {"app.kubernetes.io/name": "train"}
-    meta = {"name": name, "labels": labels, "annotations": annotations}
+    meta = {
+        "name": name,
+        "labels": labels,
+        "annotations": annotations,
+    }
     return {"kind": "Job", "metadata": meta}
 
 

@@ -146,8 +146,16 @@ NODES = {
             "leave it out",
         ),
         ({"sharded": True}, "sharded", "nodes: 2"),
-        ({"sharded": True, "nodes": 2, "copies_in": "disk"}, "copies_in", "state: 60Gi"),
-        ({"copies_in": "disk", "state": "6Gi"}, "copies_in", "leave it out, or sharded: true"),
+        (
+            {"sharded": True, "nodes": 2, "copies_in": "disk"},
+            "copies_in",
+            "state: 60Gi",
+        ),
+        (
+            {"copies_in": "disk", "state": "6Gi"},
+            "copies_in",
+            "leave it out, or sharded: true",
+        ),
         (
             {
                 "nodes": "4..8",
@@ -198,8 +206,16 @@ NODES = {
         ({"predictor": "a:b"}, "a batch needs items", "--set data="),
         ({"predict_seconds": 60.0}, "predict_seconds", "leave it out"),
         ({"rows": "*.parquet"}, "rows", "leave it out"),
-        ({"rows": "../*.jsonl", "data": "gs://bucket/a"}, "rows", "as `*.parquet id prompt`"),
-        ({"rows": "a.csv", "data": "gs://bucket/a"}, "rows", "as `*.parquet id prompt`"),
+        (
+            {"rows": "../*.jsonl", "data": "gs://bucket/a"},
+            "rows",
+            "as `*.parquet id prompt`",
+        ),
+        (
+            {"rows": "a.csv", "data": "gs://bucket/a"},
+            "rows",
+            "as `*.parquet id prompt`",
+        ),
     ],
 )
 def test_what_a_job_may_not_say(fields: dict[str, Any], problem: str, fix: str) -> None:
@@ -341,7 +357,14 @@ def test_only_one_document_with_each_key_once_is_a_job(
 
 
 @pytest.mark.parametrize(
-    ("text", "hours"), [("40h", 40.0), ("2d", 48.0), ("90m", 1.5), (40, 40.0), (1.5, 1.5)]
+    ("text", "hours"),
+    [
+        ("40h", 40.0),
+        ("2d", 48.0),
+        ("90m", 1.5),
+        (40, 40.0),
+        (1.5, 1.5),
+    ],
 )
 def test_hours_are_numbers_or_durations(text: Any, hours: float) -> None:
     document = YAML(typ="safe").load(file_text.dump(own())) | {"hours": text, "gpus": "1xl4"}
@@ -349,7 +372,12 @@ def test_hours_are_numbers_or_durations(text: Any, hours: float) -> None:
 
 
 def test_command_line_and_file_have_the_same_durations() -> None:
-    values = {"name": "a", "environment": "example", "image": "trainer", "command": ("x",)}
+    values = {
+        "name": "a",
+        "environment": "example",
+        "image": "trainer",
+        "command": ("x",),
+    }
     job = file_text.assign(["hours=2d", "max_hours=1000", "wait_hours=0"], values)
     assert (job.hours, job.max_hours) == (48.0, 1000.0)
 

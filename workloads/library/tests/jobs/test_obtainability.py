@@ -87,7 +87,14 @@ def write_job(folder: Path, nodes: int) -> Path:
 
 def submit(document: Path, nodes: int, *options: str) -> Result:
     file = write_job(document.parent, nodes)
-    return run("submit", file, "--platform", document, "--dry-run", *options)
+    return run(
+        "submit",
+        file,
+        "--platform",
+        document,
+        "--dry-run",
+        *options,
+    )
 
 
 def test_submit_refuses_below_a_limit(advisor: Advisor, document: Path) -> None:
@@ -123,7 +130,10 @@ def make_waiting() -> dict[str, list[Any]]:
     lists = running_job("train")
     [pod] = lists["/api/v1/pods"]
     [job] = lists["/apis/batch/v1/jobs"]
-    placement = {"nodeSelector": POOL.selector(), "tolerations": POOL.tolerations()}
+    placement = {
+        "nodeSelector": POOL.selector(),
+        "tolerations": POOL.tolerations(),
+    }
     pod["spec"] |= placement
     del pod["spec"]["nodeName"]
     job["spec"]["template"]["spec"] |= placement
@@ -152,7 +162,12 @@ def make_waiting() -> dict[str, list[Any]]:
 
 def test_explain_says_where_it_is_better(advisor: Advisor, tmp_path: Path) -> None:
     with serving(make_waiting(), tmp_path) as kubeconfig:
-        explanation = explain(Api(kubeconfig), "train", platform=EXAMPLE, ask=capacity_advice.ask)
+        explanation = explain(
+            Api(kubeconfig),
+            "train",
+            platform=EXAMPLE,
+            ask=capacity_advice.ask,
+        )
     assert explanation.cause.reason == "stock-out"
     text = dict(explanation.lines())["now"]
     assert text.startswith("1 g2-standard-8 spot: 0.2, 10 min, best in us-central1-")
@@ -161,5 +176,10 @@ def test_explain_says_where_it_is_better(advisor: Advisor, tmp_path: Path) -> No
 
 def test_a_running_job_asks_nothing(advisor: Advisor, tmp_path: Path) -> None:
     with serving(running_job("train"), tmp_path) as kubeconfig:
-        explanation = explain(Api(kubeconfig), "train", platform=EXAMPLE, ask=capacity_advice.ask)
+        explanation = explain(
+            Api(kubeconfig),
+            "train",
+            platform=EXAMPLE,
+            ask=capacity_advice.ask,
+        )
     assert explanation.now == "" and advisor.requests == []

@@ -164,7 +164,13 @@ def test_a_deadline_that_the_environment_cannot_keep_is_refused() -> None:
 
 def test_copies_on_disk_need_local_ssds_for_a_large_state() -> None:
     """30 GiB a node: a boot disk of 100 GiB has no room for four of them, a local SSD has."""
-    job = own(gpus="1xa100", nodes=2, sharded=True, state="60Gi", copies_in="disk")
+    job = own(
+        gpus="1xa100",
+        nodes=2,
+        sharded=True,
+        state="60Gi",
+        copies_in="disk",
+    )
     assert job.pod_disk_gib > 120
     pool = next(pool for pool in EXAMPLE.pools if pool.name == "spot-a100")
     assert pool.free_disk_gib < 120 < replace(pool, local_ssds=1).free_disk_gib

@@ -18,14 +18,41 @@ def attempt(
     """An attempt that works a minute after its start, and saves every ten steps."""
     t = begin_s + 60
     lines = [
-        line(begin_s, "start", process=process, rank=0, world_size=1, **start),
-        line(t, "restore", process=process, step=first_step, seconds=2.0, skipped=[]),
+        line(
+            begin_s,
+            "start",
+            process=process,
+            rank=0,
+            world_size=1,
+            **start,
+        ),
+        line(
+            t,
+            "restore",
+            process=process,
+            step=first_step,
+            seconds=2.0,
+            skipped=[],
+        ),
     ]
     for step in range(first_step + 10, last_step + 1, 10):
         t += 10 * STEP_S
-        fields = {"first_step": step - 9, "last_step": step, "seconds": 10 * STEP_S}
+        fields = {
+            "first_step": step - 9,
+            "last_step": step,
+            "seconds": 10 * STEP_S,
+        }
         lines.append(line(t, "window", process=process, **fields))
-        lines.append(line(t, "commit", process=process, step=step, seconds=1.0, bytes=1))
+        lines.append(
+            line(
+                t,
+                "commit",
+                process=process,
+                step=step,
+                seconds=1.0,
+                bytes=1,
+            )
+        )
     return lines
 
 
@@ -52,8 +79,20 @@ def test_an_interruption_costs_its_wait_its_restart_and_the_lost_steps() -> None
     """Killed 30 s after its last line; the node of the next attempt came 5 minutes before it."""
     first = attempt("a", EPOCH, 0, 100, attempt=0)
     killed_s = EPOCH + 690
-    evict = line(killed_s, "evict", process="w", signal="SIGKILL", target="job-0")
-    node = line(killed_s + 600, "scheduled", process="w", seconds=600, capacity="spot")
+    evict = line(
+        killed_s,
+        "evict",
+        process="w",
+        signal="SIGKILL",
+        target="job-0",
+    )
+    node = line(
+        killed_s + 600,
+        "scheduled",
+        process="w",
+        seconds=600,
+        capacity="spot",
+    )
     second = attempt("b", killed_s + 900, 90, 120, attempt=1)
     pace = measure_lines(*first, evict, node, *second)
     [cost] = pace.interruptions
@@ -66,7 +105,13 @@ def test_an_interruption_costs_its_wait_its_restart_and_the_lost_steps() -> None
 
 
 def test_an_eviction_is_seen_before_the_next_attempt() -> None:
-    evict = line(EPOCH + 690, "evict", process="w", signal="SIGKILL", target="job-0")
+    evict = line(
+        EPOCH + 690,
+        "evict",
+        process="w",
+        signal="SIGKILL",
+        target="job-0",
+    )
     pace = measure_lines(*attempt("a", EPOCH, 0, 100), evict)
     assert pace.down_since_s == EPOCH + 690
 

@@ -89,7 +89,13 @@ def _ask_once(
     left_h = find_left_h(pace, now_s)
     assert left_h is not None, "the lines name the steps of the run"
     expected = expect(Capacity(pace.capacity), pace.accelerator, pace.world_size)
-    outlook = make_outlook(pace, select_alike(pace, past), expected, left_h, now_s)
+    outlook = make_outlook(
+        pace,
+        select_alike(pace, past),
+        expected,
+        left_h,
+        now_s,
+    )
     end_h = (run[-1].t_us - now_us) / HOUR_US
     paid_h = whole.billed_h - find_billed_h(pace, now_s)
     coverage.judge(forecast(outlook), end_h, paid_h)

@@ -21,7 +21,12 @@ SELECTOR = {"cloud.google.com/gke-accelerator": "nvidia-l4"}
 
 
 def condition(kind: str, status: str = "True", reason: str = "") -> Any:
-    return {"type": kind, "status": status, "reason": reason, "lastTransitionTime": rfc3339(NOW)}
+    return {
+        "type": kind,
+        "status": status,
+        "reason": reason,
+        "lastTransitionTime": rfc3339(NOW),
+    }
 
 
 WAITS = condition("QuotaReserved", "False", "WaitingForQuota")
@@ -30,7 +35,10 @@ HELD = (condition("QuotaReserved"), condition("Admitted"))
 
 def pod_set(count: int, gpus: int = 1) -> Any:
     container = {"resources": {"limits": {GPU_RESOURCE: str(gpus)}}}
-    spec = {"containers": [container], "nodeSelector": SELECTOR}
+    spec = {
+        "containers": [container],
+        "nodeSelector": SELECTOR,
+    }
     return {"count": count, "template": {"spec": spec}}
 
 
@@ -45,7 +53,10 @@ def workload(
     status: Any = {"conditions": list(conditions)}
     if HELD[0] in conditions:
         assignment = {"flavors": {GPU_RESOURCE: "spot-l4"}}
-        status["admission"] = {"clusterQueue": "spot", "podSetAssignments": [assignment]}
+        status["admission"] = {
+            "clusterQueue": "spot",
+            "podSetAssignments": [assignment],
+        }
     return {
         "metadata": {
             "name": name,
@@ -53,9 +64,19 @@ def workload(
             "uid": f"w-{name}",
             "creationTimestamp": rfc3339(NOW),
             "annotations": annotations,
-            "ownerReferences": [{"uid": f"u-{name}", "name": name, "controller": True}],
+            "ownerReferences": [
+                {
+                    "uid": f"u-{name}",
+                    "name": name,
+                    "controller": True,
+                }
+            ],
         },
-        "spec": {"priority": priority, "queueName": "spot", "podSets": [pod_set(count, gpus)]},
+        "spec": {
+            "priority": priority,
+            "queueName": "spot",
+            "podSets": [pod_set(count, gpus)],
+        },
         "status": status,
     }
 
@@ -69,7 +90,11 @@ def job(name: str, size: int, full_size: int, min_size: int, *, suspended: bool 
             "labels": {LABEL_LEAST_NODES: str(min_size)},
             "annotations": {ANNOTATION_ELASTIC: "true"},
         },
-        "spec": {"parallelism": size, "completions": full_size, "suspend": suspended},
+        "spec": {
+            "parallelism": size,
+            "completions": full_size,
+            "suspend": suspended,
+        },
     }
 
 
@@ -77,7 +102,13 @@ def gang(name: str = "g", size: int = 8, *, gpus: int = 1, **fields: Any) -> Gan
     """Returns a gang of 4 to 8 nodes."""
     parsed = read_gang(
         job(name, size, 8, 4),
-        workload(name, fields.pop("admitted", size), *HELD, gpus=gpus, **fields),
+        workload(
+            name,
+            fields.pop("admitted", size),
+            *HELD,
+            gpus=gpus,
+            **fields,
+        ),
     )
     assert parsed
     return parsed
@@ -85,7 +116,12 @@ def gang(name: str = "g", size: int = 8, *, gpus: int = 1, **fields: Any) -> Gan
 
 def newcomer(gpus: int, priority: int = 20, name: str = "urgent") -> Newcomer:
     body = workload(name, gpus, WAITS, priority=priority)
-    return Newcomer(workload=body, priority=priority, queue="spot", gpus=gpus)
+    return Newcomer(
+        workload=body,
+        priority=priority,
+        queue="spot",
+        gpus=gpus,
+    )
 
 
 def sizes(resizes: tuple[Resize, ...]) -> dict[str, int]:
@@ -108,7 +144,11 @@ def test_gang_yields_whole_nodes() -> None:
 
 
 def test_lower_priority_yields_first_and_the_next_gang_the_rest() -> None:
-    gangs = [gang("a", priority=-5), gang("b", priority=-20), gang("c", 5)]
+    gangs = [
+        gang("a", priority=-5),
+        gang("b", priority=-20),
+        gang("c", 5),
+    ]
     plan = make_plan(gangs, [newcomer(6)], 0, {})
     assert sizes(plan.resizes) == {"b": 4, "a": 6}
 
@@ -132,7 +172,12 @@ def test_kueue_preempts_where_yielding_is_not_enough() -> None:
     plan = make_plan([gang()], [urgent], 0, {uid: 8})
     assert (plan.resizes, plan.exposed, plan.poked) == ((), {"u-g"}, urgent)
     # A gang that would be preempted for nothing stays protected, and the next job is served.
-    plan = make_plan([gang()], [urgent, newcomer(2, name="second")], 0, {uid: 4})
+    plan = make_plan(
+        [gang()],
+        [urgent, newcomer(2, name="second")],
+        0,
+        {uid: 4},
+    )
     assert not plan.exposed
     assert sizes(plan.resizes) == {"g": 6}
 
@@ -161,7 +206,12 @@ class Cluster:
         answers = {
             "jobs": self.jobs,
             "workloads": self.workloads,
-            "localqueues": [{"metadata": {"name": "spot"}, "spec": {"clusterQueue": "spot"}}],
+            "localqueues": [
+                {
+                    "metadata": {"name": "spot"},
+                    "spec": {"clusterQueue": "spot"},
+                }
+            ],
             "clusterqueues": [make_queue("spot", 8, self.used)],
             "resourceflavors": [make_flavor("spot-l4", SELECTOR)],
         }
@@ -177,20 +227,32 @@ class Cluster:
 
 
 def make_queue(name: str, nominal: int, used: int, cohort: str = "", limit: str = "") -> Any:
-    quota = {"name": GPU_RESOURCE, "nominalQuota": str(nominal)}
+    quota = {
+        "name": GPU_RESOURCE,
+        "nominalQuota": str(nominal),
+    }
     if limit:
         quota["borrowingLimit"] = limit
     flavor = {"name": "spot-l4", "resources": [quota]}
-    reserved = {"name": "spot-l4", "resources": [{"name": GPU_RESOURCE, "total": str(used)}]}
+    reserved = {
+        "name": "spot-l4",
+        "resources": [{"name": GPU_RESOURCE, "total": str(used)}],
+    }
     return {
         "metadata": {"name": name},
-        "spec": {"cohortName": cohort, "resourceGroups": [{"flavors": [flavor]}]},
+        "spec": {
+            "cohortName": cohort,
+            "resourceGroups": [{"flavors": [flavor]}],
+        },
         "status": {"flavorsReservation": [reserved]},
     }
 
 
 def make_flavor(name: str, labels: dict[str, str]) -> Any:
-    return {"metadata": {"name": name}, "spec": {"nodeLabels": labels}}
+    return {
+        "metadata": {"name": name},
+        "spec": {"nodeLabels": labels},
+    }
 
 
 def step(mover: GangSizes, now_s: float = NOW) -> int:
@@ -209,7 +271,10 @@ def boost(value: str) -> Any:
 def test_gang_is_protected_and_yields_to_the_job_that_waits() -> None:
     cluster = Cluster(
         jobs=[job("g", 8, 8, 4)],
-        workloads=[workload("g", 8, *HELD, priority=-5), workload("urgent", 2, WAITS, priority=20)],
+        workloads=[
+            workload("g", 8, *HELD, priority=-5),
+            workload("urgent", 2, WAITS, priority=20),
+        ],
     )
     assert step(act(cluster)) == 1
     yielded = {"metadata": {"annotations": {ANNOTATION_YIELDED: "urgent"}}}
@@ -285,7 +350,11 @@ def test_kueue_looks_again_at_a_job_for_which_a_gang_was_exposed() -> None:
 
 
 def test_gang_grows_when_nobody_has_waited_for_a_while() -> None:
-    cluster = Cluster(jobs=[job("g", 6, 8, 4)], workloads=[workload("g", 6, *HELD)], used=6)
+    cluster = Cluster(
+        jobs=[job("g", 6, 8, 4)],
+        workloads=[workload("g", 6, *HELD)],
+        used=6,
+    )
     mover = act(cluster)
     assert step(mover) == 0
     assert step(mover, NOW + CALM_S - 1) == 0
@@ -328,7 +397,10 @@ def test_jobs_that_kueue_cannot_start_take_no_nodes() -> None:
 def test_refused_change_is_tried_again() -> None:
     cluster = Cluster(
         jobs=[job("g", 8, 8, 4)],
-        workloads=[workload("g", 8, *HELD), workload("urgent", 2, WAITS, priority=20)],
+        workloads=[
+            workload("g", 8, *HELD),
+            workload("urgent", 2, WAITS, priority=20),
+        ],
         refuses=True,
     )
     mover = act(cluster)
@@ -352,9 +424,27 @@ def test_boost_by_work_at_stake_leaves_protected_gangs_alone() -> None:
     [
         ([make_queue("a", 8, 3)], 5),
         ([make_queue("a", 4, 6)], 0),
-        ([make_queue("a", 4, 4, "all"), make_queue("b", 4, 1, "all")], 3),
-        ([make_queue("a", 4, 4, "all", "2"), make_queue("b", 4, 1, "all")], 2),
-        ([make_queue("a", 4, 4, "all"), make_queue("b", 4, 1, "others")], 0),
+        (
+            [
+                make_queue("a", 4, 4, "all"),
+                make_queue("b", 4, 1, "all"),
+            ],
+            3,
+        ),
+        (
+            [
+                make_queue("a", 4, 4, "all", "2"),
+                make_queue("b", 4, 1, "all"),
+            ],
+            2,
+        ),
+        (
+            [
+                make_queue("a", 4, 4, "all"),
+                make_queue("b", 4, 1, "others"),
+            ],
+            0,
+        ),
     ],
     ids=["own", "reduced", "borrows", "borrows-to-its-limit", "other-cohort"],
 )
@@ -375,4 +465,14 @@ def test_requests_count_where_a_container_has_no_limit() -> None:
         {"resources": {"requests": {GPU_RESOURCE: "2"}}},
         {"resources": {}},
     ]
-    assert count_gpus([{"count": 3, "template": {"spec": {"containers": containers}}}]) == 6
+    assert (
+        count_gpus(
+            [
+                {
+                    "count": 3,
+                    "template": {"spec": {"containers": containers}},
+                }
+            ]
+        )
+        == 6
+    )

@@ -97,7 +97,10 @@ class Gang:
 def pod(node: str = "n", *, phase: str = "Running", code: int = 0, ended_s: float = 0.0) -> Any:
     statuses: list[Any] = []
     if ended_s:
-        terminated = {"exitCode": code, "finishedAt": rfc3339(ended_s)}
+        terminated = {
+            "exitCode": code,
+            "finishedAt": rfc3339(ended_s),
+        }
         statuses = [{"state": {"terminated": terminated}}]
     return {
         "metadata": {"name": node},

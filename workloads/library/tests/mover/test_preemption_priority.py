@@ -21,7 +21,14 @@ NOW = 10_000.0
 
 
 def event(kind: str, ago_s: float) -> Event:
-    return Event(int((NOW - ago_s) * 1e6), kind, "job", "training", "p", {})
+    return Event(
+        int((NOW - ago_s) * 1e6),
+        kind,
+        "job",
+        "training",
+        "p",
+        {},
+    )
 
 
 def workload(uid: str = "u", *, count: int = 1, present: str = "", **conditions: str) -> Any:
@@ -43,7 +50,12 @@ def workload(uid: str = "u", *, count: int = 1, present: str = "", **conditions:
 
 def write_all(*workloads: Any, hours: float = 1.0, **refuse: int) -> dict[str, str]:
     server: Any = Server(list(workloads), refuse=refuse)
-    count = write_boosts(server, lambda uid: [event("commit", hours * 3_600)], NOW, ["training"])
+    count = write_boosts(
+        server,
+        lambda uid: [event("commit", hours * 3_600)],
+        NOW,
+        ["training"],
+    )
     assert count == (0 if refuse else len(server.merged))
     return {
         name: change["metadata"]["annotations"][ANNOTATION_BOOST]
@@ -53,7 +65,11 @@ def write_all(*workloads: Any, hours: float = 1.0, **refuse: int) -> dict[str, s
 
 def test_work_since_the_newest_save_restore_or_start_is_at_stake() -> None:
     long_ago = NOW - 5_000
-    saved = [event("start", 900), event("commit", 600), event("window", 10)]
+    saved = [
+        event("start", 900),
+        event("commit", 600),
+        event("window", 10),
+    ]
     assert at_stake_s(saved, NOW, long_ago) == 600
     assert at_stake_s([event("commit", 600), event("restore", 20)], NOW, long_ago) == 20
 

@@ -132,7 +132,11 @@ def play(
             continue
         if played.spans:
             _, ended_h = played.spans[-1]
-            cost = Cost(wait_h=machine_h - ended_h, restart_h=RESTART_H, lost_h=lost_h)
+            cost = Cost(
+                wait_h=machine_h - ended_h,
+                restart_h=RESTART_H,
+                lost_h=lost_h,
+            )
             played.costs.append((work_begin_h, cost))
         if work_begin_h + left_h <= down_h:
             played.finish_h = work_begin_h + left_h
@@ -157,7 +161,12 @@ def measure_coverage(*, seed: int, jobs: int) -> Coverage:
         if sum(down_h - up_h for up_h, down_h in spells) < HOPELESS * end_h:
             continue
         work_h = rng.uniform(2, DAYS_2_H)
-        job = play(spells, rng.uniform(DAYS_2_H, 0.6 * end_h), work_h, rng)
+        job = play(
+            spells,
+            rng.uniform(DAYS_2_H, 0.6 * end_h),
+            work_h,
+            rng,
+        )
         if not job.spans:
             continue
         first_h, _ = job.spans[0]

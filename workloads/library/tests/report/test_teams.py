@@ -58,8 +58,16 @@ def test_folder_with_log_entries_is_read(tmp_path: Path) -> None:
     """A sink writes a file an hour, and may deliver an entry twice."""
     first = json.loads(receipt("a", team="vision"))
     entries = [
-        {"insertId": "1", "jsonPayload": first, "receiveTimestamp": "2026-11-02T10:00:01Z"},
-        {"insertId": "1", "jsonPayload": first, "receiveTimestamp": "2026-11-02T10:00:09Z"},
+        {
+            "insertId": "1",
+            "jsonPayload": first,
+            "receiveTimestamp": "2026-11-02T10:00:01Z",
+        },
+        {
+            "insertId": "1",
+            "jsonPayload": first,
+            "receiveTimestamp": "2026-11-02T10:00:09Z",
+        },
         {"insertId": "2", "textPayload": "holdfast.receipt/1"},
     ]
     day = tmp_path / "2026" / "11" / "02"
@@ -72,7 +80,10 @@ def test_folder_with_log_entries_is_read(tmp_path: Path) -> None:
 
 
 def test_bill_adds_up_teams(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    lines = [receipt("a", team="vision"), receipt("b", team="speech", paid_usd=4.5)]
+    lines = [
+        receipt("a", team="vision"),
+        receipt("b", team="speech", paid_usd=4.5),
+    ]
     (tmp_path / "mover.log").write_text("\n".join(lines))
     print_bill(tmp_path, as_json=True)
     bill = json.loads(capsys.readouterr().out)

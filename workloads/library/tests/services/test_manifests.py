@@ -198,7 +198,12 @@ def test_keys_stay_in_their_secret() -> None:
 def test_the_first_request_has_a_key_where_one_is_needed(keys: str, has_keys: bool) -> None:
     proxies = find(render(replace(read("scores"), keys=keys)), "Deployment", "scores-proxy")
     assert mounts_keys(proxies) == has_keys
-    curl = make_curl("scores", "entropy", "http://here", has_keys=mounts_keys(proxies))
+    curl = make_curl(
+        "scores",
+        "entropy",
+        "http://here",
+        has_keys=mounts_keys(proxies),
+    )
     assert ('-H "x-api-key: $KEY"' in curl) == has_keys
 
 

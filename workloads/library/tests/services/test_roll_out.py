@@ -34,7 +34,12 @@ def ask_version(client: Client) -> str:
 
 @pytest.mark.parametrize("replicas", [1, 3])
 def test_a_new_version_fails_no_request(tmp_path: Path, replicas: int) -> None:
-    service = replace(read("scores"), promised_per_s=0.0, peak_per_s=0.0, base=replicas)
+    service = replace(
+        read("scores"),
+        promised_per_s=0.0,
+        peak_per_s=0.0,
+        base=replicas,
+    )
     spec = find(render(service), "Deployment", "scores-base")["spec"]
     limits = spec["strategy"]["rollingUpdate"]
     fleet = FieldFleet(

@@ -72,7 +72,10 @@ def run_job(
     started = Launched(folder, server, {})
     started.remove_logs()
     url = str(started.checkpoints)
-    values = {CHECKPOINTS: url, f"$({ENV_OUTPUT})": str(folder / "output")}
+    values = {
+        CHECKPOINTS: url,
+        f"$({ENV_OUTPUT})": str(folder / "output"),
+    }
     point = job.points[0] if job.sweep else {}
     for name, value in point.items():
         values[f"$({name})"] = value

@@ -54,15 +54,21 @@ class RejectionSharer(threading.Thread):
         for server, report in zip(servers, pool.map(_get_report, servers), strict=True):
             if report is not None:
                 reports[server] = report
-        for commit in {report["commit"] for report in reports.values()}:
-            group = {s: report for s, report in reports.items() if report["commit"] == commit}
+        groups: dict[str, dict[Endpoint, Report]] = {}
+        for server, report in reports.items():
+            group = groups.setdefault(report["commit"], {})
+            group[server] = report
+        for commit, group in groups.items():
             merged = _merge(commit, group.values())
             has_news = bool(merged["rejected"] or merged["suspected"])
-            informed = [server for server in group if has_news or server in self._informed]
-            self._informed.difference_update(group)
             if has_news:
-                self._informed.update(informed)
-            send = partial(_request, method="POST", body=json.dumps(merged).encode())
+                informed = list(group)
+                self._informed.update(group)
+            else:
+                informed = [server for server in group if server in self._informed]
+                self._informed.difference_update(group)
+            body = json.dumps(merged).encode()
+            send = partial(_request, method="POST", body=body)
             list(pool.map(send, informed))
 
 
@@ -72,9 +78,14 @@ def _merge(commit: str, reports: Iterable[Report]) -> dict[str, Any]:
     suspected = set[str]()
     for report in reports:
         for digest, seconds in report["rejected"].items():
-            rejected[digest] = max(seconds, rejected.get(digest, 0))
+            latest = rejected.get(digest, 0)
+            rejected[digest] = max(seconds, latest)
         suspected.update(report["suspected"])
-    return {"commit": commit, "rejected": rejected, "suspected": sorted(suspected)}
+    return {
+        "commit": commit,
+        "rejected": rejected,
+        "suspected": sorted(suspected),
+    }
 
 
 def _get_report(server: Endpoint) -> Report | None:

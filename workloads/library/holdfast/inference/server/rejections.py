@@ -54,8 +54,9 @@ class Rejections:
             return Verdict.REJECTED
         if digest in self._suspected:
             return Verdict.SUSPECTED
-        is_fresh = now < self._elsewhere_until_s
-        if is_fresh and digest in self._suspected_elsewhere and digest not in self._answered:
+        if now >= self._elsewhere_until_s or digest in self._answered:
+            return None
+        if digest in self._suspected_elsewhere:
             return Verdict.SUSPECTED
         return None
 
@@ -77,7 +78,8 @@ class Rejections:
         self.forget_answer(digest)
         self._answered[digest] = None
         if len(self._answered) > _MOST_ANSWERED:
-            del self._answered[next(iter(self._answered))]
+            oldest = next(iter(self._answered))
+            del self._answered[oldest]
 
     def reject(self, digest: str, now: float, seconds: float = REJECTED_S) -> None:
         self.clear(digest)
@@ -85,15 +87,21 @@ class Rejections:
         self._rejected.pop(digest, None)
         self._rejected[digest] = now + seconds
         if len(self._rejected) > _MOST_REJECTED:
-            del self._rejected[next(iter(self._rejected))]
+            oldest = next(iter(self._rejected))
+            del self._rejected[oldest]
 
     def report(self, now: float) -> dict[str, object]:
         """Makes the report for the other servers: rejected requests, and suspects of this one."""
+        rejected: dict[str, int] = {}
         for digest, until_s in list(self._rejected.items()):
             if until_s <= now:
                 del self._rejected[digest]
-        rejected = {digest: int(until_s - now) for digest, until_s in self._rejected.items()}
-        return {"rejected": rejected, "suspected": sorted(self._suspected)}
+                continue
+            rejected[digest] = int(until_s - now)
+        return {
+            "rejected": rejected,
+            "suspected": sorted(self._suspected),
+        }
 
     def learn(self, report: Mapping[str, object], now: float) -> None:
         """Learns what other servers report. Raises ValueError if it is no report."""
@@ -102,10 +110,10 @@ class Rejections:
         if not isinstance(rejected, Mapping) or not isinstance(suspected, list):
             raise ValueError("a report has the fields rejected and suspected")
         for digest, seconds in rejected.items():
-            is_known = self._rejected.get(_require_digest(digest), 0.0) > now
+            until_s = self._rejected.get(_require_digest(digest), 0.0)
             if not isinstance(seconds, int) or not 0 <= seconds <= REJECTED_S:
                 raise ValueError(f"the seconds of a rejected request are 0 to {REJECTED_S:g}")
-            if seconds and not is_known:
+            if seconds and until_s <= now:
                 self.reject(digest, now, seconds)
         self._suspected_elsewhere = frozenset(_require_digest(digest) for digest in suspected)
         self._elsewhere_until_s = now + _SUSPECTED_ELSEWHERE_S

@@ -12,7 +12,7 @@ from holdfast.jobs.plan.pricing import PurchasePlan
 from holdfast.platform import Platform
 from holdfast.support.errors import Unjudged
 from holdfast.vocabulary.capacity import Capacity
-from holdfast.vocabulary.machines import MACHINE_TYPES
+from holdfast.vocabulary.machines import MACHINE_TYPES, MachineType
 
 JOB_KINDS = ("Job", "JobSet")
 FEWEST_WARNED = 8
@@ -146,19 +146,32 @@ def list_alternatives(
     if request_of_job is None:
         return {}
     requests = {request_of_job.capacity: request_of_job}
-    accelerator = MACHINE_TYPES[request_of_job.machine_types[0]].accelerator
-    gpus = MACHINE_TYPES[request_of_job.machine_types[0]].gpus
+    machine = MACHINE_TYPES[request_of_job.machine_types[0]]
+    can_provision = bool(platform.auto_provisioning.get(machine.accelerator))
     for capacity in MODELS:
-        machines: list[str] = []
-        for pool in platform.pools:
-            is_same = pool.capacity is capacity and pool.accelerator == accelerator
-            if is_same and pool.gpus_per_node == gpus and pool.machine_type not in machines:
-                machines.append(pool.machine_type)
-        if capacity is Capacity.FLEX_START and platform.auto_provisioning.get(accelerator):
-            machines = machines or list(request_of_job.machine_types)
-        if machines and capacity not in requests:
-            requests[capacity] = replace(request_of_job, machine_types=machines, capacity=capacity)
+        if capacity in requests:
+            continue
+        machines = _list_alike(machine, platform, capacity)
+        if capacity is Capacity.FLEX_START and can_provision and not machines:
+            machines = list(request_of_job.machine_types)
+        if machines:
+            requests[capacity] = replace(
+                request_of_job,
+                machine_types=machines,
+                capacity=capacity,
+            )
     return requests
+
+
+def _list_alike(machine: MachineType, platform: Platform, capacity: Capacity) -> list[str]:
+    """Return the machine types of a capacity with the same number of the same GPUs."""
+    machine_types: list[str] = []
+    for pool in platform.pools:
+        if pool.capacity is not capacity or pool.accelerator != machine.accelerator:
+            continue
+        if pool.gpus_per_node == machine.gpus and pool.machine_type not in machine_types:
+            machine_types.append(pool.machine_type)
+    return machine_types
 
 
 def find_better(
@@ -174,24 +187,26 @@ def find_better(
     sold_as = SOLD_AS.get(current, current)
     if sold_as not in requests:
         return ""
-    answer_of_job = find(job, requests[sold_as], ask)
+    request_of_job = requests[sold_as]
+    answer_of_job = find(job, request_of_job, ask)
     text = answer_of_job.text()
-    if answer_of_job.advice is None:
+    advice = answer_of_job.advice
+    if advice is None:
         return text
-    zones = answer_of_job.advice.zones
-    if zones and len(zones) < len(requests[sold_as].zones):
+    zones = advice.zones
+    if zones and len(zones) < len(request_of_job.zones):
         text += f", best in {', '.join(zones)}"
-    if answer_of_job.advice.obtainability >= GOOD:
+    if advice.obtainability >= GOOD:
         return text
-    better: list[Obtainability] = []
+    better: list[str] = []
     for capacity, request in requests.items():
-        if capacity is not sold_as:
-            other = find(job, request, ask)
-            if other.advice and other.advice.obtainability > answer_of_job.advice.obtainability:
-                better.append(other)
+        if capacity is sold_as:
+            continue
+        other = find(job, request, ask)
+        if other.advice and other.advice.obtainability > advice.obtainability:
+            better.append(other.text())
     if better:
-        texts = [answer.text() for answer in better]
-        text += f"; better: {', '.join(texts)}"
+        text += f"; better: {', '.join(better)}"
     return text
 
 
@@ -200,7 +215,8 @@ def list_refusals(answers: Sequence[Obtainability], limit: float) -> list[str]:
     refusals: list[str] = []
     for answer in answers:
         if answer.is_below(limit):
-            refusals.append(f"{answer.job}: {answer.text()}, below --min-obtainability {limit:g}")
+            bound = f"below --min-obtainability {limit:g}"
+            refusals.append(f"{answer.job}: {answer.text()}, {bound}")
     return refusals
 
 

@@ -47,37 +47,62 @@ rules: [{{apiGroups: ['{group}'], resources: [jobs], verbs: [create]}}]
     good=_role("batch"),
 )
 def right_on_nothing(obj: Object, context: Context) -> Iterator[Hit]:
-    known_groups = load_table("resources")
-    known_names = {name for names in known_groups.values() for name in names}
     entries = as_list(obj.body.get("rules"))
-    allowed = {name for entry in entries for name in _list_allowed(entry)}
+    allowed: set[str] = set()
+    for entry in entries:
+        allowed.update(_list_allowed(entry))
     for index, entry in enumerate(entries):
         path: Path = ("rules", index)
-        for number, verb in enumerate(as_list(dig(entry, "verbs"))):
-            if verb not in load_table("verbs")["names"] and ":" not in str(verb):
-                yield Hit((*path, "verbs", number), f"there is no verb {verb}")
-        groups = {as_text(group) for group in as_list(dig(entry, "apiGroups"))}
-        # A group that is not in the table may have any resource; one right resource is enough.
-        if not groups <= known_groups.keys() or any(_list_allowed(entry)):
+        yield from _check_verbs(entry, path)
+        yield from _check_resources(entry, path, allowed)
+
+
+def _check_verbs(entry: object, path: Path) -> Iterator[Hit]:
+    known_verbs = load_table("verbs")["names"]
+    for number, item in enumerate(as_list(dig(entry, "verbs"))):
+        verb = str(item)
+        if verb not in known_verbs and ":" not in verb:
+            yield Hit((*path, "verbs", number), f"there is no verb {verb}")
+
+
+def _check_resources(entry: object, path: Path, allowed: set[str]) -> Iterator[Hit]:
+    """Yields resources of a rule that are in other groups, or that are nearly known ones."""
+    known_groups = load_table("resources")
+    groups = {as_text(group) for group in as_list(dig(entry, "apiGroups"))}
+    # A group that is not in the table may have any resource.
+    if not groups <= known_groups.keys():
+        return
+    # One right resource is enough.
+    if any(_list_allowed(entry)):
+        return
+    known_names: set[str] = set()
+    for names in known_groups.values():
+        known_names.update(names)
+    for number, name in enumerate(_list_resources(entry)):
+        resource_path = (*path, "resources", number)
+        homes = _list_homes(name)
+        if homes and name not in allowed:
+            shown = ", ".join(repr(home) for home in homes)
+            yield Hit(resource_path, f"{name} are in the group {shown}")
+        if homes:
             continue
-        for number, item in enumerate(as_list(dig(entry, "resources"))):
-            name = as_text(item).partition("/")[0]
-            homes = _list_homes(name)
-            plural = find_near(name, known_names, _NEAR)
-            if homes and name not in allowed:
-                shown = ", ".join(repr(home) for home in homes)
-                yield Hit((*path, "resources", number), f"{name} are in the group {shown}")
-            elif not homes and plural and _distance(name[:100], plural) < 3:
-                message = f"no resource {name}; did you mean {plural}?"
-                yield Hit((*path, "resources", number), message)
+        plural = find_near(name, known_names, _NEAR)
+        if plural and _distance(name[:100], plural) < 3:
+            yield Hit(resource_path, f"no resource {name}; did you mean {plural}?")
+
+
+def _list_resources(entry: object) -> Iterator[str]:
+    """Yields the resources of a rule, without the part after a slash."""
+    for item in as_list(dig(entry, "resources")):
+        yield as_text(item).partition("/")[0]
 
 
 def _list_allowed(entry: object) -> Iterator[str]:
     """Yields the resources of a rule that its groups have."""
     groups = set(as_list(dig(entry, "apiGroups")))
-    for item in as_list(dig(entry, "resources")):
-        name = as_text(item).partition("/")[0]
-        if name == "*" or "*" in groups or groups & set(_list_homes(name)):
+    for name in _list_resources(entry):
+        has_any_name = name == "*" or "*" in groups
+        if has_any_name or groups.intersection(_list_homes(name)):
             yield name
 
 
@@ -116,20 +141,29 @@ def compare_platform_names(obj: Object, context: Context) -> Iterator[Hit]:
 
 def _compare(path: Path, name: str, names: Iterable[str]) -> Iterator[Hit]:
     known_names = sorted(set(names))
+    if name in known_names:
+        return
     near_name = find_near(name, known_names, _NEAR)
+    if not near_name:
+        return
     # Names that differ in a number are several of one kind.
-    is_typo = near_name and re.sub(r"\d", "", name) != re.sub(r"\d", "", near_name)
-    if is_typo and name not in known_names and _has_one_error(name, near_name):
+    is_other_number = _drop_digits(name) == _drop_digits(near_name)
+    if not is_other_number and _has_one_error(name, near_name):
         yield Hit(path, f"the platform has no {name}; did you mean {near_name}?")
+
+
+def _drop_digits(name: str) -> str:
+    return re.sub(r"\d", "", name)
 
 
 def _has_one_error(name: str, other: str) -> bool:
     """Returns whether two names have the same letters but two at most, and no part more."""
+    if not name:
+        return False
     if name.count("-") != other.count("-"):
         return False
-    return (
-        abs(len(name) - len(other)) < 2 and sorted(set(name)) != [] and _distance(name, other) < 3
-    )
+    difference = len(name) - len(other)
+    return abs(difference) < 2 and _distance(name, other) < 3
 
 
 def _distance(name: str, other: str) -> int:
@@ -139,8 +173,12 @@ def _distance(name: str, other: str) -> int:
         previous = row
         row = [index]
         for position, other_letter in enumerate(other, start=1):
-            change = previous[position - 1] + (letter != other_letter)
-            row.append(min(change, previous[position] + 1, row[-1] + 1))
+            change = previous[position - 1]
+            if letter != other_letter:
+                change += 1
+            removal = previous[position] + 1
+            addition = row[-1] + 1
+            row.append(min(change, removal, addition))
     return row[-1]
 
 
@@ -149,43 +187,61 @@ def _check_account(obj: Object, context: Context) -> Iterator[Hit]:
     path = ("metadata", "annotations", ANNOTATION_GOOGLE_ACCOUNT)
     domain = account.partition("@")[2]
     project = domain.partition(".")[0]
-    if project and domain.endswith(".gserviceaccount.com"):
-        yield from _compare(path, project, [context.platform.project])
-        is_of_iam = domain.removeprefix(project).startswith(".iam.")
-        if not is_of_iam and project not in ("developer", "appspot", "cloudservices"):
-            yield Hit(path, f"{account} is no account: NAME@PROJECT.iam.gserviceaccount.com")
+    if not project or not domain.endswith(".gserviceaccount.com"):
+        return
+    yield from _compare(path, project, [context.platform.project])
+    is_in_iam = domain.removeprefix(project).startswith(".iam.")
+    is_by_google = project in ("developer", "appspot", "cloudservices")
+    if not is_in_iam and not is_by_google:
+        yield Hit(path, f"{account} is no account: NAME@PROJECT.iam.gserviceaccount.com")
 
 
 def _check_pod(pod: Pod, context: Context) -> Iterator[Hit]:
     platform = context.platform
     name = pod.account
-    is_there = context.index.find(ACCOUNT, name, pod.owner.namespace)
-    if name and pod.owner.namespace in platform.job_namespaces and not is_there:
+    namespace = pod.owner.namespace
+    is_there = context.index.find(ACCOUNT, name, namespace)
+    if name and namespace in platform.job_namespaces and not is_there:
         path = (*pod.spec_path, "serviceAccountName")
         yield from _compare(path, name, JOB_ROLES)
-        home = KSA_NAMESPACES.get(name, pod.owner.namespace)
-        if pod.owner.namespace in JOB_NAMESPACES and home != pod.owner.namespace:
-            yield Hit(path, f"{name} is an account of {home}, not of {pod.owner.namespace}")
+        home = KSA_NAMESPACES.get(name, namespace)
+        if namespace in JOB_NAMESPACES and home != namespace:
+            yield Hit(path, f"{name} is an account of {home}, not of {namespace}")
+    fields = ("csi", "volumeAttributes", "bucketName")
     for index, volume in enumerate(as_list(pod.spec.get("volumes"))):
-        bucket = as_text(dig(volume, "csi", "volumeAttributes", "bucketName"))
-        path = (*pod.spec_path, "volumes", index, "csi", "volumeAttributes", "bucketName")
+        bucket = as_text(dig(volume, *fields))
+        path = (*pod.spec_path, "volumes", index, *fields)
         yield from _compare(path, bucket, platform.buckets)
     for container in pod.containers:
-        image = as_text(container.body.get("image"))
-        prefix = "/".join(image[:600].split("/")[: platform.registry.count("/") + 1])
-        is_near = find_near(prefix, [platform.registry], 0.9) if platform.registry else ""
-        if is_near and prefix != is_near and _distance(prefix, is_near) < 3:
-            yield Hit((*container.path, "image"), f"no registry {prefix}; there is {is_near}")
+        if platform.registry:
+            image = as_text(container.body.get("image"))
+            path = (*container.path, "image")
+            yield from _check_image(image, path, platform.registry)
         yield from _check_buckets(container.body, container.path, context)
 
 
+def _check_image(image: str, path: Path, registry: str) -> Iterator[Hit]:
+    parts = image[:600].split("/")
+    depth = registry.count("/") + 1
+    prefix = "/".join(parts[:depth])
+    if prefix == registry or not find_near(prefix, [registry], 0.9):
+        return
+    if _distance(prefix, registry) < 3:
+        yield Hit(path, f"no registry {prefix}; there is {registry}")
+
+
 def _check_buckets(body: object, path: Path, context: Context) -> Iterator[Hit]:
-    texts: list[tuple[Path, str]] = []
-    for index, item in enumerate(as_list(as_map(body).get("env"))):
-        texts.append(((*path, "env", index, "value"), as_text(dig(item, "value"))))
-    for key in ("command", "args"):
-        for index, word in enumerate(as_list(as_map(body).get(key))):
-            texts.append(((*path, key, index), as_text(word)))
-    for place, text in texts:
+    for text_path, text in _list_texts(body, path):
         for bucket in _BUCKET.findall(text[:4_000]):
-            yield from _compare(place, bucket, context.platform.buckets)
+            yield from _compare(text_path, bucket, context.platform.buckets)
+
+
+def _list_texts(body: object, path: Path) -> Iterator[tuple[Path, str]]:
+    """Yields the variables, the command and the arguments of a container."""
+    container = as_map(body)
+    for index, item in enumerate(as_list(container.get("env"))):
+        value = as_text(dig(item, "value"))
+        yield (*path, "env", index, "value"), value
+    for key in ("command", "args"):
+        for index, word in enumerate(as_list(container.get(key))):
+            yield (*path, key, index), as_text(word)

@@ -61,7 +61,13 @@ class Bench:
             "--run",
             run,
         )
-        return self.start("run", job, *settings, "--events-file", str(self._log(job)))
+        return self.start(
+            "run",
+            job,
+            *settings,
+            "--events-file",
+            str(self._log(job)),
+        )
 
     def events(self, job: str, word: str) -> list[dict[str, Any]]:
         lines = self._log(job).read_text().splitlines() if self._log(job).exists() else []

@@ -196,7 +196,13 @@ def restores(
 
     def restore_ours() -> None:
         storage = open_storage(str(folder / Holdfast.name))
-        restored = restore(storage, "bench", {"t": PerRank(tensors)}, ranks, Tuning())
+        restored = restore(
+            storage,
+            "bench",
+            {"t": PerRank(tensors)},
+            ranks,
+            Tuning(),
+        )
         assert restored.step and not restored.skipped, restored
 
     loads: dict[str, tuple[Path, Callable[[], object]]] = {
@@ -251,7 +257,12 @@ def measure(folder: Path, settings: Given) -> dict[str, Any]:
         "saves": saves(folder, tensors, settings["methods"], settings["rounds"], controls=controls)
     }
     if settings.get("restore"):
-        figures["restores"] = restores(folder, tensors, settings["rounds"], settings["methods"])
+        figures["restores"] = restores(
+            folder,
+            tensors,
+            settings["rounds"],
+            settings["methods"],
+        )
     return figures
 
 

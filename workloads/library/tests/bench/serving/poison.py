@@ -21,10 +21,20 @@ GOOD_BODY = texts("good request NUMBER")
 
 def poison(folder: Path, *, rate: float, seconds: float) -> dict[str, Any]:
     """Sends the same and ever new requests that kill or hang the model, and one of them often."""
-    figures: dict[str, Any] = {"rate": rate, "interval_s": INTERVAL_S, "times": TIMES}
+    figures: dict[str, Any] = {
+        "rate": rate,
+        "interval_s": INTERVAL_S,
+        "times": TIMES,
+    }
     for fault in ("kill", "hang"):
         for name, texts_of_run in (("same", repeat(fault)), ("new", _make_texts(fault))):
-            run = _send_under_load(folder, f"{name}_{fault}s", texts_of_run, rate, seconds)
+            run = _send_under_load(
+                folder,
+                f"{name}_{fault}s",
+                texts_of_run,
+                rate,
+                seconds,
+            )
             figures[f"{name}_{fault}s"] = run
         figures[f"often_{fault}"] = _send_often(folder, fault)
     return {"poison": figures}

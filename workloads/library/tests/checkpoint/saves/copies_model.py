@@ -152,7 +152,11 @@ class Model:
             deaths=state.deaths + 1,
             lost_places=state.lost_places | {place},
         )
-        dead = Node(phase="dead", announced=self.no_memory, content=self.no_memory)
+        dead = Node(
+            phase="dead",
+            announced=self.no_memory,
+            content=self.no_memory,
+        )
         state = state.with_node(place, **dead._asdict())
         yield state
         if self.zombies and node.job and node.job.phase in ("announced", "sending"):

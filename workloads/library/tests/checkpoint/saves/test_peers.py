@@ -263,7 +263,12 @@ def test_an_own_shard_in_the_folder_outlives_its_staging_memory(
     assert offer
     # A reader whose first try fails its checks reads copies.
     for copies_first in (True, False):
-        storage = PeerStorage(pair.places[0], [offer], -1, copies_first=copies_first)
+        storage = PeerStorage(
+            pair.places[0],
+            [offer],
+            -1,
+            copies_first=copies_first,
+        )
         opened = open_step(storage, RUN, 5)
         for rank in range(2):
             content = bytearray(len(data))
@@ -296,7 +301,10 @@ def test_shards_from_a_former_epoch_are_not_kept_in_the_folder(tmp_path: Path) -
 
 @pytest.mark.parametrize(
     ("folder", "message"),
-    [("/dev/shm", "is in memory"), ("/nowhere/at/all", "cannot be written")],
+    [
+        ("/dev/shm", "is in memory"),
+        ("/nowhere/at/all", "cannot be written"),
+    ],
 )
 def test_a_folder_that_is_none_or_in_memory_is_refused(folder: str, message: str) -> None:
     with pytest.raises(InputError, match=message):

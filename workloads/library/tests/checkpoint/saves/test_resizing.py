@@ -33,7 +33,11 @@ ON_DISK = replace(PLACES, memories=(3, 4), folder_bytes=375 * GIB)
         (PLACES, 900, "nodes with 1208.0 GB and more, or `copies_in: disk`"),
         # Nobody keeps copies for a gang of one node.
         (replace(PLACES, min_nodes=1), 20, ""),
-        (replace(PLACES, min_nodes=1), 22, "nodes: 2..8, or `copies_in: disk`"),
+        (
+            replace(PLACES, min_nodes=1),
+            22,
+            "nodes: 2..8, or `copies_in: disk`",
+        ),
         # A fixed gang of eight nodes.
         (FIXED, 100, ""),
         (FIXED, 103, "nodes with 69.1 GB and more, or `copies_in: disk`"),
@@ -41,7 +45,11 @@ ON_DISK = replace(PLACES, memories=(3, 4), folder_bytes=375 * GIB)
         (ON_DISK, 120, ""),
         (ON_DISK, 130, "nodes: 5..8"),
         (replace(ON_DISK, folder_bytes=100 * GIB), 120, "nodes: 5..8"),
-        (replace(ON_DISK, folder_bytes=0), 120, "nodes with 128.8 GB and more"),
+        (
+            replace(ON_DISK, folder_bytes=0),
+            120,
+            "nodes with 128.8 GB and more",
+        ),
     ],
 )
 def test_fewest_nodes_hold_the_state_or_the_arithmetic_is_shown(

@@ -49,7 +49,11 @@ def write_keys(folder: Path, **keys: str) -> None:
 @contextmanager
 def run_echo(folder: Path, quota_per_s: float = 0.0) -> Generator[tuple[Client, KeyFollower]]:
     server = ThreadingHTTPServer(("127.0.0.1", 0), Echo)
-    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+    threading.Thread(
+        target=server.serve_forever,
+        args=(0.01,),
+        daemon=True,
+    ).start()
     proxy = replace(
         make_proxy(folder), keys_file=str(folder / "keys.json"), quota_per_s=quota_per_s
     )
@@ -115,7 +119,12 @@ def test_the_watcher_writes_the_keys_next_to_the_endpoints(tmp_path: Path) -> No
 
 
 def test_unsafe_keys_are_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    write_keys(tmp_path / "secret", web=KEY, copy=KEY, short="hunter2")
+    write_keys(
+        tmp_path / "secret",
+        web=KEY,
+        copy=KEY,
+        short="hunter2",
+    )
     write_keys(tmp_path / "secret" / "..data", web=OTHER_KEY)
     keys = read_keys(tmp_path / "secret")
     assert list(keys.values()) == [KEY]

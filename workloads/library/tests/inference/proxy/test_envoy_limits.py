@@ -166,7 +166,15 @@ def begin_uploads(stack: ExitStack, client: Client) -> None:
 
 
 def make_frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
-    return FRAME.pack(len(payload) >> 16, len(payload) & 0xFFFF, kind, flags, stream) + payload
+    length = len(payload)
+    head = FRAME.pack(
+        length >> 16,
+        length & 0xFFFF,
+        kind,
+        flags,
+        stream,
+    )
+    return head + payload
 
 
 def test_uploads_over_http2_fit_into_the_memory(tmp_path: Path) -> None:

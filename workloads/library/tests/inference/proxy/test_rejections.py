@@ -20,7 +20,11 @@ TIMES = 100
 @pytest.fixture
 def fleet(tmp_path: Path) -> FieldFleet:
     command = holdfast_server(f"{PREDICTORS}:gpu_like")
-    return FieldFleet(folder=tmp_path, owner=f"test:{tmp_path}", command=command)
+    return FieldFleet(
+        folder=tmp_path,
+        owner=f"test:{tmp_path}",
+        command=command,
+    )
 
 
 def count_deaths(fleet: Fleet) -> int:

@@ -41,7 +41,12 @@ VALUES: list[dict[str, Any]] = [
         "huge": 1,
     },
     {},
-    {"text": None, "embedding": None, "score": 1e-300, "mixed": None},
+    {
+        "text": None,
+        "embedding": None,
+        "score": 1e-300,
+        "mixed": None,
+    },
 ]
 
 

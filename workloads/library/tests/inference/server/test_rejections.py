@@ -45,7 +45,10 @@ def test_servers_learn_from_each_other() -> None:
     second.learn(first.report(10.0), 1000.0)
     assert second.find(HERE, 1000.0) is Verdict.REJECTED
     assert second.find(THERE, 1000.0) is Verdict.SUSPECTED
-    assert second.report(1000.0) == {"rejected": {HERE: int(REJECTED_S) - 10}, "suspected": []}
+    assert second.report(1000.0) == {
+        "rejected": {HERE: int(REJECTED_S) - 10},
+        "suspected": [],
+    }
     first.learn(second.report(1300.0), 300.0)
     assert first.find(HERE, REJECTED_S) is None, "a report does not extend a rejection"
     first.note_answer(THERE)
@@ -68,7 +71,10 @@ def test_an_answered_request_is_not_suspected_elsewhere() -> None:
         {},
         {"rejected": [HERE], "suspected": []},
         {"rejected": {HERE: 1e9}, "suspected": []},
-        {"rejected": {HERE: int(REJECTED_S) + 1}, "suspected": []},
+        {
+            "rejected": {HERE: int(REJECTED_S) + 1},
+            "suspected": [],
+        },
         {"rejected": {"short": 1}, "suspected": []},
         {"rejected": {}, "suspected": [1]},
     ],
@@ -85,7 +91,10 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Generator[Served]:
 
 
 def infer_proxied(server: Served, text: str, attempt: int = 1) -> Answer:
-    headers = {"x_envoy_expected_rq_timeout_ms": "2333", "x_envoy_attempt_count": str(attempt)}
+    headers = {
+        "x_envoy_expected_rq_timeout_ms": "2333",
+        "x_envoy_attempt_count": str(attempt),
+    }
     return server.infer(text, **headers)
 
 
@@ -201,7 +210,12 @@ def test_a_request_that_another_server_refused_waits_for_the_reload(tmp_path: Pa
             lambda: b"is being reloaded" in ask_briefly(server).body,
             "the reload to take longer than the first",
         )
-        waiting = pool.submit(server.infer, "here", x_envoy_attempt_count="2", **proxied)
+        waiting = pool.submit(
+            server.infer,
+            "here",
+            x_envoy_attempt_count="2",
+            **proxied,
+        )
         until(lambda: server.metric("holdfast_server_requests_waiting") > 0, "it to wait")
         gate.touch()
         assert waiting.result().status == 200

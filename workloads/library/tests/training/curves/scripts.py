@@ -66,7 +66,11 @@ def train(tracker: str, url: str, folder: Path, steps: int) -> None:
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     curve = make_curve(tracker, folder)
     kill_in_write(curve, int(os.environ.get(KILL_IN_WRITE, "0")))
-    state = {"model": model, "optimizer": optimizer, "curve": curve}
+    state = {
+        "model": model,
+        "optimizer": optimizer,
+        "curve": curve,
+    }
     with Checkpointer(url, state, run=RUN, every=5) as ckpt:
         for step in range(ckpt.step, steps):
             inputs = torch.randn(4, 8)
@@ -124,10 +128,17 @@ def read_wandb(folder: Path) -> dict[str, Any]:
     for step, row in read_history(newest).items():
         for name, value in row.items():
             lines.setdefault(name, []).append((step, value))
-    return {"runs": len({file.name for file in files}), "lines": lines}
+    return {
+        "runs": len({file.name for file in files}),
+        "lines": lines,
+    }
 
 
-READERS = {"tensorboard": read_tensorboard, "mlflow": read_mlflow, "wandb": read_wandb}
+READERS = {
+    "tensorboard": read_tensorboard,
+    "mlflow": read_mlflow,
+    "wandb": read_wandb,
+}
 
 
 if __name__ == "__main__":

@@ -43,8 +43,18 @@ class TrackedRun(Launched):
         self._curves.mkdir()
 
     def start(self, **variables: str) -> int:
-        words = [self._tracker, str(self.checkpoints), str(self._curves), str(STEPS)]
-        self.launch(0, [sys.executable, SCRIPTS, *words], **self._variables, **variables)
+        words = [
+            self._tracker,
+            str(self.checkpoints),
+            str(self._curves),
+            str(STEPS),
+        ]
+        self.launch(
+            0,
+            [sys.executable, SCRIPTS, *words],
+            **self._variables,
+            **variables,
+        )
         return self.ended(0)
 
     def read(self) -> dict[str, Any]:

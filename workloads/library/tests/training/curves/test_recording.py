@@ -111,7 +111,13 @@ def test_a_tracker_that_comes_back_gets_all_points(tmp_path: Path) -> None:
 def test_branch_gets_its_own_curve(tmp_path: Path) -> None:
     runs: Runs = {}
     train(tmp_path, runs, 4)
-    train(tmp_path, runs, 6, run="other", start_from=f"{tmp_path}/r@4")
+    train(
+        tmp_path,
+        runs,
+        6,
+        run="other",
+        start_from=f"{tmp_path}/r@4",
+    )
     train(tmp_path, runs, 6)
     assert [name[: name.index("-")] for name in runs] == ["r", "other"]
     original, branch = list_steps(runs)
@@ -135,7 +141,12 @@ def test_a_run_that_went_back_does_not_mix_with_its_former_curve(tmp_path: Path)
 
 def began(*, is_coordinator: bool = True) -> Curve:
     curve = Curve(FakeTracker({}))
-    curve.begin_run("r", 0, token="a", is_coordinator=is_coordinator)
+    curve.begin_run(
+        "r",
+        0,
+        token="a",
+        is_coordinator=is_coordinator,
+    )
     return curve
 
 

@@ -122,7 +122,14 @@ def test_a_loss_costs_the_steps_since_the_last_copy(
     make: Make, tmp_path: Path, has_folder: bool
 ) -> None:
     folder = str(tmp_path) if has_folder else ""
-    gang = make(nodes=4, gate_step=-1, steps=LONG, pace_s=0.05, every=7, copies_folder=folder)
+    gang = make(
+        nodes=4,
+        gate_step=-1,
+        steps=LONG,
+        pace_s=0.05,
+        every=7,
+        copies_folder=folder,
+    )
     gang.start(0, 1, 2, 3)
     gang.until(lambda: any(line["step"] >= 10 for line in lines(gang)))
     gang.lose(2)
@@ -240,7 +247,10 @@ def test_nodes_that_all_have_a_notice_store_the_last_step(make: Make) -> None:
         ({"mesh": "replicas"}, "cannot lose one node"),
         ({"moments": "plain"}, "is a plain tensor of"),
         ({"norm": "sync"}, "layer 4 of the model, with exact=True"),
-        ({"norm": "spectral"}, "buffer 5.parametrizations.weight.0._u of the model"),
+        (
+            {"norm": "spectral"},
+            "buffer 5.parametrizations.weight.0._u of the model",
+        ),
     ],
     ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
 )

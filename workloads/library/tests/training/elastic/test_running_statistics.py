@@ -21,7 +21,12 @@ def make_model() -> nn.Module:
 
 
 def make_statistics(model: nn.Module, *, exact: bool = True) -> RunningStatistics:
-    return RunningStatistics([model], shards=SHARDS, exact=exact, is_batch_over_ranks=False)
+    return RunningStatistics(
+        [model],
+        shards=SHARDS,
+        exact=exact,
+        is_batch_over_ranks=False,
+    )
 
 
 def make_inputs(shard: int) -> torch.Tensor:
@@ -133,6 +138,16 @@ def test_other_buffers_that_change_are_refused_by_name(tmp_path: Path) -> None:
 
 def test_batches_over_ranks_are_refused_if_sums_are_exact() -> None:
     model = nn.Sequential(nn.SyncBatchNorm(3))
-    RunningStatistics([model], shards=2, exact=False, is_batch_over_ranks=True)
+    RunningStatistics(
+        [model],
+        shards=2,
+        exact=False,
+        is_batch_over_ranks=True,
+    )
     with pytest.raises(InputError, match="SyncBatchNorm depends on the gang's size"):
-        RunningStatistics([model], shards=2, exact=True, is_batch_over_ranks=True)
+        RunningStatistics(
+            [model],
+            shards=2,
+            exact=True,
+            is_batch_over_ranks=True,
+        )

@@ -488,10 +488,16 @@ NOTICED = Model(notices=1)
     ("broken", "message"),
     [
         # Neighbours that leave together.
-        (Model(notices=2, steps=1, serves_until=leave_at_once), "a shard is gone|was whole"),
+        (
+            Model(notices=2, steps=1, serves_until=leave_at_once),
+            "a shard is gone|was whole",
+        ),
         (replace(NOTICED, agrees=False), "is restored|stuck"),
         (replace(NOTICED, divide=number_by_index), "ranks"),
-        (replace(NOTICED, offers=list_oldest_first), "is restored|was whole"),
+        (
+            replace(NOTICED, offers=list_oldest_first),
+            "is restored|was whole",
+        ),
         (replace(NOTICED, keeps_memory=False), "is restored|was whole"),
     ],
     ids=["leaves-early", "no-agreement", "ranks", "older", "forgets"],

@@ -20,20 +20,45 @@ from holdfast.checkpoint.cli import app
 TOKENS = torch.arange(12).reshape(1, 12)
 CONFIGS: dict[str, Any] = {
     "lora": LoraConfig(r=4, target_modules=["c_attn"], fan_in_fan_out=True),
-    "dora": LoraConfig(r=4, target_modules=["c_attn"], fan_in_fan_out=True, use_dora=True),
-    "embedding": LoraConfig(r=4, target_modules=["wte", "c_attn"], fan_in_fan_out=True),
+    "dora": LoraConfig(
+        r=4,
+        target_modules=["c_attn"],
+        fan_in_fan_out=True,
+        use_dora=True,
+    ),
+    "embedding": LoraConfig(
+        r=4,
+        target_modules=["wte", "c_attn"],
+        fan_in_fan_out=True,
+    ),
     "saved modules": LoraConfig(
         r=4, target_modules=["c_attn"], modules_to_save=["ln_f"], fan_in_fan_out=True
     ),
-    "bias": LoraConfig(r=4, target_modules=["c_attn"], bias="all", fan_in_fan_out=True),
-    "ia3": IA3Config(target_modules=["c_attn"], feedforward_modules=[], fan_in_fan_out=True),
+    "bias": LoraConfig(
+        r=4,
+        target_modules=["c_attn"],
+        bias="all",
+        fan_in_fan_out=True,
+    ),
+    "ia3": IA3Config(
+        target_modules=["c_attn"],
+        feedforward_modules=[],
+        fan_in_fan_out=True,
+    ),
 }
 
 
 def make_base() -> GPT2LMHeadModel:
     torch.manual_seed(0)
     ends = {"bos_token_id": 0, "eos_token_id": 0}
-    config = GPT2Config(vocab_size=32, n_positions=16, n_embd=16, n_layer=2, n_head=2, **ends)
+    config = GPT2Config(
+        vocab_size=32,
+        n_positions=16,
+        n_embd=16,
+        n_layer=2,
+        n_head=2,
+        **ends,
+    )
     return GPT2LMHeadModel(config).eval()
 
 
