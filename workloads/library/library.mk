@@ -19,7 +19,7 @@ test-gpu: setup ## Pinned staging, copies during steps, nccl and gangs (a GPU)
 	@$(PY) -m tests.tiers gpu
 
 test-llm: setup ## The rendered commands and probes of a service on the real vLLM, without a GPU (6 GB, minutes)
-	@$(PY) -m workloads.library.tests.llm.install && $(PY) -m tests.tiers llm
+	@$(PY) -m tests.tiers llm
 
 test-mutants: setup tools ## Break the product in one place at a time: named tests must notice each
 	@$(PY) -m workloads.library.tests.mutants

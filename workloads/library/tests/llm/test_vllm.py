@@ -22,8 +22,8 @@ from workloads.library.tests.llm.pods import (
 from workloads.library.tests.processes import until
 from workloads.library.tests.services.example_services import find
 
-# vLLM takes minutes to start on a busy machine.
-pytestmark = [pytest.mark.llm, pytest.mark.timeout(1500)]
+# vLLM takes minutes to start on a busy machine, and the first time it is installed.
+pytestmark = [pytest.mark.llm, pytest.mark.timeout(3600)]
 COUNT = 400
 """Tokens of a stream."""
 PROMPT_TOKENS = "vllm:prompt_tokens_total"
