@@ -62,7 +62,7 @@ bench-server: setup tools
 	@$(PY) -m workloads.library.tests.bench.server $(if $(SECTIONS),--sections $(SECTIONS))
 
 bench-llm: setup
-	@$(PY) -m workloads.library.tests.bench.llm $(if $(SECTIONS),--sections $(SECTIONS))
+	@$(PY) -m workloads.library.tests.bench.llm $(if $(SECTIONS),--sections $(SECTIONS)) $(if $(VLLM_STREAMS),--vllm-streams $(VLLM_STREAMS))
 
 bench-month: setup tools
 	@$(PY) -m workloads.library.tests.bench.month
