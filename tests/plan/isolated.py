@@ -14,19 +14,19 @@ ROOT = Path(__file__).parents[2]
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "holdfast" / "isolated"
 
 
-def environment(name: str) -> Path:
+def environment(name: str, timeout_s: float = 600) -> Path:
     """The folder of a virtual environment with exactly requirements/<name>.txt; made once."""
     lock = ROOT / "requirements" / f"{name}.txt"
     key = hashlib.sha256(lock.read_bytes() + sys.version.encode()).hexdigest()[:16]
     home = CACHE / f"{name}-{key}"
     with support.lock(CACHE / f"{name}.lock"):
         if not (home / ".ready").exists():
-            _make(home, lock)
+            _make(home, lock, timeout_s)
             (home / ".ready").touch()
     return home
 
 
-def _make(home: Path, lock: Path) -> None:
+def _make(home: Path, lock: Path, timeout_s: float) -> None:
     uv = support.bootstrap().find_uv()
     words = [
         "pip",
@@ -55,7 +55,7 @@ def _make(home: Path, lock: Path) -> None:
                 check=True,
                 capture_output=True,
                 text=True,
-                timeout=600,
+                timeout=timeout_s,
             )
     except (OSError, subprocess.SubprocessError) as error:
         support.unavailable(

@@ -19,7 +19,7 @@ test-gpu: setup ## Pinned staging, copies during steps, nccl and gangs (a GPU)
 	@$(PY) -m tests.tiers gpu
 
 test-llm: setup ## The rendered commands and probes of a service on the real vLLM, without a GPU (6 GB, minutes)
-	@$(PY) -m workloads.library.tests.llm.install && $(PY) -m tests.tiers llm
+	@$(PY) -m tests.tiers llm
 
 test-next-provider: setup tools cdktf-cli ## Plans with the next major release of the google provider (its build takes 10 minutes, once)
 	@$(PY) -m tests.tools.build terraform-provider-google-8
@@ -66,7 +66,7 @@ bench-server: setup tools
 	@$(PY) -m workloads.library.tests.bench.server $(if $(SECTIONS),--sections $(SECTIONS))
 
 bench-llm: setup
-	@$(PY) -m workloads.library.tests.bench.llm $(if $(SECTIONS),--sections $(SECTIONS))
+	@$(PY) -m workloads.library.tests.bench.llm $(if $(SECTIONS),--sections $(SECTIONS)) $(if $(VLLM_STREAMS),--vllm-streams $(VLLM_STREAMS))
 
 bench-month: setup tools
 	@$(PY) -m workloads.library.tests.bench.month

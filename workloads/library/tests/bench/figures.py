@@ -3,7 +3,8 @@
 `python -m workloads.library.tests.bench.figures record bench-lint [NAME=VALUE...]` runs a make
 target, keeps its last JSON line under `recorded/` with day and machine, and writes the page;
 without arguments only the page is written. The README's few rows are written with it.
-`record bench-training ONLY="PART ..."` replaces only these parts of the recorded result.
+`record bench-training ONLY="PART ..."`, or SECTIONS where a bench has these, replaces only these
+parts of the recorded result.
 """
 
 import json
@@ -89,7 +90,8 @@ def record(target: str, *settings: str) -> None:
         "machine": machine(),
         "result": result,
     }
-    if file.exists() and any(setting.startswith("ONLY=") for setting in settings):
+    is_partial = any(setting.startswith(("ONLY=", "SECTIONS=")) for setting in settings)
+    if file.exists() and is_partial:
         facts = _replace_parts(json.loads(file.read_text()), result, day)
     RECORDED.mkdir(exist_ok=True)
     file.write_text(json.dumps(facts, indent=1, ensure_ascii=False) + "\n")
@@ -102,7 +104,10 @@ def _replace_parts(recorded: dict[str, Any], partial: dict[str, Any], day: str) 
     for name, value in partial.items():
         if isinstance(value, dict) and name != "goals":
             parts[name] = value
-    goals = {**whole["goals"], **partial["goals"]}
+    goals = dict(whole["goals"])
+    for goal, verdict in partial["goals"].items():
+        if verdict != "not run" or goal not in goals:
+            goals[goal] = verdict
     days = {**recorded.get("parts", {}), **dict.fromkeys(parts, day)}
     return {
         **recorded,

@@ -4,6 +4,9 @@
 
     python -m workloads.library.tests.bench.llm --share 0.1 --sections disturbed
     make bench-llm SECTIONS="throughput envoy"
+    make bench-llm SECTIONS=vllm VLLM_STREAMS=100
+
+The last one is on the real vLLM of `make test-llm`, in real time.
 
 Streams of 5 to 120 s, and notices of 15 s, run --factor times as fast, so that they fit in minutes.
 The times of the router are not scaled. Small engines write each stream's tokens, which are a pure
@@ -12,6 +15,7 @@ function of its prompt, so that the client can tell a token that was lost, doubl
 
 import tempfile
 from pathlib import Path
+from typing import Any
 
 from workloads.library.tests.bench.llms.runs import (
     Load,
@@ -20,6 +24,7 @@ from workloads.library.tests.bench.llms.runs import (
     run_envoy_alone,
     run_throughput,
 )
+from workloads.library.tests.bench.llms.vllm import run_vllm
 from workloads.library.tests.bench.result import (
     Goals,
     finish,
@@ -60,6 +65,15 @@ GOALS: Goals = {
             f["throughput"]["share"] >= LEAST_THROUGHPUT
         ),
     },
+    "vllm": {
+        "vLLM: no stream was cut, and each has its tokens": lambda f: (
+            f["vllm"]["cut"] == 0 and f["vllm"]["counts_wrong"] == 0
+        ),
+        "vLLM: continuations begin with prompt and sent tokens": lambda f: (
+            f["vllm"]["moved"] > 0
+            and f["vllm"]["survivor_tokens"] == f["vllm"]["survivor_tokens_expected"]
+        ),
+    },
     "envoy": {
         "control: Envoy alone cuts streams": lambda f: f["envoy"]["cut"] > 0,
     },
@@ -72,7 +86,8 @@ def main() -> None:
         factor=20.0,
         share=1.0,
         open=100,
-        sections=("disturbed", "throughput", "envoy", "behind"),
+        vllm_streams=0,
+        sections=("disturbed", "throughput", "envoy", "behind", "vllm"),
     )
 
     def part(count: int) -> int:
@@ -101,12 +116,19 @@ def main() -> None:
                     disruptions=part(ENVOY_DISRUPTIONS),
                 )
             },
+            "vllm": lambda: play_vllm(folder, arguments.vllm_streams),
             "behind": lambda: {
                 "behind": run_behind_envoy(folder, load, streams=part(THROUGHPUT_STREAMS))
             },
         }
         figures = load.describe() | run_sections(sections, arguments.sections)
     finish(figures, judge_goals(GOALS, figures))
+
+
+def play_vllm(folder: Path, streams: int) -> dict[str, Any]:
+    if not streams:
+        return {"vllm_not_run": "--vllm-streams 0"}
+    return {"vllm": run_vllm(folder, streams=streams)}
 
 
 if __name__ == "__main__":

@@ -26,6 +26,7 @@ class VllmPredictor:
         return {
             "predictor": "vllm",
             "version": self._version,
+            "batch_invariant": os.environ["VLLM_BATCH_INVARIANT"],
             "max_tokens": MAX_TOKENS,
             "model": digest_folder(self._folder),
         }
@@ -34,8 +35,8 @@ class VllmPredictor:
         # An engine in another process may survive a kill of this one, and keep the GPU's memory.
         os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
         # Otherwise the numbers, and with them a text, depend on the rest of the batch. It needs
-        # compute capability 8.0.
-        os.environ["VLLM_BATCH_INVARIANT"] = "1"
+        # compute capability 8.0; set it to 0 in the job file's `env` for older GPUs.
+        os.environ.setdefault("VLLM_BATCH_INVARIANT", "1")
         os.environ["HF_HUB_OFFLINE"] = "1"
         import vllm  # reads these variables
 
