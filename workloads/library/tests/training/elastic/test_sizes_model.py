@@ -165,7 +165,10 @@ class Model:
 
     def _come(self, state: State, index: int, node: Node) -> State:
         state = state._replace(joins=state.joins + 1)
-        newcomer = Node(phase="asking", incarnation=node.incarnation + "'")
+        newcomer = Node(
+            phase="asking",
+            incarnation=node.incarnation + "'",
+        )
         return state.with_node(index, **newcomer._asdict())
 
     def _give_notice(self, state: State, index: int, node: Node) -> Iterator[State]:
@@ -433,7 +436,9 @@ class Model:
         shards_by_keeper = dict(enumerate(self._list_held(state, epoch)))
         fake_places: Any = SimpleNamespace(run="run", held=lambda: shards_by_keeper)
         offers = self.offers(fake_places, above=0, start=0)
-        step = offers[0].step if offers else 0
+        step = 0
+        if offers:
+            step = offers[0].step
         # One node was lost at most: no two that keep each other's copies.
         if state.deaths <= 1:
             assert step >= state.whole, f"step {state.whole} was whole, {step} is found: {state}"
