@@ -6,6 +6,7 @@ import json
 import re
 import shlex
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,10 +16,10 @@ from tests.command_lines import APPS, COMMANDS, parse
 from tests.support import ROOT
 
 SKILL = (ROOT / "workloads/skills/holdfast-jobs/SKILL.md").read_text()
-LINES = [
-    line for block in re.findall(r"```sh\n(.*?)```", SKILL, re.S) for line in block.splitlines()
-]
-CODES = {int(code): text for code, text in re.findall(r"^\| (\d+) \| (.+?) \|", SKILL, re.M)}
+LINES: list[str] = []
+for block in re.findall(r"```sh\n(.*?)```", SKILL, re.S):
+    LINES += block.splitlines()
+CODES = re.findall(r"^\| (\d+) \| .+? \|", SKILL, re.M)
 
 
 def test_skill_is_short_and_says_when_to_use_it() -> None:
@@ -35,14 +36,18 @@ def test_skill_command_parses(line: str) -> None:
 def test_skill_names_only_existing_options() -> None:
     options: set[str] = set()
     for name, command in COMMANDS.items():
-        if name.startswith("holdfast "):
-            options.update(*(parameter.opts for parameter in command.params), ["--help"])
-    assert set(re.findall(r"`[^`\n]*?(--[a-z-]+)", SKILL)) <= options
+        if not name.startswith("holdfast "):
+            continue
+        options.add("--help")
+        for parameter in command.params:
+            options.update(parameter.opts)
+    stated_options = re.findall(r"`[^`\n]*?(--[a-z-]+)", SKILL)
+    assert set(stated_options) <= options
 
 
 def test_skill_exit_codes_match_the_commands() -> None:
     codes = re.findall(r"\b(\d+) [a-z]", exit_codes.EXIT_CODES_HELP)
-    assert set(CODES) == {int(code) for code in codes}
+    assert set(CODES) == set(codes)
 
 
 class Agent:
@@ -50,6 +55,15 @@ class Agent:
 
     def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
         self._capsys = capsys
+
+    def type_code(self, line: str) -> int:
+        code, _ = self.type(line)
+        return code
+
+    def type_json(self, line: str) -> Any:
+        code, shown = self.type(line)
+        assert code == 0
+        return json.loads(shown)
 
     def type(self, line: str) -> tuple[int, str]:
         _, *words = shlex.split(line)
@@ -73,28 +87,41 @@ def agent(
     return Agent(capsys)
 
 
-IMAGE = f"us-docker.pkg.dev/acme/research/train@sha256:{'2' * 64}"
+DIGEST = "2" * 64
+IMAGE = f"us-docker.pkg.dev/acme/research/train@sha256:{DIGEST}"
+
+
+def find_line(text: str) -> str:
+    """Returns the first command of the skill that has the text."""
+    for line in LINES:
+        if text in line:
+            return line
+    raise AssertionError(f"the skill has no command with {text}")
 
 
 def test_agent_that_follows_the_skill_has_a_priced_and_checked_job(agent: Agent) -> None:
-    line = next(line for line in LINES if "--deadline" in line and "new-job" in line)
-    assert agent.type(line.replace("--image trainer", f"--image {IMAGE}"))[0] == 0
-    code, shown = agent.type(next(line for line in LINES if " place --job" in line))
-    placed = json.loads(shown)
-    assert code == 0 and placed["chosen"] and placed["reason"] and placed["options"]
-    code, shown = agent.type(next(line for line in LINES if " lint " in line))
-    assert code == 0 and json.loads(shown)["findings"] == []
-    priced = next(line for line in LINES if "--dry-run" in line)
-    code, shown = agent.type(priced)
-    assert code == 0 and 0 < json.loads(shown)["usd_per_hour"] < 5
+    line = find_line("new-job")
+    assert "--deadline" in line
+    new_job = line.replace("--image trainer", f"--image {IMAGE}")
+    assert agent.type_code(new_job) == 0
+    placement = agent.type_json(find_line(" place --job"))
+    assert placement["chosen"]
+    assert placement["reason"]
+    assert placement["options"]
+    report = agent.type_json(find_line(" lint "))
+    assert report["findings"] == []
+    submission = agent.type_json(find_line("--dry-run"))
+    assert 0 < submission["usd_per_hour"] < 5
 
 
 def test_agent_meets_the_exit_codes_that_the_skill_names(agent: Agent) -> None:
     agent.type(f"holdfast new-job tune --image {IMAGE} --gpus 1xl4 -- python train.py")
-    priced = next(line for line in LINES if "--dry-run" in line)
-    assert agent.type(priced.replace("-hour 5", "-hour 0.01"))[0] == exit_codes.EXIT_STOPPED
-    explained = next(line for line in LINES if "explain" in line)
-    assert agent.type(explained)[0] == exit_codes.EXIT_NOT_JUDGED
+    priced = find_line("--dry-run")
+    too_dear = priced.replace("-hour 5", "-hour 0.01")
+    assert agent.type_code(too_dear) == exit_codes.EXIT_STOPPED
+    explained = find_line("explain")
+    assert agent.type_code(explained) == exit_codes.EXIT_NOT_JUDGED
     file = Path("tune.yaml")
-    file.write_text(file.read_text().replace("capacity: auto", "capacity: spott"))
-    assert agent.type(priced)[0] == exit_codes.EXIT_BAD_INPUT
+    text = file.read_text()
+    file.write_text(text.replace("capacity: auto", "capacity: spott"))
+    assert agent.type_code(priced) == exit_codes.EXIT_BAD_INPUT

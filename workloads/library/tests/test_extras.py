@@ -272,14 +272,20 @@ def test_extra_demo_plays_the_checkpoint_part_without_a_clone(wheel: Path, tmp_p
     }
     done = support.ran([holdfast, "demo", "--part", "checkpoint"], tmp_path, variables)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "evicted 2 times" in done.stdout and "to the last bit" in done.stdout
-    training = json.loads((tmp_path / "out/demo/summary.json").read_text())["training"]
-    assert training["bit_exact"] and training["evictions"] == 2
-    shown = done.stderr.splitlines()[-1].removeprefix("Next: ").split()
-    listed = support.ran([holdfast, *shown[1:]], tmp_path, variables)
-    assert listed.returncode == 0 and "train-evicted" in listed.stdout, listed.stderr
-    refused = support.ran([holdfast, "demo"], tmp_path, variables)
-    assert refused.returncode == 2 and "holdfast-gke[drill]" in refused.stderr
+    assert "evicted 2 times" in done.stdout
+    assert "to the last bit" in done.stdout
+    text = (tmp_path / "out/demo/summary.json").read_text()
+    training = json.loads(text)["training"]
+    assert training["bit_exact"]
+    assert training["evictions"] == 2
+    last_line = done.stderr.splitlines()[-1]
+    _, *words = last_line.removeprefix("Next: ").split()
+    listing = support.ran([holdfast, *words], tmp_path, variables)
+    assert listing.returncode == 0, listing.stderr
+    assert "train-evicted" in listing.stdout, listing.stderr
+    refusal = support.ran([holdfast, "demo"], tmp_path, variables)
+    assert refusal.returncode == 2
+    assert "holdfast-gke[drill]" in refusal.stderr
 
 
 @pytest.mark.process
@@ -345,11 +351,13 @@ def test_a_command_that_lacks_a_package_names_its_extra(
 
 def read_metadata(wheel: Path) -> Message:
     with zipfile.ZipFile(wheel) as archive:
-        (name,) = [name for name in archive.namelist() if name.endswith(".dist-info/METADATA")]
+        names = [name for name in archive.namelist() if name.endswith(".dist-info/METADATA")]
+        (name,) = names
         folder = name.removesuffix("METADATA")
-        text = archive.read(f"{folder}licenses/LICENSE").decode()
-        assert text == (ROOT / "LICENSE").read_text()
-        return message_from_bytes(archive.read(name))
+        text = archive.read(f"{folder}licenses/LICENSE")
+        assert text == (ROOT / "LICENSE").read_bytes()
+        metadata = archive.read(name)
+    return message_from_bytes(metadata)
 
 
 @pytest.mark.process
@@ -358,24 +366,35 @@ def test_wheel_metadata_is_complete_with_and_without_a_repository(
 ) -> None:
     plain = read_metadata(wheel)
     supported = {"3.11", "3.12", "3.13"}
-    assert plain["Requires-Python"] == "<3.14,>=3.11" and plain["License-Expression"]
+    assert plain["Requires-Python"] == "<3.14,>=3.11"
+    assert plain["License-Expression"]
     classifiers = " ".join(plain.get_all("Classifier", []))
-    assert set(re.findall(r"Python :: (3\.\d+)", classifiers)) == supported
-    assert "](" not in str(plain.get_payload()) and not plain.get_all("Project-URL")
-    published = read_metadata(build_wheel(tmp_path, "acme/holdfast"))
+    versions = re.findall(r"Python :: (3\.\d+)", classifiers)
+    assert set(versions) == supported
+    assert "](" not in str(plain.get_payload())
+    assert not plain.get_all("Project-URL")
+    published_wheel = build_wheel(tmp_path, "acme/holdfast")
+    published = read_metadata(published_wheel)
     assert len(published.get_all("Project-URL", [])) == 4
+    version = published["Version"]
+    tag = f"https://github.com/acme/holdfast/blob/v{version}/"
     links = re.findall(r"\]\((.*?)\)", str(published.get_payload()))
-    tag = f"https://github.com/acme/holdfast/blob/v{published['Version']}/"
-    assert links and all(link.startswith(tag) for link in links)
-    assert [link for link in links if not (ROOT / link.removeprefix(tag)).exists()] == []
+    assert links
+    for link in links:
+        assert link.startswith(tag)
+        path = link.removeprefix(tag)
+        assert (ROOT / path).exists(), link
 
 
 def test_subcommands_have_extras() -> None:
     error = ImportError("cannot import name 'monitoring_v3' from 'google.cloud' (x)")
     missing = explain_missing_package(error, ["place", "churn", "--project=p"])
-    assert missing is not None and missing.fix == install_command("report")
-    missing = explain_missing_package(ModuleNotFoundError("no", name="numpy"), ["place"])
-    assert missing is not None and missing.fix == install_command("place")
+    assert missing is not None
+    assert missing.fix == install_command("report")
+    error = ModuleNotFoundError("no", name="numpy")
+    missing = explain_missing_package(error, ["place"])
+    assert missing is not None
+    assert missing.fix == install_command("place")
 
 
 @pytest.mark.process

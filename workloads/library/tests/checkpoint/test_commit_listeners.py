@@ -52,7 +52,8 @@ def test_listener_hears_ticks_and_durable_steps(tmp_path: Path) -> None:
             ckpt.tick(step + 1)
             assert ckpt.wait(60)
     begin, *middle, end = first.calls
-    assert begin == ("begin", "r", 0, True) and end == ("end", True)
+    assert begin == ("begin", "r", 0, True)
+    assert end == ("end", True)
     assert middle == [
         ("tick", 1),
         ("tick", 2),

@@ -13,13 +13,23 @@ from typing import Any
 from workloads.library.tests.http_server import answering
 
 # Fields of CapacityAdviceRequest; a leaf is the type of its value, None allows any name.
+SCHEDULING: dict[str, Any] = {
+    "provisioningModel": str,
+    "maxRunDuration": str,
+}
+SELECTION: dict[str, Any] = {
+    "machineTypes": list,
+    "guestAccelerators": list,
+}
+DISTRIBUTION: dict[str, Any] = {
+    "targetShape": str,
+    "zones": list,
+}
 FORM: dict[str, Any] = {
-    "instanceProperties": {"scheduling": {"provisioningModel": str, "maxRunDuration": str}},
-    "instanceFlexibilityPolicy": {
-        "instanceSelections": {None: {"machineTypes": list, "guestAccelerators": list}}
-    },
+    "instanceProperties": {"scheduling": SCHEDULING},
+    "instanceFlexibilityPolicy": {"instanceSelections": {None: SELECTION}},
     "size": int,
-    "distributionPolicy": {"targetShape": str, "zones": list},
+    "distributionPolicy": DISTRIBUTION,
 }
 MODELS = ("SPOT", "FLEX_START")
 SHAPES = ("ANY", "ANY_SINGLE_ZONE", "BALANCED")
@@ -32,39 +42,53 @@ class Advisor:
     requests: list[tuple[str, Any]] = field(default_factory=list)
 
     def answer(self, path: str, headers: Mapping[str, str], data: bytes) -> tuple[int, object]:
-        if not str(headers.get("Authorization", "")).startswith("Bearer "):
+        authorization = str(headers.get("Authorization", ""))
+        if not authorization.startswith("Bearer "):
             return 401, {"error": {"code": 401}}
         body = json.loads(data)
         self.requests.append((path, body))
-        problem = find_problem(body, FORM)
+        problem = find_problem(body, FORM) or find_bad_value(body)
+        if problem:
+            return 400, {"error": {"code": 400, "message": problem}}
         model = body["instanceProperties"]["scheduling"]["provisioningModel"]
-        if problem or model not in MODELS:
-            return 400, {"error": {"code": 400, "message": problem or model}}
-        duration = body["instanceProperties"]["scheduling"].get("maxRunDuration", "")
-        if model == "FLEX_START" and not duration.endswith("s"):
-            return 400, {"error": {"code": 400, "message": "maxRunDuration"}}
-        if body["distributionPolicy"]["targetShape"] not in SHAPES or not 1 <= body["size"] <= 1000:
-            return 400, {"error": {"code": 400, "message": "shape or size"}}
         [selection] = body["instanceFlexibilityPolicy"]["instanceSelections"].values()
         [zone, *_] = body["distributionPolicy"]["zones"]
         recommendations: list[Any] = []
         for machine in selection["machineTypes"]:
-            if (machine, model) in self.scores:
-                obtainability, uptime = self.scores[machine, model]
-                recommendations.append(
-                    {
-                        "scores": {"obtainability": obtainability, "estimatedUptime": uptime},
-                        "shards": [
-                            {
-                                "instanceCount": body["size"],
-                                "machineType": machine,
-                                "provisioningModel": model,
-                                "zone": zone["zone"],
-                            }
-                        ],
-                    }
-                )
+            if (machine, model) not in self.scores:
+                continue
+            obtainability, uptime = self.scores[machine, model]
+            scores = {
+                "obtainability": obtainability,
+                "estimatedUptime": uptime,
+            }
+            shard = {
+                "instanceCount": body["size"],
+                "machineType": machine,
+                "provisioningModel": model,
+                "zone": zone["zone"],
+            }
+            recommendation = {
+                "scores": scores,
+                "shards": [shard],
+            }
+            recommendations.append(recommendation)
         return 200, {"recommendations": recommendations}
+
+
+def find_bad_value(body: Any) -> str:
+    """Return the field whose value the API refuses."""
+    scheduling = body["instanceProperties"]["scheduling"]
+    model = scheduling["provisioningModel"]
+    if model not in MODELS:
+        return model
+    duration = scheduling.get("maxRunDuration", "")
+    if model == "FLEX_START" and not duration.endswith("s"):
+        return "maxRunDuration"
+    shape = body["distributionPolicy"]["targetShape"]
+    if shape not in SHAPES or not 1 <= body["size"] <= 1000:
+        return "shape or size"
+    return ""
 
 
 def find_problem(body: object, form: Any) -> str:

@@ -44,7 +44,9 @@ class Coverage:
 
     def shares(self) -> tuple[float, float]:
         """Return the shares of intervals that held: of the end, and of what it costs."""
-        return self.times_held / self.interval_count, self.dollars_held / self.interval_count
+        share_of_times = self.times_held / self.interval_count
+        share_of_dollars = self.dollars_held / self.interval_count
+        return share_of_times, share_of_dollars
 
     @property
     def is_calibrated(self) -> bool:
@@ -73,16 +75,21 @@ class Played:
         return any(begin <= at_h < end for begin, end in self.spans)
 
     def count_work_h(self, until_h: float) -> float:
-        spans = [(begin, min(end, until_h)) for begin, end in self.spans if begin < until_h]
-        return sum(end - begin for begin, end in spans)
+        work_h = 0.0
+        for begin_h, end_h in self.spans:
+            if begin_h < until_h:
+                work_h += min(end_h, until_h) - begin_h
+        return work_h
 
     def count_paid_h(self, since_h: float) -> float:
         """Return the hours on machines after a moment at which it works."""
         paid_h = 0.0
         for begin_h, end_h in self.spans:
-            if end_h > since_h:
-                is_present = begin_h <= since_h
-                paid_h += end_h - (since_h if is_present else begin_h - RESTART_H)
+            if end_h <= since_h:
+                continue
+            is_present = begin_h <= since_h
+            paid_since_h = since_h if is_present else begin_h - RESTART_H
+            paid_h += end_h - paid_since_h
         return paid_h
 
     def list_costs(self, until_h: float) -> list[Cost]:
@@ -95,8 +102,11 @@ class Played:
     def list_lives(self, until_h: float) -> list[Life]:
         lives: list[Life] = []
         for begin_h, end_h in self.spans:
-            if begin_h < until_h:
-                lives.append(Life(min(end_h, until_h) - begin_h, interrupted=end_h <= until_h))
+            if begin_h >= until_h:
+                continue
+            hours = min(end_h, until_h) - begin_h
+            life = Life(hours, interrupted=end_h <= until_h)
+            lives.append(life)
         return lives
 
 
@@ -154,11 +164,13 @@ def measure_coverage(*, seed: int, jobs: int) -> Coverage:
     coverage = Coverage()
     zones = sorted(record())
     while coverage.interval_count < jobs:
-        counts = record()[rng.choice(zones)]
+        zone = rng.choice(zones)
+        counts = record()[zone]
         size = rng.choice(SIZES)
         end_h = len(counts) * GAP_H
         spells = list_spells(counts, size)
-        if sum(down_h - up_h for up_h, down_h in spells) < HOPELESS * end_h:
+        up_hours = sum(down_h - up_h for up_h, down_h in spells)
+        if up_hours < HOPELESS * end_h:
             continue
         work_h = rng.uniform(2, DAYS_2_H)
         job = play(
@@ -174,7 +186,8 @@ def measure_coverage(*, seed: int, jobs: int) -> Coverage:
         if not job.is_working(now_h):
             continue
         history = play(spells, 0.0, 10 * end_h, rng)
-        answer = forecast(_make_outlook(job, history, size, work_h, now_h), draws=DRAWS)
+        outlook = _make_outlook(job, history, size, work_h, now_h)
+        answer = forecast(outlook, draws=DRAWS)
         _, high_h = answer.hours
         if job.finish_h is not None:
             coverage.judge(answer, job.finish_h - now_h, job.count_paid_h(now_h))

@@ -169,9 +169,15 @@ def test_a_single_replica_stays_until_the_next_version_is_ready() -> None:
 def test_watchers_share_rejections(name: str) -> None:
     """Those of predictors do it between servers, and those of models between routers."""
     spec = pod(render(read(name)), f"{name}-proxy")
-    commands = [container["command"] for container in spec["initContainers"]]
-    (watcher,) = [command for command in commands if "endpoints" in command]
-    assert "--share-rejections" in watcher
+    watcher = find_watcher(spec)
+    assert "--share-rejections" in watcher["command"]
+
+
+def find_watcher(spec: dict[str, Any]) -> dict[str, Any]:
+    """Returns the container that watches servers."""
+    containers = spec["initContainers"]
+    (watcher,) = [container for container in containers if "endpoints" in container["command"]]
+    return watcher
 
 
 def test_keys_stay_in_their_secret() -> None:
@@ -181,13 +187,12 @@ def test_keys_stay_in_their_secret() -> None:
     volumes = {volume["name"]: volume for volume in spec["volumes"]}
     assert volumes["keys"]["secret"] == {"secretName": "scores-keys", "optional": True}
     assert volumes["endpoints"]["emptyDir"]["medium"] == "Memory"
-    (watcher,) = [
-        container for container in spec["initContainers"] if "endpoints" in container["command"]
-    ]
+    watcher = find_watcher(spec)
     mounts = {mount["name"]: mount["mountPath"] for mount in watcher["volumeMounts"]}
     assert option(watcher["command"], "--keys") == mounts["keys"]
     (proxy,) = spec["containers"]
-    assert "keys" not in {mount["name"] for mount in proxy["volumeMounts"]}
+    for mount in proxy["volumeMounts"]:
+        assert mount["name"] != "keys"
     config = find(bodies, "ConfigMap", "scores-proxy")["data"]["envoy.json"]
     folder = option(watcher["command"], "--out").rpartition("/")[0]
     assert f"{folder}/{KEYS_FILE}" in config
@@ -196,7 +201,8 @@ def test_keys_stay_in_their_secret() -> None:
 
 @pytest.mark.parametrize(("keys", "has_keys"), [("scores-keys", True), ("", False)])
 def test_the_first_request_has_a_key_where_one_is_needed(keys: str, has_keys: bool) -> None:
-    proxies = find(render(replace(read("scores"), keys=keys)), "Deployment", "scores-proxy")
+    service = replace(read("scores"), keys=keys)
+    proxies = find(render(service), "Deployment", "scores-proxy")
     assert mounts_keys(proxies) == has_keys
     curl = make_curl(
         "scores",
@@ -209,7 +215,8 @@ def test_the_first_request_has_a_key_where_one_is_needed(keys: str, has_keys: bo
 
 def test_services_without_keys_ask_for_none() -> None:
     bodies = render(read("scores"))
-    assert KEYS_FILE not in find(bodies, "ConfigMap", "scores-proxy")["data"]["envoy.json"]
+    config = find(bodies, "ConfigMap", "scores-proxy")
+    assert KEYS_FILE not in config["data"]["envoy.json"]
     volumes = {volume["name"] for volume in pod(bodies, "scores-proxy")["volumes"]}
     assert "keys" not in volumes
 

@@ -78,7 +78,8 @@ def run_undisturbed(folder: Path) -> dict[int, str]:
         with closing(gang):
             gang.start(0, 1)
             assert gang.all_ended() == [0, 0], gang.logs()
-            return {line["step"]: line["digest"] for line in read_lines(gang)}
+            lines = read_lines(gang)
+    return {line["step"]: line["digest"] for line in lines}
 
 
 def read_lines(gang: ShardedGang) -> list[dict[str, Any]]:
@@ -103,7 +104,8 @@ class Play(Blows):
         """Strikes the gang and returns the number of nodes that it cost."""
         self._came_back.clear()
         if blow.kind in AT_ONCE:
-            places = [(blow.place + distance) % NODES for distance in AT_ONCE[blow.kind]]
+            distances = AT_ONCE[blow.kind]
+            places = [(blow.place + distance) % NODES for distance in distances]
             self._lose(places)
             self._wait_for_size(NODES - len(places))
             self._gang.start(*places)
@@ -177,7 +179,8 @@ class Play(Blows):
             starts = self._list_starts()
             if not starts or starts[-1]["size"] != NODES:
                 return False
-            return lines[-1]["size"] == NODES and not lines[-1].get("start")
+            last = lines[-1]
+            return last["size"] == NODES and not last.get("start")
 
         self.wait(is_whole)
 
@@ -198,7 +201,8 @@ class Play(Blows):
             if self._gang.of("exit"):
                 raise Over
             # Survivors that ended with the lost ones would leave the gang waiting for nobody.
-            if set(self._exit_codes()) - lost_places or time.monotonic() > deadline:
+            other_places = set(self._exit_codes()) - lost_places
+            if other_places or time.monotonic() > deadline:
                 return
             self.commits.note()
             time.sleep(0.1)
@@ -216,17 +220,19 @@ class Play(Blows):
         lines = read_lines(self._gang)
         new_lines = lines[self._compared :]
         for line in new_lines:
-            if line["digest"] != self._reference[line["step"]]:
+            expected = self._reference[line["step"]]
+            if line["digest"] != expected:
                 self.wrong.append(f"{line} has other bits\n{self._gang.logs()}")
         wrong = [*self.wrong]
         zombies = self.commits.of_zombies()[self._zombies :]
         self.wrong.clear()
         self._compared = len(lines)
         self._zombies += len(zombies)
+        starts = [line for line in new_lines if line.get("start")]
         return {
             "wrong": wrong,
             "zombies": zombies,
-            "starts": sum(bool(line.get("start")) for line in new_lines),
+            "starts": len(starts),
         }
 
     def strike_and_record(self, blow: Blow) -> Resized:
@@ -234,11 +240,12 @@ class Play(Blows):
         kills = self.strike(blow)
         self.settle()
         lines = read_lines(self._gang)[first_line:]
+        sizes = [line["size"] for line in lines if line.get("start")]
         return Resized(
             **self.take_findings(),
             kind=blow.kind,
             kills=kills,
-            sizes=[line["size"] for line in lines if line.get("start")],
+            sizes=sizes,
         )
 
 

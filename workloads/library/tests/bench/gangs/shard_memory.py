@@ -63,7 +63,8 @@ def measure(folder: Path, mib: int, *, on_disk: bool) -> dict[str, float]:
                 sample = look(process.pid, disk)
                 sample["memory, all places at one time"] = sample[STAGED] + sample[COPIES]
                 for name, count in sample.items():
-                    largest[name] = max(largest.get(name, 0.0), count / (mib * MIB))
+                    shards = count / (mib * MIB)
+                    largest[name] = max(largest.get(name, 0.0), shards)
             time.sleep(PAUSE_S)
     return {name: round(count, 2) for name, count in largest.items()}
 
@@ -74,8 +75,10 @@ def look(launcher: int, disk: Path) -> dict[str, float]:
     files = dict[int, Path]()
     for link in Path(f"/proc/{launcher}/fd").iterdir():
         with suppress(FileNotFoundError):
-            if str(link.readlink()).startswith(str(disk)):
-                files[link.stat().st_ino] = link
+            target = str(link.readlink())
+            if target.startswith(str(disk)):
+                inode = link.stat().st_ino
+                files[inode] = link
     return {
         STAGED: staged,
         COPIES: sum_anonymous(launcher),
@@ -91,9 +94,10 @@ def sum_anonymous(pid: int) -> int:
     for line in Path(f"/proc/{pid}/smaps").read_text().splitlines():
         words = line.split()
         if "-" in words[0]:
-            start, end = (int(bound, 16) for bound in words[0].split("-"))
+            start, end = words[0].split("-")
+            length = int(end, 16) - int(start, 16)
             is_anonymous = len(words) < 6 or words[5] == "/dev/zero"
-            is_copy = is_anonymous and end - start > 16 * MIB
+            is_copy = is_anonymous and length > 16 * MIB
         elif is_copy and words[0] == "Private_Dirty:":
             total += int(words[1]) << 10
     return total
@@ -107,10 +111,13 @@ def count_resident(link: Path) -> int:
         if not length:
             return 0
         view = mmap.mmap(descriptor, length, flags=mmap.MAP_PRIVATE)
-        pages = (ctypes.c_ubyte * -(-length // mmap.PAGESIZE))()
+        page_count = -(-length // mmap.PAGESIZE)
+        pages = (ctypes.c_ubyte * page_count)()
         start = ctypes.addressof(ctypes.c_ubyte.from_buffer(view))
-        ctypes.CDLL(None).mincore(ctypes.c_void_p(start), ctypes.c_size_t(length), pages)
-        return sum(page & 1 for page in pages) * mmap.PAGESIZE
+        libc = ctypes.CDLL(None)
+        libc.mincore(ctypes.c_void_p(start), ctypes.c_size_t(length), pages)
+        resident_count = sum(page & 1 for page in pages)
+        return resident_count * mmap.PAGESIZE
     finally:
         os.close(descriptor)
 

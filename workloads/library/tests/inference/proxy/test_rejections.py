@@ -28,7 +28,11 @@ def fleet(tmp_path: Path) -> FieldFleet:
 
 
 def count_deaths(fleet: Fleet) -> int:
-    return sum(int(Client(replica.port).metric(DEATHS)) for replica in fleet.replicas)
+    deaths = 0
+    for replica in fleet.replicas:
+        client = Client(replica.port)
+        deaths += int(client.metric(DEATHS))
+    return deaths
 
 
 def make_load(fleet: Fleet) -> Load:

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Generator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -17,14 +17,16 @@ from holdfast.vocabulary.serving import REJECTED, REJECTIONS_PATH
 from workloads.library.tests.inference.server.serving import PREDICTORS, Answer, Served, serve
 from workloads.library.tests.processes import until
 
+WAITING = "holdfast_server_requests_waiting"
 DEATHS = "holdfast_server_predictor_deaths_total"
 HERE = digest_items([b"here"])
 THERE = digest_items([b"there"])
 
 
 def test_items_determine_the_digest() -> None:
-    assert digest_items([b"ab", b"c"]) != digest_items([b"a", b"bc"])
-    assert digest_items([b"ab"]) == digest_items([b"ab"])
+    digest = digest_items([b"ab", b"c"])
+    assert digest == digest_items([b"ab", b"c"])
+    assert digest != digest_items([b"a", b"bc"])
 
 
 def test_a_rejection_expires() -> None:
@@ -98,8 +100,22 @@ def infer_proxied(server: Served, text: str, attempt: int = 1) -> Answer:
     return server.infer(text, **headers)
 
 
-def ask_briefly(server: Served) -> Answer:
-    return server.infer("elsewhere", x_envoy_expected_rq_timeout_ms="500")
+def is_reloaded(server: Served) -> bool:
+    """Asks as a proxy that waits for half a second."""
+    answer = server.infer("elsewhere", x_envoy_expected_rq_timeout_ms="500")
+    return b"is being reloaded" in answer.body
+
+
+def submit_waiting(server: Served, pool: ThreadPoolExecutor, gate: Path) -> Future[Answer]:
+    """Returns a request that the model computes until the gate is there."""
+    request = pool.submit(server.infer, f"wait {gate}")
+    begun = gate.with_suffix(".begun")
+    until(begun.exists, "the batch to start")
+    return request
+
+
+def count_deaths(server: Served) -> float:
+    return server.metric(DEATHS)
 
 
 def kill_while_computing(server: Served, pool: ThreadPoolExecutor, gate: Path) -> Answer:
@@ -107,8 +123,7 @@ def kill_while_computing(server: Served, pool: ThreadPoolExecutor, gate: Path) -
     begun = gate.with_suffix(".begun")
     begun.unlink(missing_ok=True)
     gate.unlink(missing_ok=True)
-    request = pool.submit(server.infer, f"wait {gate}")
-    until(begun.exists, "the batch to start")
+    request = submit_waiting(server, pool, gate)
     gate.touch()
     server.model().kill()
     return request.result()
@@ -127,15 +142,15 @@ def test_a_request_that_kills_the_model_costs_one_load(server: Served) -> None:
 def test_copies_that_wait_cost_no_further_load(tmp_path: Path) -> None:
     gate = tmp_path / "gate"
     with serve(tmp_path, "--batch", "2") as server, ThreadPoolExecutor(8) as pool:
-        blocking = pool.submit(server.infer, f"wait {gate}")
-        until(gate.with_suffix(".begun").exists, "the batch to start")
+        blocking = submit_waiting(server, pool, gate)
         copies = [pool.submit(server.infer, "kill") for _ in range(6)]
-        until(lambda: server.metric("holdfast_server_requests_waiting") == 6, "copies to wait")
+        until(lambda: server.metric(WAITING) == 6, "copies to wait")
         gate.touch()
         assert blocking.result().status == 200
-        assert {copy.result().status for copy in copies} <= {422, 503}
+        statuses = {copy.result().status for copy in copies}
+        assert statuses <= {422, 503}
         assert server.infer("kill").status == 422
-        assert server.metric(DEATHS) == 1
+        assert count_deaths(server) == 1
         assert server.metric(REJECTED) == 1
 
 
@@ -152,7 +167,7 @@ def test_a_hang_ends_when_no_client_waits(server: Served) -> None:
     assert infer_proxied(server, "hang").status == 422
     assert server.metric(DEATHS) == deaths + 1
     messages = [line["message"] for line in server.lines()]
-    assert any("no client waits" in message for message in messages)
+    assert "no client waits" in "\n".join(messages)
 
 
 @pytest.mark.process
@@ -206,17 +221,14 @@ def test_a_request_that_another_server_refused_waits_for_the_reload(tmp_path: Pa
         pool.submit(server.infer, "finds it dead", **proxied)
         loads = gate.with_suffix(".loading")
         until(lambda: loads.read_text() == "xx", "the reload")
-        until(
-            lambda: b"is being reloaded" in ask_briefly(server).body,
-            "the reload to take longer than the first",
-        )
+        until(lambda: is_reloaded(server), "the reload to take longer than the first")
         waiting = pool.submit(
             server.infer,
             "here",
             x_envoy_attempt_count="2",
             **proxied,
         )
-        until(lambda: server.metric("holdfast_server_requests_waiting") > 0, "it to wait")
+        until(lambda: server.metric(WAITING) > 0, "it to wait")
         gate.touch()
         assert waiting.result().status == 200
 
@@ -231,7 +243,8 @@ def test_only_servers_report_rejections(server: Served) -> None:
     assert server.request("GET", REJECTIONS_PATH, headers=by_proxy).status == 404
     assert server.request("POST", REJECTIONS_PATH, body, by_proxy).status == 404
     assert server.infer("here").status == 200
-    other = json.dumps(report | {"commit": "another"}).encode()
+    other_report = report | {"commit": "another"}
+    other = json.dumps(other_report).encode()
     assert server.request("POST", REJECTIONS_PATH, other).status == 200
     assert server.infer("here").status == 200
     assert server.request("POST", REJECTIONS_PATH, body).status == 200

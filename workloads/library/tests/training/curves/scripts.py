@@ -65,7 +65,8 @@ def train(tracker: str, url: str, folder: Path, steps: int) -> None:
     model = torch.nn.Linear(8, 1)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     curve = make_curve(tracker, folder)
-    kill_in_write(curve, int(os.environ.get(KILL_IN_WRITE, "0")))
+    fatal_write = int(os.environ.get(KILL_IN_WRITE, "0"))
+    kill_in_write(curve, fatal_write)
     state = {
         "model": model,
         "optimizer": optimizer,
@@ -74,13 +75,15 @@ def train(tracker: str, url: str, folder: Path, steps: int) -> None:
     with Checkpointer(url, state, run=RUN, every=5) as ckpt:
         for step in range(ckpt.step, steps):
             inputs = torch.randn(4, 8)
-            loss = (model(inputs).squeeze(1) - inputs.sum(1)).square().mean()
+            errors = model(inputs).squeeze(1) - inputs.sum(1)
+            loss = errors.square().mean()
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
             values = {"loss": loss.item()}
             if step % 4 == 3:
-                values["weight"] = float(model.weight.detach().sum())
+                weights = model.weight.detach()
+                values["weight"] = float(weights.sum())
             curve.log(step + 1, values)
             if str(step + 1) == os.environ.get(KILL_IN_STEP):
                 kill()
@@ -112,11 +115,12 @@ def read_mlflow(folder: Path) -> dict[str, Any]:
     client = MlflowClient(folder.as_uri())
     experiment = client.get_experiment_by_name("experiment")
     runs = client.search_runs([experiment.experiment_id])
+    first_run = runs[0]
     lines = {}
-    for name in runs[0].data.metrics:
-        history = client.get_metric_history(runs[0].info.run_id, name)
+    for name in first_run.data.metrics:
+        history = client.get_metric_history(first_run.info.run_id, name)
         lines[name] = [(metric.step, metric.value) for metric in history]
-    assert runs[0].info.status == "FINISHED"
+    assert first_run.info.status == "FINISHED"
     return {"runs": len(runs), "lines": lines}
 
 
@@ -145,6 +149,10 @@ if __name__ == "__main__":
     torch.set_num_threads(1)
     kind, *words = sys.argv[1:]
     if kind == "read":
-        print(json.dumps(READERS[words[0]](Path(words[1]))))
+        tracker_name, folder_name = words
+        read = READERS[tracker_name]
+        curves = read(Path(folder_name))
+        print(json.dumps(curves))
     else:
-        train(kind, words[0], Path(words[1]), int(words[2]))
+        checkpoints, folder_name, step_count = words
+        train(kind, checkpoints, Path(folder_name), int(step_count))

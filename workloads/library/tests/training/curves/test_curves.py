@@ -94,14 +94,20 @@ def check_curve(
         assert whole.start() == 0, whole.logs()
         # Before the first commit, between two, in a write of which the tracker has half, again in
         # the write that repeats it, and in the last interval.
-        assert killed.start(**{KILL_IN_STEP: "3"}) == SIGKILLED, killed.logs()
-        assert killed.start(**{KILL_IN_STEP: "8"}) == SIGKILLED, killed.logs()
-        assert killed.start(**{KILL_IN_WRITE: "2"}) == SIGKILLED, killed.logs()
-        assert killed.start(**{KILL_IN_WRITE: "1"}) == SIGKILLED, killed.logs()
-        assert killed.start(**{KILL_IN_STEP: "23"}) == SIGKILLED, killed.logs()
+        for variable, number in (
+            (KILL_IN_STEP, "3"),
+            (KILL_IN_STEP, "8"),
+            (KILL_IN_WRITE, "2"),
+            (KILL_IN_WRITE, "1"),
+            (KILL_IN_STEP, "23"),
+        ):
+            assert killed.start(**{variable: number}) == SIGKILLED, killed.logs()
         assert killed.start() == 0, killed.logs()
         expected = whole.read()
         assert killed.read() == expected, killed.logs()
         assert expected["runs"] == 1
-        assert [step for step, _ in expected["lines"]["loss"]] == [*range(1, STEPS + 1)]
-        assert [step for step, _ in expected["lines"]["weight"]] == [*range(4, STEPS + 1, 4)]
+        lines = expected["lines"]
+        steps_of_loss = [step for step, _ in lines["loss"]]
+        assert steps_of_loss == [*range(1, STEPS + 1)]
+        steps_of_weight = [step for step, _ in lines["weight"]]
+        assert steps_of_weight == [*range(4, STEPS + 1, 4)]

@@ -1,6 +1,7 @@
 """Tests of what a curve records and when a tracker in this process gets it."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -30,8 +31,10 @@ class FakeTracker(Tracker):
         if self.is_down:
             self.refusals += 1
             raise OSError("no route to the tracker")
+        lines = self.runs[self._run_id]
         for point in points:
-            self.runs[self._run_id].setdefault(point.name, []).append(point)
+            line = lines.setdefault(point.name, [])
+            line.append(point)
 
     def close(self, *, is_complete: bool) -> None:
         self.endings.append(is_complete)
@@ -42,7 +45,23 @@ Runs = dict[str, dict[str, list[Point]]]
 
 def list_steps(runs: Runs) -> list[list[int]]:
     """Returns the steps of the line `loss` in every run."""
-    return [[point.step for point in lines.get("loss", [])] for lines in runs.values()]
+    steps_by_run: list[list[int]] = []
+    for lines in runs.values():
+        points = lines.get("loss", [])
+        steps_by_run.append([point.step for point in points])
+    return steps_by_run
+
+
+def make_state(curve: Curve) -> dict[str, Any]:
+    return {
+        "weight": torch.zeros(1),
+        "curve": curve,
+    }
+
+
+def list_kept(curve: Curve) -> list[int]:
+    """Returns the steps of the points that a curve keeps."""
+    return [point.step for point in curve._points]
 
 
 def train(
@@ -54,7 +73,7 @@ def train(
     start_from: str | None = None,
 ) -> Curve:
     curve = Curve(FakeTracker(runs))
-    state = {"weight": torch.zeros(1), "curve": curve}
+    state = make_state(curve)
     with Checkpointer(url, state, run=run, every=2, start_from=start_from) as ckpt:
         for step in range(ckpt.step, steps):
             curve.log(step + 1, {"loss": float(step)})
@@ -76,13 +95,12 @@ def test_points_wait_in_the_checkpoint_for_a_tracker_that_is_down(tmp_path: Path
     tracker = FakeTracker(runs)
     tracker.is_down = True
     curve = Curve(tracker)
-    with Checkpointer(
-        tmp_path, {"weight": torch.zeros(1), "curve": curve}, run="r", every=2
-    ) as ckpt:
+    with Checkpointer(tmp_path, make_state(curve), run="r", every=2) as ckpt:
         for step in range(5):
             curve.log(step + 1, {"loss": float(step)})
             ckpt.tick(step + 1)
-    assert tracker.refusals and list_steps(runs) == [[]]
+    assert tracker.refusals
+    assert list_steps(runs) == [[]]
     train(tmp_path, runs, 8)
     assert list_steps(runs) == [[1, 2, 3, 4, 5, 6, 7, 8]]
 
@@ -93,9 +111,7 @@ def test_a_tracker_that_comes_back_gets_all_points(tmp_path: Path) -> None:
     tracker = FakeTracker(runs)
     tracker.is_down = True
     curve = Curve(tracker)
-    with Checkpointer(
-        tmp_path, {"weight": torch.zeros(1), "curve": curve}, run="r", every=2
-    ) as ckpt:
+    with Checkpointer(tmp_path, make_state(curve), run="r", every=2) as ckpt:
         for step in range(6):
             curve.log(step + 1, {"loss": float(step)})
             ckpt.tick(step + 1)
@@ -119,7 +135,8 @@ def test_branch_gets_its_own_curve(tmp_path: Path) -> None:
         start_from=f"{tmp_path}/r@4",
     )
     train(tmp_path, runs, 6)
-    assert [name[: name.index("-")] for name in runs] == ["r", "other"]
+    names = [run_id.partition("-")[0] for run_id in runs]
+    assert names == ["r", "other"]
     original, branch = list_steps(runs)
     assert original == [1, 2, 3, 4, 5, 6]
     assert branch[-2:] == [5, 6]
@@ -135,7 +152,8 @@ def test_a_run_that_went_back_does_not_mix_with_its_former_curve(tmp_path: Path)
     second = train(tmp_path, runs, 8)
     former, latter = list_steps(runs)
     assert former == [1, 2, 3, 4, 5, 6, 7, 8]
-    assert latter[-2:] == [7, 8] and latter == sorted({*latter})
+    assert latter[-2:] == [7, 8]
+    assert latter == sorted({*latter})
     assert second.id == f"{first.id}-6"
 
 
@@ -165,7 +183,7 @@ def test_survivor_has_the_same_points() -> None:
     resumed.begin_run("r", 1, token="b", is_coordinator=True)
     resumed.log(2, {"loss": 2.0})
     assert resumed.id == coordinator.id
-    assert [point.step for point in resumed._points] == [1, 2]
+    assert list_kept(resumed) == [1, 2]
 
 
 def test_other_ranks_keep_the_points_since_two_commits() -> None:
@@ -175,7 +193,7 @@ def test_other_ranks_keep_the_points_since_two_commits() -> None:
         curve.record_tick(step)
         if step % 2 == 0:
             curve.record_commit(step)
-    assert [point.step for point in curve._points] == [7, 8]
+    assert list_kept(curve) == [7, 8]
 
 
 def test_points_beyond_the_limit_are_dropped_with_a_warning(
@@ -185,7 +203,7 @@ def test_points_beyond_the_limit_are_dropped_with_a_warning(
     curve = began()
     for step in range(1, 12):
         curve.log(step, {"loss": 0.0})
-    assert [point.step for point in curve._points] == [7, 8, 9, 10, 11]
+    assert list_kept(curve) == [7, 8, 9, 10, 11]
     assert "6 points are dropped" in caplog.text
 
 

@@ -74,12 +74,15 @@ def test_a_step_updates_the_buffers_once_by_the_mean_over_its_shards(tmp_path: P
                 inputs = make_inputs(shard)
                 means.append(inputs.mean(0))
                 variances.append(inputs.var(0))
-                gang.backward(100 * model(inputs).square().sum())
+                loss = model(inputs).square().sum()
+                gang.backward(100 * loss)
             gang.reduce()
             assert step == 0
     buffers = dict(model[0].named_buffers())
-    torch.testing.assert_close(buffers["running_mean"], 0.1 * torch.stack(means).mean(0))
-    torch.testing.assert_close(buffers["running_var"], 0.9 + 0.1 * torch.stack(variances).mean(0))
+    mean = torch.stack(means).mean(0)
+    variance = torch.stack(variances).mean(0)
+    torch.testing.assert_close(buffers["running_mean"], 0.1 * mean)
+    torch.testing.assert_close(buffers["running_var"], 0.9 + 0.1 * variance)
     assert buffers["num_batches_tracked"] == 1
 
 

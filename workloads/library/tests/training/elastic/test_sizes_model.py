@@ -16,13 +16,12 @@ The product decides: `successor`, `Epoch.divide_ranks`, `share`, `find_neighbour
 
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
-from itertools import chain
 from types import SimpleNamespace
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import pytest
 
-from holdfast.checkpoint.peers.keeper_client import PeerPlaces, find_neighbour
+from holdfast.checkpoint.peers.keeper_client import find_neighbour
 from holdfast.checkpoint.peers.storage import Offer, list_offers
 from holdfast.training.elastic.shards import share
 from holdfast.training.gang.membership import Epoch, Member
@@ -76,20 +75,40 @@ class State(NamedTuple):
 
     def prune(self) -> "State":
         oldest = self.epochs[0].number
+        broken = frozenset(number for number in self.broken if number >= oldest)
         return self._replace(
-            reported=frozenset(entry for entry in self.reported if entry[0] >= oldest),
-            restored=frozenset(entry for entry in self.restored if entry[0] >= oldest),
-            broken=frozenset(number for number in self.broken if number >= oldest),
+            reported=_keep_newest(self.reported, oldest),
+            restored=_keep_newest(self.restored, oldest),
+            broken=broken,
         )
 
     pruned = prune
 
     def with_node(self, index: int, **changes: Any) -> "State":
-        node = self.nodes[index]._replace(**changes)
-        return self._replace(nodes=(*self.nodes[:index], node, *self.nodes[index + 1 :]))
+        nodes = list(self.nodes)
+        nodes[index] = nodes[index]._replace(**changes)
+        return self._replace(nodes=tuple(nodes))
 
     def get_epoch(self, number: int) -> Epoch | None:
-        return next((epoch for epoch in self.epochs if epoch.number == number), None)
+        for epoch in self.epochs:
+            if epoch.number == number:
+                return epoch
+        return None
+
+    def list_members(self, epoch: Epoch) -> list[Node]:
+        return [self.nodes[member.index] for member in epoch.members]
+
+
+def _keep_newest(
+    entries: frozenset[tuple[int, int]],
+    oldest: int,
+) -> frozenset[tuple[int, int]]:
+    return frozenset(entry for entry in entries if entry[0] >= oldest)
+
+
+def divide_ranks(epoch: Epoch, member: Member) -> tuple[range, int]:
+    """Gives each node one rank, as the product does."""
+    return epoch.divide_ranks(member, 1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,9 +119,7 @@ class Model:
     notices: int = 0
     joins: int = 0
     min_nodes: int = 1
-    divide: Callable[[Epoch, Member], tuple[range, int]] = lambda epoch, me: epoch.divide_ranks(
-        me, 1
-    )
+    divide: Callable[[Epoch, Member], tuple[range, int]] = divide_ranks
     agrees: bool = True
     """False: ranks stop once their own copy is complete, without waiting for those of others."""
     serves_until: Callable[..., bool] = has_restored
@@ -118,7 +135,7 @@ class Model:
 
     def start(self) -> State:
         nodes = (Node(epoch=1),) * self.nodes
-        members = tuple(_make_member(index, node) for index, node in enumerate(nodes))
+        members = tuple(map(_make_member, range(self.nodes), nodes))
         return State(nodes=nodes, epochs=(Epoch(number=1, members=members),))
 
     def moves(self, state: State) -> Iterator[State]:
@@ -133,11 +150,10 @@ class Model:
                 continue
             if state.deaths < self.deaths and node.phase != "done":
                 yield self._die(state, index, node)
-            if node.phase == "run" and not node.has_notice and state.notices < self.notices:
-                yield state._replace(notices=state.notices + 1).with_node(index, has_notice=True)
-            move: Callable[[State, int, Node], Iterator[State]] = getattr(
-                self, f"_when_{node.phase}"
-            )
+            if state.notices < self.notices:
+                yield from self._give_notice(state, index, node)
+            move: Callable[[State, int, Node], Iterator[State]]
+            move = getattr(self, f"_when_{node.phase}")
             yield from move(state, index, node)
 
     def check_end(self, state: State) -> None:
@@ -149,84 +165,119 @@ class Model:
 
     def _come(self, state: State, index: int, node: Node) -> State:
         state = state._replace(joins=state.joins + 1)
-        newcomer = Node(phase="asking", incarnation=node.incarnation + "'")
+        newcomer = Node(
+            phase="asking",
+            incarnation=node.incarnation + "'",
+        )
         return state.with_node(index, **newcomer._asdict())
+
+    def _give_notice(self, state: State, index: int, node: Node) -> Iterator[State]:
+        if node.phase == "run" and not node.has_notice:
+            after = state.with_node(index, has_notice=True)
+            yield after._replace(notices=state.notices + 1)
 
     def _die(self, state: State, index: int, node: Node) -> State:
         member = _make_member(index, node)
-        broken = state.broken | {epoch.number for epoch in state.epochs if member in epoch.members}
+        broken = set(state.broken)
+        for epoch in state.epochs:
+            if member in epoch.members:
+                broken.add(epoch.number)
+        state = state._replace(
+            deaths=state.deaths + 1,
+            broken=frozenset(broken),
+        )
         dead = Node(phase="dead", incarnation=node.incarnation)
-        state = state._replace(deaths=state.deaths + 1, broken=broken)
         return state.with_node(index, **dead._asdict())
 
     # The ranks of an epoch.
 
     def _step(self, state: State, epoch: Epoch) -> Iterator[State]:
         """Does a step, or decides to end the epoch at one, if all its ranks take part."""
-        members = [(member.index, state.nodes[member.index]) for member in epoch.members]
-        is_running = all(node.phase == "run" and node.epoch == epoch.number for _, node in members)
-        if not is_running or epoch.number in state.broken or state.ending == epoch.number:
+        if epoch.number in state.broken or state.ending == epoch.number:
             return
-        steps = {node.step for _, node in members}
+        nodes = state.list_members(epoch)
+        if not _are_running(nodes, epoch):
+            return
+        steps = {node.step for node in nodes}
         assert len(steps) == 1, f"ranks of one epoch are at steps {steps}: {state}"
         self._check_division(state, epoch)
         (step,) = steps
-        if any(node.has_notice for _, node in members) or self._find_joiners(state):
-            yield self._stage(state, epoch, step)._replace(ending=epoch.number)
+        has_notice = any(node.has_notice for node in nodes)
+        if has_notice or self._find_joiners(state):
+            after = self._stage(state, epoch, step)
+            yield after._replace(ending=epoch.number)
         if not self._is_copied(state, epoch, step):
             return
         if step == self.steps:
-            for index, _ in members:
-                state = state.with_node(index, phase="done")
+            for member in epoch.members:
+                state = state.with_node(member.index, phase="done")
             yield state
             return
-        for index, _ in members:
-            state = state.with_node(index, step=step + 1)
+        for member in epoch.members:
+            state = state.with_node(member.index, step=step + 1)
         yield self._stage(state, epoch, step + 1)
 
     def _check_division(self, state: State, epoch: Epoch) -> None:
-        divisions = [self.divide(epoch, member) for member in epoch.members]
-        sizes = {size for _, size in divisions}
-        ranks = [*chain.from_iterable(ranks for ranks, _ in divisions)]
+        sizes: set[int] = set()
+        ranks: list[int] = []
+        for member in epoch.members:
+            ranks_of_node, size = self.divide(epoch, member)
+            sizes.add(size)
+            ranks.extend(ranks_of_node)
         (size,) = sizes
         assert sorted(ranks) == [*range(size)], f"ranks {ranks} of {size}: {state}"
-        shards = [*chain.from_iterable(share(SHARDS, rank, size) for rank in ranks)]
+        shards: list[int] = []
+        for rank in ranks:
+            shards.extend(share(SHARDS, rank, size))
         assert sorted(shards) == [*range(SHARDS)], f"shards {shards} of a step: {state}"
 
     def _stage(self, state: State, epoch: Epoch, step: int) -> State:
         """Stages a version on each node, unless it is there; the version before stays."""
         for member in epoch.members:
-            (rank,), size = self.divide(epoch, member)
-            shard = Shard(step, epoch.number, size, rank)
+            shard = self._make_shard(epoch, member, step)
             staged = state.nodes[member.index].staged
-            if shard not in staged:
-                state = state.with_node(member.index, staged=(*staged, shard)[-2:])
+            if shard in staged:
+                continue
+            newest = (*staged, shard)[-2:]
+            state = state.with_node(member.index, staged=newest)
         return state
 
+    def _make_shard(self, epoch: Epoch, member: Member, step: int) -> Shard:
+        (rank,), size = self.divide(epoch, member)
+        return Shard(
+            step=step,
+            epoch=epoch.number,
+            size=size,
+            rank=rank,
+        )
+
     def _find_joiners(self, state: State) -> list[Member]:
-        return [
-            _make_member(index, node)
-            for index, node in enumerate(state.nodes)
-            if node.phase == "asking"
-        ]
+        joiners: list[Member] = []
+        for index, node in enumerate(state.nodes):
+            if node.phase == "asking":
+                joiners.append(_make_member(index, node))
+        return joiners
 
     def _has_copy(self, state: State, epoch: Epoch, member: Member, step: int) -> bool:
         neighbour = self._find_neighbour(epoch, member)
-        if neighbour == member.index:
+        if neighbour == member.index or step == 0:
             return True
-        (rank,), size = self.divide(epoch, member)
-        shard = Shard(step, epoch.number, size, rank)
-        return step == 0 or shard in state.nodes[neighbour].copies
+        shard = self._make_shard(epoch, member, step)
+        return shard in state.nodes[neighbour].copies
 
     def _is_copied(self, state: State, epoch: Epoch, step: int) -> bool:
-        newest = max((node.step for node in state.nodes if node.epoch == epoch.number), default=0)
-        staged = any(
-            shard.epoch == epoch.number and shard.step == newest
-            for member in epoch.members
-            for shard in state.nodes[member.index].staged
-        )
-        if not staged:
+        steps = [node.step for node in state.nodes if node.epoch == epoch.number]
+        newest = max(steps, default=0)
+        is_staged = False
+        for node in state.list_members(epoch):
+            for shard in node.staged:
+                if shard.epoch == epoch.number and shard.step == newest:
+                    is_staged = True
+        if not is_staged:
             return True  # just restored
+        return self._have_all_copies(state, epoch, step)
+
+    def _have_all_copies(self, state: State, epoch: Epoch, step: int) -> bool:
         return all(self._has_copy(state, epoch, member, step) for member in epoch.members)
 
     def _find_neighbour(self, epoch: Epoch, member: Member) -> int:
@@ -238,30 +289,39 @@ class Model:
         epoch = state.get_epoch(node.epoch)
         assert epoch
         member = _make_member(index, node)
-        newest = node.staged[-1] if node.staged else None
-        is_own = newest is not None and newest.epoch == epoch.number
-        if is_own and newest and newest not in node.announced:
-            announced = frozenset({*node.staged}) & (node.announced | {newest})
-            yield state.with_node(index, announced=announced)
-        elif is_own and newest and not self._has_copy(state, epoch, member, newest.step):
-            neighbour = self._find_neighbour(epoch, member)
-            keeper = state.nodes[neighbour]
-            if keeper.phase not in ABSENT and keeper.epoch == epoch.number:
-                copies = (*keeper.copies, newest)
-                after = state.with_node(neighbour, copies=_drop_old(copies, newest.rank))
-                if all(self._has_copy(after, epoch, m, newest.step) for m in epoch.members):
-                    after = after._replace(whole=max(after.whole, newest.step))
-                yield after
+        if node.staged and node.staged[-1].epoch == epoch.number:
+            yield from self._upload(state, epoch, member)
         is_ending = state.ending >= epoch.number
         is_broken = epoch.number in state.broken
         if is_broken or (is_ending and self._may_stop(state, epoch, member)):
             yield state.with_node(index, phase="stopped")
 
+    def _upload(self, state: State, epoch: Epoch, member: Member) -> Iterator[State]:
+        """Announces the newest version of a node, then copies it to the neighbour."""
+        node = state.nodes[member.index]
+        newest = node.staged[-1]
+        if newest not in node.announced:
+            announced = node.announced | {newest}
+            present = announced.intersection(node.staged)
+            yield state.with_node(member.index, announced=present)
+            return
+        if self._has_copy(state, epoch, member, newest.step):
+            return
+        neighbour = self._find_neighbour(epoch, member)
+        keeper = state.nodes[neighbour]
+        if keeper.phase in ABSENT or keeper.epoch != epoch.number:
+            return
+        copies = _drop_old((*keeper.copies, newest), newest.rank)
+        after = state.with_node(neighbour, copies=copies)
+        if self._have_all_copies(after, epoch, newest.step):
+            whole = max(after.whole, newest.step)
+            after = after._replace(whole=whole)
+        yield after
+
     def _may_stop(self, state: State, epoch: Epoch, member: Member) -> bool:
         """Tells whether the last step is in the memory of nodes, on which all ranks agree."""
         members = epoch.members if self.agrees else (member,)
-        nodes = [state.nodes[other.index] for other in epoch.members]
-        if self.agrees and any(node.phase != "run" or node.epoch != epoch.number for node in nodes):
+        if self.agrees and not _are_running(state.list_members(epoch), epoch):
             return True  # they have agreed
         for other in members:
             node = state.nodes[other.index]
@@ -287,25 +347,31 @@ class Model:
         staying: list[Member] = []
         for member in epoch.members:
             other = state.nodes[member.index]
-            is_same = other.incarnation == member.incarnation and other.phase not in ABSENT
-            if is_same and not other.has_notice:
+            if other.phase in ABSENT or other.has_notice:
+                continue
+            if other.incarnation == member.incarnation:
                 staying.append(member)
         if staying[0] != me:
-            yield state._replace(reported=state.reported | {(epoch.number, index)})
+            reported = state.reported | {(epoch.number, index)}
+            yield state._replace(reported=reported)
             return
-        reporters = frozenset(place for number, place in state.reported if number == epoch.number)
+        reporters: set[int] = set()
+        for number, reporter in state.reported:
+            if number == epoch.number:
+                reporters.add(reporter)
         proposal = successor(
             epoch,
             me,
             living=staying,
-            reported=reporters,
+            reported=frozenset(reporters),
             joiners=self._find_joiners(state),
             patient=True,
             holding=True,
             min_members=self.min_nodes,
         )
         if proposal:
-            yield state._replace(epochs=(*state.epochs, proposal)[-3:])
+            epochs = (*state.epochs, proposal)
+            yield state._replace(epochs=epochs[-3:])
 
     def _enter(self, state: State, index: int, epoch: Epoch) -> Iterator[State]:
         node = state.nodes[index]
@@ -319,7 +385,9 @@ class Model:
         newest = state.epochs[-1]
         if _make_member(index, node) in newest.members:
             yield from self._enter(state, index, newest)
-        elif all(other.phase in (*ABSENT, "asking", "serving", "done") for other in state.nodes):
+            return
+        phases = {other.phase for other in state.nodes}
+        if phases <= {*ABSENT, "asking", "serving", "done"}:
             # Nobody is left who could take it in: a new gang restores from the bucket.
             yield state.with_node(index, phase="away")
 
@@ -329,8 +397,8 @@ class Model:
         if epoch.number in state.broken:
             yield state.with_node(index, phase="stopped")
             return
-        members = [state.nodes[member.index] for member in epoch.members]
-        if any(other.epoch != epoch.number for other in members):
+        numbers = {other.epoch for other in state.list_members(epoch)}
+        if numbers != {epoch.number}:
             return  # the ranks wait for all nodes
         number, step = state.choice
         if number != epoch.number:
@@ -346,7 +414,8 @@ class Model:
         # All ranks agree on another version.
         for member in epoch.members:
             state = state.with_node(member.index, phase="restoring")
-        yield state._replace(choice=(epoch.number, self._choose(state, epoch)))
+        step = self._choose(state, epoch)
+        yield state._replace(choice=(epoch.number, step))
 
     def _when_read(self, state: State, index: int, node: Node) -> Iterator[State]:
         """Begins to train once all ranks have read their part."""
@@ -355,18 +424,21 @@ class Model:
         if epoch.number in state.broken:
             yield state.with_node(index, phase="stopped")
             return
-        phases = {state.nodes[member.index].phase for member in epoch.members}
+        phases = {other.phase for other in state.list_members(epoch)}
         if phases <= {"read", "run"}:
             restored = state.restored | {(epoch.number, index)}
             _, step = state.choice
-            yield state._replace(restored=restored).with_node(index, phase="run", step=step)
+            after = state.with_node(index, phase="run", step=step)
+            yield after._replace(restored=restored)
 
     def _choose(self, state: State, epoch: Epoch) -> int:
         """Returns the step that the ranks of the epoch restore; 0: there is none."""
-        shards_by_keeper = dict(enumerate(map(list, self._list_held(state, epoch))))
-        places = SimpleNamespace(run="run", held=lambda: shards_by_keeper)
-        offers = self.offers(cast(PeerPlaces, places), above=0, start=0)
-        step = offers[0].step if offers else 0
+        shards_by_keeper = dict(enumerate(self._list_held(state, epoch)))
+        fake_places: Any = SimpleNamespace(run="run", held=lambda: shards_by_keeper)
+        offers = self.offers(fake_places, above=0, start=0)
+        step = 0
+        if offers:
+            step = offers[0].step
         # One node was lost at most: no two that keep each other's copies.
         if state.deaths <= 1:
             assert step >= state.whole, f"step {state.whole} was whole, {step} is found: {state}"
@@ -375,30 +447,23 @@ class Model:
             assert step == reached, f"step {reached} was done, {step} is restored: {state}"
         return step
 
-    def _list_held(self, state: State, epoch: Epoch) -> Iterator[Iterator[dict[str, Any]]]:
+    def _list_held(self, state: State, epoch: Epoch) -> Iterator[list[dict[str, Any]]]:
         """Yields what keepers hold: those of members, then those of nodes that leave."""
         indices = [member.index for member in epoch.members]
         for index, node in enumerate(state.nodes):
             if index not in indices and node.has_notice:
                 indices.append(index)
         for index in indices:
-            yield self._describe_shards(state.nodes[index])
+            yield self._list_shards(state.nodes[index])
 
-    def _describe_shards(self, node: Node) -> Iterator[dict[str, Any]]:
-        announced = [shard for shard in node.staged if shard in node.announced]
-        for memory, shards in ((0, announced), (-1, node.copies)):
-            for shard in shards:
-                yield {
-                    "rank": shard.rank,
-                    "step": shard.step,
-                    "start": shard.epoch,
-                    "attempt": f"{shard.epoch:012x}",
-                    "world_size": shard.size,
-                    "length": 1,
-                    "sha256": "0" * 64,
-                    "bytes": 1,
-                    "memory": memory,
-                }
+    def _list_shards(self, node: Node) -> list[dict[str, Any]]:
+        shards: list[dict[str, Any]] = []
+        for shard in node.staged:
+            if shard in node.announced:
+                shards.append(_describe_shard(shard, 0))
+        for shard in node.copies:
+            shards.append(_describe_shard(shard, -1))
+        return shards
 
     def _is_readable(self, state: State, epoch: Epoch, step: int) -> bool:
         """Tells whether a rank that divides the version again finds every shard of it."""
@@ -407,32 +472,39 @@ class Model:
         ranks: dict[tuple[int, int], set[int]] = {}
         for shards in self._list_held(state, epoch):
             for shard in shards:
-                if shard["step"] == step:
-                    key = (shard["start"], shard["world_size"])
-                    ranks.setdefault(key, set()).add(shard["rank"])
+                if shard["step"] != step:
+                    continue
+                key = (shard["start"], shard["world_size"])
+                ranks_of_version = ranks.setdefault(key, set())
+                ranks_of_version.add(shard["rank"])
         return any(len(present) == size for (_, size), present in ranks.items())
 
     def _when_serving(self, state: State, index: int, node: Node) -> Iterator[State]:
         statuses: dict[int, dict[str, Any]] = {}
+        has_other = False
         for other, peer in enumerate(state.nodes):
             if peer.phase in ABSENT:
                 continue
-            status: dict[str, Any] = {"index": other, "incarnation": peer.incarnation}
-            epoch = state.get_epoch(peer.epoch)
-            if epoch and peer.phase != "asking":
-                status["epoch"] = {**asdict(epoch)}
-            for number, place in state.restored:
-                if place == other and number == peer.epoch:
-                    status[RESTORED] = number
-            statuses[other] = status
-        has_other = any(
-            peer.phase not in (*ABSENT, "serving", "asking") and not peer.has_notice
-            for peer in state.nodes
-        )
+            statuses[other] = self._make_status(state, other, peer)
+            if peer.phase not in ("serving", "asking") and not peer.has_notice:
+                has_other = True
         # Its window ends too, which is no earlier than the others' restore, if there are others.
         if self.serves_until(statuses, node.epoch) or not has_other:
             empty = Node(phase="left", incarnation=node.incarnation)
             yield state.with_node(index, **empty._asdict())
+
+    def _make_status(self, state: State, index: int, node: Node) -> dict[str, Any]:
+        """Makes the report of a node's launcher."""
+        status: dict[str, Any] = {
+            "index": index,
+            "incarnation": node.incarnation,
+        }
+        epoch = state.get_epoch(node.epoch)
+        if epoch and node.phase != "asking":
+            status["epoch"] = asdict(epoch)
+        if (node.epoch, index) in state.restored:
+            status[RESTORED] = node.epoch
+        return status
 
     def _when_done(self, state: State, index: int, node: Node) -> Iterator[State]:
         yield from ()
@@ -442,12 +514,34 @@ def _make_member(index: int, node: Node) -> Member:
     return Member(index=index, incarnation=node.incarnation)
 
 
+def _are_running(nodes: list[Node], epoch: Epoch) -> bool:
+    return all(node.phase == "run" and node.epoch == epoch.number for node in nodes)
+
+
+def _describe_shard(shard: Shard, memory: int) -> dict[str, Any]:
+    return {
+        "rank": shard.rank,
+        "step": shard.step,
+        "start": shard.epoch,
+        "attempt": f"{shard.epoch:012x}",
+        "world_size": shard.size,
+        "length": 1,
+        "sha256": "0" * 64,
+        "bytes": 1,
+        "memory": memory,
+    }
+
+
 def _drop_old(copies: tuple[Shard, ...], rank: int) -> tuple[Shard, ...]:
     """Keeps the newest two copies of a rank, and those of other ranks of the version before."""
-    of_rank = [shard for shard in copies if shard.rank == rank][-2:]
-    newest = of_rank[-1]
-    of_others = [s for s in copies if s.rank != rank and s.step >= newest.step - 1]
-    return (*of_others, *of_rank)
+    of_rank: list[Shard] = []
+    of_others: list[Shard] = []
+    for shard in copies:
+        shards = of_rank if shard.rank == rank else of_others
+        shards.append(shard)
+    oldest = of_rank[-1].step - 1
+    needed = [shard for shard in of_others if shard.step >= oldest]
+    return (*needed, *of_rank[-2:])
 
 
 @pytest.mark.parametrize(
@@ -469,16 +563,22 @@ def test_every_interleaving_divides_each_step_once_and_loses_no_whole_one(model:
 
 def leave_at_once(statuses: dict[int, dict[str, Any]], number: int) -> bool:
     """Leaves as soon as the others are in the next epoch."""
-    return any(status.get("epoch", {}).get("number", 0) > number for status in statuses.values())
+    for status in statuses.values():
+        epoch = status.get("epoch", {})
+        if epoch.get("number", 0) > number:
+            return True
+    return False
 
 
 def number_by_index(epoch: Epoch, member: Member) -> tuple[range, int]:
     """Keeps each node's rank when another one is gone."""
-    return range(member.index, member.index + 1), len(epoch.members)
+    rank = member.index
+    return range(rank, rank + 1), len(epoch.members)
 
 
 def list_oldest_first(*arguments: Any, **options: Any) -> list[Offer]:
-    return list_offers(*arguments, **options)[::-1]
+    offers = list_offers(*arguments, **options)
+    return offers[::-1]
 
 
 NOTICED = Model(notices=1)
