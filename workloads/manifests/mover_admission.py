@@ -109,16 +109,16 @@ def _make_job_policy(
 
 def _compare_sizes() -> dict[str, str]:
     """Writes that a gang has a size between its least and all its nodes, and other jobs the old."""
-    same = "object.spec.?parallelism == oldObject.spec.?parallelism"
-    least = f"oldObject.metadata.?labels[?{json.dumps(LABEL_LEAST_NODES)}]"
+    is_same = "object.spec.?parallelism == oldObject.spec.?parallelism"
+    min_size = f"oldObject.metadata.?labels[?{json.dumps(LABEL_LEAST_NODES)}]"
     size = "object.spec.?parallelism.orValue(0)"
     fits = (
-        f"{least}.orValue('').matches('^[0-9]{{1,4}}$')"
-        f" && {size} >= int({least}.orValue('0'))"
+        f"{min_size}.orValue('').matches('^[0-9]{{1,4}}$')"
+        f" && {size} >= int({min_size}.orValue('0'))"
         f" && {size} <= object.spec.?completions.orValue(0)"
     )
     return {
-        f"{same} || ({fits})": (
+        f"{is_same} || ({fits})": (
             f"the mover gives a gang with the label {LABEL_LEAST_NODES} a size between it and"
             " completions"
         )
