@@ -206,10 +206,10 @@ def _list_rights(objects: Iterable[dict[str, Any]]) -> Iterator[tuple[str, str, 
         role_name = role["name"]
         rules_of_role = rules.get((role["kind"], place, role_name))
         may = _name_rules(rules_of_role) if rules_of_role else f"role `{role_name}`"
-        where = f"`{namespace}`" if namespace else "everywhere"
+        scope = f"`{namespace}`" if namespace else "everywhere"
         for subject in body["subjects"]:
-            who = _name_subject(subject)
-            rows.add((who, where, may))
+            grantee = _name_subject(subject)
+            rows.add((grantee, scope, may))
     yield from sorted(rows)
 
 

@@ -81,18 +81,19 @@ def workload(
     }
 
 
-def job(name: str, size: int, full_size: int, min_size: int, *, suspended: bool = False) -> Any:
+def job(size: int = 8, name: str = "g", *, suspended: bool = False) -> Any:
+    """Returns the Job of a gang of 4 to 8 nodes."""
     return {
         "metadata": {
             "name": name,
             "namespace": "training",
             "uid": f"u-{name}",
-            "labels": {LABEL_LEAST_NODES: str(min_size)},
+            "labels": {LABEL_LEAST_NODES: "4"},
             "annotations": {ANNOTATION_ELASTIC: "true"},
         },
         "spec": {
             "parallelism": size,
-            "completions": full_size,
+            "completions": 8,
             "suspend": suspended,
         },
     }
@@ -101,7 +102,7 @@ def job(name: str, size: int, full_size: int, min_size: int, *, suspended: bool 
 def gang(name: str = "g", size: int = 8, *, gpus: int = 1, **fields: Any) -> Gang:
     """Returns a gang of 4 to 8 nodes."""
     parsed = read_gang(
-        job(name, size, 8, 4),
+        job(size, name),
         workload(
             name,
             fields.pop("admitted", size),
@@ -112,6 +113,16 @@ def gang(name: str = "g", size: int = 8, *, gpus: int = 1, **fields: Any) -> Gan
     )
     assert parsed
     return parsed
+
+
+def make_urgent(gpus: int) -> Any:
+    """Returns the Workload of a job of a higher priority that waits."""
+    return workload("urgent", gpus, WAITS, priority=20)
+
+
+def running(size: int = 8, **annotations: str) -> Any:
+    """Returns the Workload of a gang that has its quota."""
+    return workload("g", size, *HELD, **annotations)
 
 
 def newcomer(gpus: int, priority: int = 20, name: str = "urgent") -> Newcomer:
@@ -270,10 +281,10 @@ def boost(value: str) -> Any:
 
 def test_gang_is_protected_and_yields_to_the_job_that_waits() -> None:
     cluster = Cluster(
-        jobs=[job("g", 8, 8, 4)],
+        jobs=[job()],
         workloads=[
             workload("g", 8, *HELD, priority=-5),
-            workload("urgent", 2, WAITS, priority=20),
+            make_urgent(2),
         ],
     )
     assert step(act(cluster)) == 1
@@ -283,8 +294,8 @@ def test_gang_is_protected_and_yields_to_the_job_that_waits() -> None:
 
 
 def test_gang_at_its_least_is_not_protected() -> None:
-    protected = workload("g", 4, *HELD, **{ANNOTATION_BOOST: "20"})
-    cluster = Cluster(jobs=[job("g", 4, 8, 4)], workloads=[protected])
+    protected = running(4, **{ANNOTATION_BOOST: "20"})
+    cluster = Cluster(jobs=[job(4)], workloads=[protected])
     mover = act(cluster)
     assert step(mover) == 0
     assert cluster.merged == {"g": [boost("0")]}
@@ -293,7 +304,7 @@ def test_gang_at_its_least_is_not_protected() -> None:
 
 def test_gang_that_waits_is_not_protected() -> None:
     protected = workload("g", 6, WAITS, **{ANNOTATION_BOOST: "20"})
-    cluster = Cluster(jobs=[job("g", 6, 8, 4, suspended=True)], workloads=[protected])
+    cluster = Cluster(jobs=[job(6, suspended=True)], workloads=[protected])
     assert step(act(cluster)) == 1
     resized = {"metadata": {"annotations": {ANNOTATION_YIELDED: None}}}
     assert cluster.merged == {"g": [boost("0"), resized | {"spec": {"parallelism": 8}}]}
@@ -303,7 +314,7 @@ def wait_for_start(size: int, used: int, *workloads: Any, reason: str = "Waiting
     """Returns the change of a gang of 4 to 8 nodes that waits for quota with this size."""
     waits = condition("QuotaReserved", "False", reason)
     cluster = Cluster(
-        jobs=[job("g", size, 8, 4, suspended=True)],
+        jobs=[job(size, suspended=True)],
         workloads=[workload("g", size, waits), *workloads],
         used=used,
     )
@@ -328,7 +339,7 @@ def test_gang_larger_than_the_whole_quota_starts_with_less() -> None:
 
 
 def test_gang_that_starts_small_overtakes_no_other_job() -> None:
-    assert wait_for_start(8, 3, workload("urgent", 6, WAITS, priority=20)) is None
+    assert wait_for_start(8, 3, make_urgent(6)) is None
     assert wait_for_start(8, 3, workload("humble", 6, WAITS, priority=-20)) == {"parallelism": 5}
 
 
@@ -338,9 +349,9 @@ def test_gang_that_may_preempt_others_waits_for_all_nodes() -> None:
 
 
 def test_kueue_looks_again_at_a_job_for_which_a_gang_was_exposed() -> None:
-    urgent = workload("urgent", 6, WAITS, priority=20)
-    protected = workload("g", 8, *HELD, **{ANNOTATION_BOOST: "20"})
-    cluster = Cluster(jobs=[job("g", 8, 8, 4)], workloads=[protected, urgent])
+    urgent = make_urgent(6)
+    protected = running(**{ANNOTATION_BOOST: "20"})
+    cluster = Cluster(jobs=[job()], workloads=[protected, urgent])
     mover = act(cluster)
     assert step(mover) == 0
     assert cluster.merged == {"g": [boost("0")], "urgent": [boost(POKE)]}
@@ -351,14 +362,14 @@ def test_kueue_looks_again_at_a_job_for_which_a_gang_was_exposed() -> None:
 
 def test_gang_grows_when_nobody_has_waited_for_a_while() -> None:
     cluster = Cluster(
-        jobs=[job("g", 6, 8, 4)],
-        workloads=[workload("g", 6, *HELD)],
+        jobs=[job(6)],
+        workloads=[running(6)],
         used=6,
     )
     mover = act(cluster)
     assert step(mover) == 0
     assert step(mover, NOW + CALM_S - 1) == 0
-    urgent = workload("urgent", 1, WAITS, priority=20)
+    urgent = make_urgent(1)
     cluster.workloads.append(urgent)
     assert step(mover, NOW + CALM_S) == 0, "Kueue admits it by itself"
     cluster.workloads.remove(urgent)
@@ -371,7 +382,7 @@ def test_gang_grows_when_nobody_has_waited_for_a_while() -> None:
 def test_growth_that_kueue_does_not_admit_is_taken_back() -> None:
     annotations = {"kueue.x-k8s.io/workload-slice-replacement-for": "training/g"}
     larger = workload("g", 8, WAITS, **annotations)
-    cluster = Cluster(jobs=[job("g", 8, 8, 4)], workloads=[workload("g", 6, *HELD), larger])
+    cluster = Cluster(jobs=[job()], workloads=[running(6), larger])
     mover = act(cluster)
     assert step(mover, NOW + SLICE_S - CALM_S) == 0
     assert step(mover, NOW + SLICE_S) == 1
@@ -389,17 +400,17 @@ def test_jobs_that_kueue_cannot_start_take_no_nodes() -> None:
     waiting[2]["spec"]["active"] = False
     selector = {"cloud.google.com/gke-accelerator": "nvidia-tesla-a100"}
     waiting[3]["spec"]["podSets"][0]["template"]["spec"]["nodeSelector"] = selector
-    cluster = Cluster(jobs=[job("g", 8, 8, 4)], workloads=[workload("g", 8, *HELD), *waiting])
+    cluster = Cluster(jobs=[job()], workloads=[running(), *waiting])
     assert step(act(cluster)) == 0
     assert not cluster.events
 
 
 def test_refused_change_is_tried_again() -> None:
     cluster = Cluster(
-        jobs=[job("g", 8, 8, 4)],
+        jobs=[job()],
         workloads=[
-            workload("g", 8, *HELD),
-            workload("urgent", 2, WAITS, priority=20),
+            running(),
+            make_urgent(2),
         ],
         refuses=True,
     )
@@ -410,13 +421,18 @@ def test_refused_change_is_tried_again() -> None:
 
 
 def test_boost_by_work_at_stake_leaves_protected_gangs_alone() -> None:
-    protected = workload("g", 8, *HELD, **{ANNOTATION_BOOST: "20"})
+    protected = running(**{ANNOTATION_BOOST: "20"})
     cluster = Cluster(workloads=[protected])
     api: Any = cluster
     late_s = NOW + 2 * preemption_priority.MIN_RUN_S
     namespaces = ("training",)
-    assert preemption_priority.write_boosts(api, lambda _: (), late_s, namespaces, {"u-g"}) == 0
-    assert preemption_priority.write_boosts(api, lambda _: (), late_s, namespaces) == 1
+
+    def write_boosts(*protected_uids: str) -> int:
+        uids = set(protected_uids)
+        return preemption_priority.write_boosts(api, lambda _: (), late_s, namespaces, uids)
+
+    assert write_boosts("u-g") == 0
+    assert write_boosts() == 1
 
 
 @pytest.mark.parametrize(

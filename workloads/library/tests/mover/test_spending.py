@@ -142,8 +142,8 @@ class Cluster:
         return read_spent(self.annotations.get("holdfast.dev/spent"))
 
     @property
-    def counted_usd(self) -> float:
-        """What the mover in memory has counted."""
+    def spent_usd_in_memory(self) -> float:
+        """Money that the mover has counted and may not have written yet."""
         spent = self.view.spending.by_job["uid-run-7"]
         return spent.usd
 
@@ -189,7 +189,7 @@ def test_jobs_that_share_a_node_pay_in_equal_parts() -> None:
     cluster.change_job("ADDED", other)
     cluster.view.pod("ADDED", pod("b", owner="other"))
     cluster.spend(clock, EPOCH + 3_600)
-    assert cluster.counted_usd == pytest.approx(USD / 2)
+    assert cluster.spent_usd_in_memory == pytest.approx(USD / 2)
 
 
 def test_spending_outlives_pods_and_movers() -> None:
@@ -216,7 +216,7 @@ def test_another_replica_takes_over_what_the_leader_counted() -> None:
     body = make_limited(10.0, spent=f"4.0000 {begin_s:.0f}")
     cluster, clock = start(body, pod(), now_s=begin_s)
     cluster.spend(clock, EPOCH + 7_200)
-    assert cluster.counted_usd == pytest.approx(4.0 + USD, rel=0.001)
+    assert cluster.spent_usd_in_memory == pytest.approx(4.0 + USD, rel=0.001)
 
 
 def test_a_job_without_a_queue_is_suspended() -> None:
