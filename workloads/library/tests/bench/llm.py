@@ -70,7 +70,7 @@ GOALS: Goals = {
             f["vllm"]["cut"] == 0 and f["vllm"]["counts_wrong"] == 0
         ),
         "vLLM: continuations begin with prompt and sent tokens": lambda f: (
-            f["vllm"]["moved"] > 0
+            0 < f["vllm"]["moved"] <= f["vllm"]["survivor_texts"]
             and f["vllm"]["survivor_tokens"] == f["vllm"]["survivor_tokens_expected"]
         ),
     },

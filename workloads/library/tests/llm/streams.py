@@ -1,5 +1,6 @@
 """Streams of the tiny model, and what vLLM has counted of them."""
 
+from dataclasses import dataclass
 from typing import Any
 
 from holdfast.vocabulary.serving import VLLM_RUNNING
@@ -7,11 +8,16 @@ from workloads.library.tests.inference.router.fleet import Stream, metric
 from workloads.library.tests.llm.pods import SERVICE, Pod
 from workloads.library.tests.processes import until
 
+ENDED_TEXTS = "vllm:request_success_total"
 PROMPT_TOKENS = "vllm:prompt_tokens_total"
 GENERATED_TOKENS = "vllm:generation_tokens_total"
 
 
-def make_prompt(number: int, words: int = 12) -> str:
+WORDS = 12
+PATIENCE_S = 600.0
+
+
+def make_prompt(number: int, words: int = WORDS) -> str:
     return " ".join(f"w{(number * 31 + place * 7) % 300}" for place in range(words))
 
 
@@ -44,7 +50,32 @@ def find_busiest(pods: list[Pod]) -> Pod:
     return max(pods, key=lambda pod: metric(pod.client, VLLM_RUNNING))
 
 
-def count_handled(pod: Pod) -> float:
-    """Returns the tokens of all prompts and texts that vLLM has handled, once it is idle."""
+@dataclass(frozen=True, kw_only=True)
+class Handled:
+    """Counters of one vLLM."""
+
+    texts: float
+    """Texts that it has ended at their length."""
+    tokens: float
+    """Tokens of all prompts and texts."""
+
+    def since(self, earlier: "Handled") -> "Handled":
+        return Handled(texts=self.texts - earlier.texts, tokens=self.tokens - earlier.tokens)
+
+
+def count_handled(pod: Pod) -> Handled:
+    """Reads the counters, once vLLM is idle."""
     until(lambda: not metric(pod.client, VLLM_RUNNING), "an idle server")
-    return metric(pod.client, PROMPT_TOKENS) + metric(pod.client, GENERATED_TOKENS)
+    return Handled(
+        texts=metric(pod.client, ENDED_TEXTS, 'finished_reason="length"'),
+        tokens=metric(pod.client, PROMPT_TOKENS) + metric(pod.client, GENERATED_TOKENS),
+    )
+
+
+def wait_for(streams: list[Stream]) -> None:
+    until(
+        lambda: all(stream.payloads[-1:] == [b"[DONE]"] or stream.error for stream in streams),
+        "the end of all streams",
+        within_s=PATIENCE_S,
+        pause_s=0.1,
+    )

@@ -9,23 +9,23 @@ from workloads.library.tests.inference.router.fleet import Stream, metric
 from workloads.library.tests.llm import install
 from workloads.library.tests.llm.pods import running_pods, running_router
 from workloads.library.tests.llm.streams import (
+    PATIENCE_S,
+    WORDS,
     count_handled,
-    count_prompt,
     find_busiest,
     list_tokens,
     make_body,
+    wait_for,
 )
 from workloads.library.tests.processes import until
 
 TOKENS = 500
-"""Tokens of a stream: so many that the first one has not ended when the last one begins."""
-PATIENCE_S = 600.0
 
 
 def run_vllm(folder: Path, *, streams: int) -> dict[str, Any]:
     """Counts what clients got, and the tokens that the surviving vLLM handled.
 
-    Every stream ends at the survivor, which gets each token once: in the prompt of a continuation,
+    A text that ends at the survivor passes each token to it once: in the prompt of a continuation,
     or as a token of its own.
     """
     home = install.install()
@@ -46,7 +46,7 @@ def run_vllm(folder: Path, *, streams: int) -> dict[str, Any]:
         victim.kill()
         wait_for(opened)
         (survivor,) = (pod for pod in pods if pod is not victim)
-        survivor_tokens = count_handled(survivor) - handled[survivor.folder]
+        work = count_handled(survivor).since(handled[survivor.folder])
         moved = metric(client, ROUTER_MOVED)
     pairs = list(zip(opened, undisturbed, strict=True))
     return {
@@ -56,8 +56,9 @@ def run_vllm(folder: Path, *, streams: int) -> dict[str, Any]:
         "cut": sum(not stream.is_whole for stream in opened),
         "counts_wrong": sum(len(list_tokens(stream)) != TOKENS for stream in opened),
         "texts_different": sum(list_tokens(stream) != list_tokens(calm) for stream, calm in pairs),
-        "survivor_tokens": survivor_tokens,
-        "survivor_tokens_expected": sum(count_prompt(body) + TOKENS for body in bodies),
+        "survivor_texts": work.texts,
+        "survivor_tokens": work.tokens,
+        "survivor_tokens_expected": work.texts * (WORDS + TOKENS),
     }
 
 
@@ -65,12 +66,3 @@ def read_all(port: int, bodies: list[dict[str, Any]]) -> list[Stream]:
     streams = [Stream(port, body) for body in bodies]
     wait_for(streams)
     return streams
-
-
-def wait_for(streams: list[Stream]) -> None:
-    until(
-        lambda: all(stream.payloads[-1:] == [b"[DONE]"] or stream.error for stream in streams),
-        "the end of all streams",
-        within_s=PATIENCE_S,
-        pause_s=0.1,
-    )
