@@ -8,7 +8,12 @@ from infra.specs import resources
 from tests.infra.samples import hardened
 
 SECRET = "projects/acme-ai-platform/secrets/ngc/versions/1"
-PRIVATE = Registry(name="ngc", upstream="https://nvcr.io", user="$oauthtoken", password=SECRET)
+PRIVATE = Registry(
+    name="ngc",
+    upstream="https://nvcr.io",
+    user="$oauthtoken",
+    password=SECRET,
+)
 PUBLIC = Registry(name="quay", upstream="https://quay.io")
 SECURITY = replace(hardened().security, registries=(PRIVATE, PUBLIC))
 ENVIRONMENT = replace(hardened(), security=SECURITY)

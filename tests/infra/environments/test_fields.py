@@ -290,7 +290,13 @@ WRONG: list[tuple[str, str, Make]] = [
         checkpoint_version_days=-1,
     ),
     *wrong(SECURITY, data_access_logs="on"),
-    *wrong(REGISTRY, name="NGC", upstream="nvcr.io", user="", password="hunter2"),
+    *wrong(
+        REGISTRY,
+        name="NGC",
+        upstream="nvcr.io",
+        user="",
+        password="hunter2",
+    ),
     *wrong(
         RESERVED,
         project="my project",

@@ -114,7 +114,14 @@ def firings(
     periods = []
     for (name, labels), values in minutes.items():
         for first, last in _runs(values):
-            periods.append(Firing(alert=name, labels=labels, first_min=first, last_min=last))
+            periods.append(
+                Firing(
+                    alert=name,
+                    labels=labels,
+                    first_min=first,
+                    last_min=last,
+                )
+            )
     return sorted(periods, key=lambda firing: firing.first_min)
 
 

@@ -29,7 +29,12 @@ class Stop:
 
 def measure_stop(folder: Path, server: ForkServer, *, frozen: bool) -> Stop:
     """Stops a run whose every step starts an upload; a frozen uploader is the worst case."""
-    run = Run(folder=folder, steps=ENDLESS, every=1, server=server)
+    run = Run(
+        folder=folder,
+        steps=ENDLESS,
+        every=1,
+        server=server,
+    )
     with run.started() as process:
         run.wait_for_step(process, 8)
         with _frozen_uploaders(process.pid) if frozen else contextlib.nullcontext():

@@ -82,7 +82,12 @@ def test_trial_passes_no_commit_on_and_compares_no_listener() -> None:
         "weight": torch.zeros(1),
         "listener": listener,
     }
-    restored = Restored(step=4, skipped=0, damaged={}, seconds=0.0)
+    restored = Restored(
+        step=4,
+        skipped=0,
+        damaged={},
+        seconds=0.0,
+    )
     listeners = CommitListeners(
         state,
         "r",

@@ -63,9 +63,20 @@ def test_a_demo_killed_at_a_random_moment_runs_again_and_succeeds(tmp_path: Path
     summary = json.loads((out / "summary.json").read_text())
     assert summary["training"]["bit_exact"]
     assert summary["training"]["evictions"] == 1
-    batch = {"lost": 0, "duplicated": 0, "kills": 1, "same_scores": True}
+    batch = {
+        "lost": 0,
+        "duplicated": 0,
+        "kills": 1,
+        "same_scores": True,
+    }
     assert summary["batch"] == summary["batch"] | batch
-    serving = {"evictions": 2, "failed": 0, "retries": 0, "counts_differ": 0, "shed": 0}
+    serving = {
+        "evictions": 2,
+        "failed": 0,
+        "retries": 0,
+        "counts_differ": 0,
+        "shed": 0,
+    }
     assert summary["serving"] == summary["serving"] | serving
     assert summary["serving"]["requests"] > 50
     assert summary["serving"]["p99_ms"] > 0

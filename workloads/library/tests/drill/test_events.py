@@ -37,9 +37,24 @@ def test_losses_and_recoveries_match_the_ledger(tmp_path: Path) -> None:
 
 
 def test_schedules_are_seeded_ordered_and_alternate() -> None:
-    schedule = make_schedule(seed=3, count=6, total=240, first=20)
-    assert schedule == make_schedule(seed=3, count=6, total=240, first=20)
-    assert schedule != make_schedule(seed=4, count=6, total=240, first=20)
+    schedule = make_schedule(
+        seed=3,
+        count=6,
+        total=240,
+        first=20,
+    )
+    assert schedule == make_schedule(
+        seed=3,
+        count=6,
+        total=240,
+        first=20,
+    )
+    assert schedule != make_schedule(
+        seed=4,
+        count=6,
+        total=240,
+        first=20,
+    )
     progress = [eviction.progress for eviction in schedule]
     assert progress == sorted(progress)
     assert min(progress) >= 20

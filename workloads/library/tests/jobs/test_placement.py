@@ -154,7 +154,12 @@ def waits_for(body: Any, flavor: dict[str, str], queue: str) -> set[tuple[str, .
 
 
 def test_a_deadline_that_the_environment_cannot_keep_is_refused() -> None:
-    tight = own(gpus="1xl4", hours=40.0, deadline_hours=40.5, nodes=9)
+    tight = own(
+        gpus="1xl4",
+        hours=40.0,
+        deadline_hours=40.5,
+        nodes=9,
+    )
     with pytest.raises(InputError, match="keeps the deadline") as refused:
         placement.place(tight, EXAMPLE, PRICES)
     assert "ON_DEMAND" in refused.value.fix

@@ -218,7 +218,18 @@ def test_fields_that_do_not_go_with_a_sweep_are_refused(
 
 def test_sweeps_with_hours_need_no_max_hours() -> None:
     """Left out, `max_hours` follows from the bad end; stated, it holds for all points together."""
-    job = own(gpus="1xl4", hours=2.0, sweep={"SEED": [1, 2, 3]}, parallel=1)
+    job = own(
+        gpus="1xl4",
+        hours=2.0,
+        sweep={"SEED": [1, 2, 3]},
+        parallel=1,
+    )
     assert placement.place(job, load("example"), prices.load()).limit_h > 6.0
     with pytest.raises(InputError, match="hours of a sweep"):
-        own(gpus="1xl4", hours=2.0, max_hours=5.0, sweep={"SEED": [1, 2, 3]}, parallel=1)
+        own(
+            gpus="1xl4",
+            hours=2.0,
+            max_hours=5.0,
+            sweep={"SEED": [1, 2, 3]},
+            parallel=1,
+        )

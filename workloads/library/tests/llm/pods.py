@@ -189,7 +189,12 @@ def running_pods(folder: Path, home: Path, model: Path) -> Generator[list[Pod]]:
         pods: list[Pod] = []
         for name in ("chat-base", "chat-overflow"):
             (folder / name).mkdir()
-            pod = Pod(spec=find_pod(name), folder=folder / name, home=home, model=model)
+            pod = Pod(
+                spec=find_pod(name),
+                folder=folder / name,
+                home=home,
+                model=model,
+            )
             stack.callback(pod.kill)
             pods.append(pod)
         for pod in pods:

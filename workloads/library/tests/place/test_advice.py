@@ -142,7 +142,13 @@ def test_the_cheapest_that_keeps_the_deadline_is_taken(
 ) -> None:
     assert (
         recommendation.choose(
-            Job(accelerator=L4, gpus=1, hours=40, deadline_h=deadline_h), rows
+            Job(
+                accelerator=L4,
+                gpus=1,
+                hours=40,
+                deadline_h=deadline_h,
+            ),
+            rows,
         ).placement
         is taken
     )
@@ -151,18 +157,36 @@ def test_the_cheapest_that_keeps_the_deadline_is_taken(
 def test_where_no_row_keeps_the_deadline_each_says_why() -> None:
     rows = [LATE_AT_WORST[0], replace(LATE_AT_WORST[1], refused="not sold")]
     with pytest.raises(Unjudged, match=r"50% late in the worst scenario.*not sold"):
-        recommendation.choose(Job(accelerator=L4, gpus=1, hours=40, deadline_h=72), rows)
+        recommendation.choose(
+            Job(
+                accelerator=L4,
+                gpus=1,
+                hours=40,
+                deadline_h=72,
+            ),
+            rows,
+        )
 
 
 def test_a_tight_deadline_takes_what_is_never_late() -> None:
-    question = Job(accelerator=L4, gpus=1, hours=40, deadline_h=42)
+    question = Job(
+        accelerator=L4,
+        gpus=1,
+        hours=40,
+        deadline_h=42,
+    )
     options = by(advice.options(question, world(0.3), REGION))
     assert options[Placement.SPOT].late > 0.3 and options[Placement.HYBRID].late == 0.0
     assert recommend(question, world(0.3)).placement is Placement.HYBRID
 
 
 def test_a_queue_with_a_way_out_is_never_late() -> None:
-    question = Job(accelerator=H100, gpus=8, hours=100, deadline_h=104)
+    question = Job(
+        accelerator=H100,
+        gpus=8,
+        hours=100,
+        deadline_h=104,
+    )
     options = advice.options(question, world(0.5), REGION)
     plain, safe = (o for o in options if o.placement is Placement.FLEX_START)
     assert plain.late > 0.02 and safe.late == 0.0
@@ -185,7 +209,12 @@ def test_a_job_that_cannot_resume_does_not_go_to_spot_under_churn() -> None:
 
 
 def test_batch_takes_the_least_host_per_gpu_and_hardly_notices_churn() -> None:
-    question = Job(accelerator=L4, gpus=4, hours=50, batch=True)
+    question = Job(
+        accelerator=L4,
+        gpus=4,
+        hours=50,
+        batch=True,
+    )
     assert question.machine.name == "g2-standard-8"
     calm, rough = (
         by(advice.options(question, world(c), REGION))[Placement.SPOT].mean_usd for c in (0.01, 0.3)
@@ -215,7 +244,17 @@ def test_loss_groups_are_no_rarer_than_in_the_record() -> None:
         for nodes in range(1, 65)
     }
     assert [groups[nodes] for nodes in (1, 2, 6, 7, 12, 64)] == [1, 2, 3, 7, 4, 8]
-    assert advice.groups(Job(accelerator=H100, gpus=512, hours=1, batch=True)) == 1
+    assert (
+        advice.groups(
+            Job(
+                accelerator=H100,
+                gpus=512,
+                hours=1,
+                batch=True,
+            )
+        )
+        == 1
+    )
 
     def rate(nodes: int) -> float:
         ups = [
@@ -307,7 +346,12 @@ def test_a_shortened_job_costs_in_proportion_what_the_whole_one_does(
 
 
 def test_endless_spot_runs_are_refused_and_a_year_is_priced() -> None:
-    endless = Job(accelerator=L4, gpus=1, hours=50, restart_h=2.0)
+    endless = Job(
+        accelerator=L4,
+        gpus=1,
+        hours=50,
+        restart_h=2.0,
+    )
     assert (
         "over 4 machine-hours"
         in advice.on_spot(endless, world(5.0), REGION, policies.WAIT)[0].refused

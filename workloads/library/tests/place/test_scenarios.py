@@ -87,7 +87,12 @@ def play_record(region: str, work_h: float, restart_h: float) -> list[float]:
 
 def test_middle_scenario_says_what_the_record_says_when_it_is_played() -> None:
     """One H100 node for a day and a deadline of 36 h: the record itself is never late there."""
-    job = Job(accelerator=H100, gpus=8, hours=24, deadline_h=36)
+    job = Job(
+        accelerator=H100,
+        gpus=8,
+        hours=24,
+        deadline_h=36,
+    )
     world = recommendation.make_world(job, zones=("us-central1",))
     (spot,) = advice.on_spot(job, world, "us-central1", policies.WAIT)
     played = play_record("us-central1", 24.0, job.restart_h)

@@ -140,7 +140,14 @@ def test_every_plot_colour_has_a_dark_variant() -> None:
     "only",
     [
         line(EPOCH, "start", rank=0),
-        line(EPOCH, "scheduled", kind="batch", seconds=2.0, node="n", pool="p"),
+        line(
+            EPOCH,
+            "scheduled",
+            kind="batch",
+            seconds=2.0,
+            node="n",
+            pool="p",
+        ),
     ],
     ids=["started", "scheduled"],
 )

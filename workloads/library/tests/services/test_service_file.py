@@ -60,7 +60,12 @@ CASES: dict[str, tuple[dict[str, str], str, str]] = {
     "no replicas": ({"--predictor": "entropy"}, "replicas", "--base 1"),
     "zero replicas": ({"--predictor": "entropy", "--base": "0"}, "replicas", "--base 1"),
     "base of 0 with a promise": (
-        {"--predictor": "entropy", "--base": "0", "promised_per_s": "80", "replica_per_s": "50"},
+        {
+            "--predictor": "entropy",
+            "--base": "0",
+            "promised_per_s": "80",
+            "replica_per_s": "50",
+        },
         "base keeps no promise",
         "leave base out",
     ),

@@ -134,7 +134,12 @@ def test_a_bug_in_one_rank_is_told_apart_from_an_eviction(
         " '1'))"
     )
     module = replaced(tmp_path / "run.py", LOSS, f"calls = []\nchanged = {broken}")
-    run = Run(server=server, folder=tmp_path, module=module, steps=10)
+    run = Run(
+        server=server,
+        folder=tmp_path,
+        module=module,
+        steps=10,
+    )
     assert run.complete() == 70
     assert "ZeroDivisionError" in run.log()
     assert run.of("exit")[-1]["code"] == 70

@@ -27,7 +27,12 @@ ROUNDS = 300
 WARM = 6
 RESAMPLES = 2_000
 NEVER = 10**6
-MODEL = ModelConfig(context=64, width=96, layers=2, heads=2)
+MODEL = ModelConfig(
+    context=64,
+    width=96,
+    layers=2,
+    heads=2,
+)
 SAMPLES = 4
 Times = tuple[float, float]
 """Seconds by the clock, and seconds of this process's CPU time."""

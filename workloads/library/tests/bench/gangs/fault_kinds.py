@@ -83,4 +83,9 @@ def endless(seed: int) -> Iterator[Blow]:
         else:
             times = rng.randint(1, 3) if kind in POINTS[:7] else 1
         delay_s = 0.0 if kind == UNCOMMITTED else rng.uniform(0, 0.3)
-        yield Blow(kind=kind, place=place, delay_s=delay_s, count=times)
+        yield Blow(
+            kind=kind,
+            place=place,
+            delay_s=delay_s,
+            count=times,
+        )

@@ -32,7 +32,12 @@ def no_log(monkeypatch: pytest.MonkeyPatch) -> None:
         Model(first=1, nodes=3),
         Model(folder=True),
         Model(first=1, folder=True, deaths=2),
-        Model(first=1, folder=True, steps=3, failures=1),
+        Model(
+            first=1,
+            folder=True,
+            steps=3,
+            failures=1,
+        ),
     ],
     ids=str,
 )

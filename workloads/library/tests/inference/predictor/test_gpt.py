@@ -9,7 +9,12 @@ from holdfast.inference.predictor.gpt import ROWS, GptLoss, Model, load_model
 from holdfast.support.errors import InputError
 from holdfast.training.trainer.model import ByteGPT, ModelConfig
 
-CONFIG = ModelConfig(context=32, width=64, layers=2, heads=4)
+CONFIG = ModelConfig(
+    context=32,
+    width=64,
+    layers=2,
+    heads=4,
+)
 
 
 @pytest.fixture(scope="module")

@@ -139,7 +139,12 @@ def test_gang_survives_a_death_and_admits_a_replacement_despite_strangers(
 
 def test_a_member_that_is_slower_than_the_others_is_named(make: Make) -> None:
     slow = [[1, step, 0.2] for step in range(15)]
-    gang = make(steps=15, every=15, slow=slow, pace_s=0.05)
+    gang = make(
+        steps=15,
+        every=15,
+        slow=slow,
+        pace_s=0.05,
+    )
     gang.start(0, 1, 2)
     assert set(gang.all_ended()) == {EXIT_COMPLETE}, gang.logs()
     named = [(line.get("slowest_rank"), line.get("slowest_by", 0.0)) for line in gang.of("window")]
@@ -208,7 +213,12 @@ def test_answering_member_is_waited_for_and_the_limit_grows(make: Make, undistur
 
 
 def test_too_few_members_release_their_nodes(make: Make) -> None:
-    gang = make(nodes=2, min_nodes=2, hold_s=1.0, steps=100_000)
+    gang = make(
+        nodes=2,
+        min_nodes=2,
+        hold_s=1.0,
+        steps=100_000,
+    )
     gang.start(0)
     gang.start(1, kill_at="gang.reduce:5")
     assert gang.ended(0) == EXIT_RETRY, gang.logs()

@@ -357,8 +357,18 @@ class Model:
         Model(deaths=2, notices=1),
         Model(notices=1, impatient=1),
         Model(newcomer=True, notices=1, impatient=1),
-        Model(rejoins=True, impatient=1, late=1, steps=1),
-        Model(rejoins=True, impatient=1, late=1, deaths=0),
+        Model(
+            rejoins=True,
+            impatient=1,
+            late=1,
+            steps=1,
+        ),
+        Model(
+            rejoins=True,
+            impatient=1,
+            late=1,
+            deaths=0,
+        ),
     ],
     ids=str,
 )
@@ -374,8 +384,25 @@ def test_interleavings_with_three_members_end_well(model: Model) -> None:
             Model(create_only=False, impatient=1),
             "two different steps|stuck|left behind|more than a step",
         ),
-        (Model(rejoins=True, impatient=1, late=1, deaths=0, remembers=False), "no end"),
-        (Model(rejoins=True, impatient=1, deaths=0, skips_askers=False), "stuck"),
+        (
+            Model(
+                rejoins=True,
+                impatient=1,
+                late=1,
+                deaths=0,
+                remembers=False,
+            ),
+            "no end",
+        ),
+        (
+            Model(
+                rejoins=True,
+                impatient=1,
+                deaths=0,
+                skips_askers=False,
+            ),
+            "stuck",
+        ),
     ],
     ids=[
         "no-repair",

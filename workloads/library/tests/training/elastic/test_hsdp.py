@@ -137,7 +137,12 @@ KILLS = [
     Strike(point="stage.begin", place=0, rank=1),
     Strike(point="stage.end", place=0),
     Strike(point="gang.propose", place=1),
-    Strike(point="gang.reduce", place=1, rank=1, count=3),
+    Strike(
+        point="gang.reduce",
+        place=1,
+        rank=1,
+        count=3,
+    ),
     Strike(point="gang.report", place=1),
     Strike(point="gang.proposed", place=1),
 ]

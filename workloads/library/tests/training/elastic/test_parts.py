@@ -71,7 +71,15 @@ def make_node(nodes: int = 4, **changed: Any) -> ShardedNode:
         (lambda: resolve_shards(1 << 20, 4), "1048576 shards"),
         (lambda: resolve_shards(13, 8, 2), "13 shards for 8 processes, of which 2"),
         (lambda: Places(nodes=PLACES, index=4), "4"),
-        (lambda: Places(nodes=PLACES, index=0, min_nodes=3, ranks_per_node=2), "3"),
+        (
+            lambda: Places(
+                nodes=PLACES,
+                index=0,
+                min_nodes=3,
+                ranks_per_node=2,
+            ),
+            "3",
+        ),
         (lambda: Places(nodes=PLACES, index=0, ranks_per_node=3), "3 with 4 addresses"),
         (lambda: addresses("127.0.0.1", 65534, 4), "4 nodes of 1 processes from port 65534"),
         (lambda: make_node(1, copies=1), "1"),

@@ -112,7 +112,12 @@ def test_a_noticed_node_loses_no_step_and_the_others_stay(make: Make) -> None:
 
 
 def test_without_copies_a_lost_node_is_replaced_and_the_bucket_is_read(make: Make) -> None:
-    gang = make(nodes=2, copies=0, every=EVERY, bits_at=[EVERY])
+    gang = make(
+        nodes=2,
+        copies=0,
+        every=EVERY,
+        bits_at=[EVERY],
+    )
     gang.start(0, 1)
     gang.until(lambda: gang.committed() and gang.noted(EVERY))
     assert not any(gang.held().values())

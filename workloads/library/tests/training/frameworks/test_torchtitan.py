@@ -46,7 +46,13 @@ def server(titan_site: Path) -> Iterator[ForkServer]:
 
 class TitanGang(Gang):
     def __init__(self, site: Path, folder: Path, server: ForkServer) -> None:
-        super().__init__("", site=site, folder=folder, steps=STEPS, server=server)
+        super().__init__(
+            "",
+            site=site,
+            folder=folder,
+            steps=STEPS,
+            server=server,
+        )
         self._command = [sys.executable, SCRIPT, str(self.checkpoints), str(STEPS)]
 
     def start_and_kill(self, step: int, rank: int) -> int:
