@@ -281,6 +281,23 @@ def make_owner(kind: str, api_version: str, *, uid: str = "none") -> Object:
     return owner | {"controller": True}
 
 
+@pytest.fixture
+def owner(api: Api, space: str) -> None:
+    """The JobSet of `make_owner`, which Kueue reads if another test has installed it."""
+    job = {
+        "name": "a",
+        "template": {"spec": PROBE["spec"]},
+    }
+    body = {
+        "apiVersion": JOBSET_API,
+        "kind": "JobSet",
+        "metadata": {"name": "owner", "namespace": space},
+        "spec": {"suspend": True, "replicatedJobs": [job]},
+    }
+    api.apply(api.path_of(body), body)
+
+
+@pytest.mark.usefixtures("owner")
 @pytest.mark.parametrize(
     ("kind", "api_version", "user", "is_exempt"),
     [
