@@ -262,7 +262,8 @@ def read_help(name: str) -> str:
 LACKS = re.compile(
     r"^error:   (no database is named|PostgreSQL does not start|the source cannot be read"
     r"|no such checkpoint folder|out/dcp cannot be read|command cannot be started|image digests of"
-    r"|example has no image|no event files|no terminal to ask on|--adopt|base image"
+    r"|receipts are not usable|example has no image|no event files|no terminal to ask on|--adopt"
+    r"|base image"
     r"|pattern of an environment)"
 )
 # Their work begins where `cut_off` cannot stop it: in a fork, and in libpq.

@@ -21,13 +21,15 @@ Change = dict[str, Any]
 # Terraform requires a lineage, and compares it with nothing here. It is constant, so that a state
 # is the same in every run.
 LINEAGE = "00000000-0000-0000-0000-000000000000"
-# The cloud chooses the names of these kinds. Others refer to them, and a list must not hold a null
-# instead.
-NAMED_BY_GOOGLE = (
-    "google_monitoring_notification_channel",
-    "google_monitoring_alert_policy",
-    "google_billing_budget",
-)
+# What the cloud chooses and other resources refer to, beside the id. A list must not hold a null
+# instead, and a required argument must have a value.
+CHOSEN_BY_GOOGLE = {
+    "google_monitoring_notification_channel": ("name", ""),
+    "google_monitoring_alert_policy": ("name", ""),
+    "google_billing_budget": ("name", ""),
+    "google_logging_project_sink": ("writer_identity", "serviceAccount:"),
+}
+"""Kind -> the attribute, and how its values begin."""
 
 # These attributes have no fixed type: a state names the type with the value.
 OF_ANY_TYPE = {"terraform_data": ("input", "triggers_replace")}
@@ -47,8 +49,11 @@ def make_state(plan: Plan) -> dict[str, Any]:
 
 
 def _to_state(resource: Mapping[str, Any]) -> dict[str, Any]:
-    unknown = ("id", "name") if resource["type"] in NAMED_BY_GOOGLE else ("id",)
-    attributes = dict.fromkeys(unknown, resource["address"]) | resource["values"]
+    attributes = {"id": resource["address"]}
+    if resource["type"] in CHOSEN_BY_GOOGLE:
+        name, beginning = CHOSEN_BY_GOOGLE[resource["type"]]
+        attributes[name] = beginning + resource["address"]
+    attributes |= resource["values"]
     for name in OF_ANY_TYPE.get(resource["type"], ()):
         if isinstance(attributes.get(name), str):
             attributes[name] = {"value": attributes[name], "type": "string"}

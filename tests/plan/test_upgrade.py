@@ -77,6 +77,16 @@ def check(fork: Path, ref: str) -> tuple[int, dict[str, object]]:
     return done.returncode, json.loads(done.stdout) if done.stdout else {"stderr": done.stderr}
 
 
+RECEIPTS = [
+    (
+        "infra/specs/receipts.py",
+        '"google_storage_bucket.receipts"',
+        '"google_storage_bucket.bucket-receipts"',
+    )
+] * 2
+"""The sink and its grant come after the bucket."""
+
+
 def test_merge_effects_are_shown_before_the_merge(fork: Path) -> None:
     upstream(
         fork,
@@ -86,6 +96,7 @@ def test_merge_effects_are_shown_before_the_merge(fork: Path) -> None:
             'f"google_storage_bucket.{purpose}"',
             'f"google_storage_bucket.bucket-{purpose}"',
         ),
+        *RECEIPTS,
         # Every address stays, and every machine goes.
         (
             "infra/specs/cluster.py",
@@ -113,7 +124,7 @@ def test_merge_effects_are_shown_before_the_merge(fork: Path) -> None:
     code, output = check(fork, "upstream")
     assert code == 1, output
     assert output["destroyed"] == [
-        f"foundation-example google_storage_bucket.{p}" for p in ("checkpoints", "data")
+        f"foundation-example google_storage_bucket.{p}" for p in ("checkpoints", "data", "receipts")
     ]
     assert "foundation-example google_storage_bucket.bucket-data" in output["created"]  # type: ignore[operator]
     replaced = output["replaced"]

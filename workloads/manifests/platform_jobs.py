@@ -8,7 +8,7 @@ from typing import Any
 
 from kubernetes import client
 
-from holdfast.manifests import data, database, training
+from holdfast.manifests import data, database, mover_admission, training
 from holdfast.manifests.pods import PodSettings, Probes, Size, tcp_probe, template
 from holdfast.manifests.policies import budget
 from holdfast.manifests.rbac import bind_cluster_role, bind_lease, bind_role
@@ -32,7 +32,6 @@ from holdfast.vocabulary.roles import (
     team_folder,
     team_role,
 )
-from workloads.manifests import mover_admission
 from workloads.manifests.tenancy import EXPORTER_PORT
 
 JOBS = ((api_group(JOB_API), "jobs"), (api_group(JOBSET_API), "jobsets"))

@@ -24,6 +24,8 @@ TRANSIENT = (
     psycopg.OperationalError,
     psycopg.InterfaceError,  # the connection died between two statements
     errors.InternalError_,
+    # The server ended the connection of a process that stood still in a transaction.
+    errors.IdleInTransactionSessionTimeout,
     QueueUnavailable,
 )
 # SQLSTATE classes of a wrong password and an unknown user or database, which do not end.

@@ -33,7 +33,7 @@ def test_the_commands_on_the_page_run_and_the_text_goes_on(tmp_path: Path) -> No
     shell = subprocess.Popen(["bash", "-c", script], cwd=ROOT, stdout=subprocess.DEVNULL)
     try:
         router = Client(int(ports["8090"]))
-        until(lambda: _count_ready(router) == 2, "two ready servers")
+        until(lambda: _count_ready(router) == 2, "two ready servers", within_s=300)
         answer_path = tmp_path / "answer"
         with answer_path.open("wb") as answer:
             curl = subprocess.Popen(["bash", "-c", localize(REQUEST)], stdout=answer)

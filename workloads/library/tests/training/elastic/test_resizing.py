@@ -111,8 +111,9 @@ def test_the_others_go_on_without_a_lost_node_and_take_its_replacement_in(
     gang.until(lambda: starts(gang, 3))
     assert starts(gang, 3)[0] == GATE, gang.logs()
     gang.start(2)
-    gang.until(lambda: len(starts(gang, 4)) == 2)
-    assert starts(gang, 4) == [0, GATE], gang.logs()
+    # A starved gang may have met again before the loss.
+    gang.until(lambda: starts(gang, 4)[-1:] == [GATE])
+    assert starts(gang, 4)[0] == 0, gang.logs()
     ends_alike(gang)
     assert survivors.items() <= {place: p.pid for place, p in gang.processes.items()}.items()
 
@@ -191,9 +192,10 @@ def test_a_node_that_dies_while_it_joins_is_left_out(make: Make) -> None:
     gang.until(lambda: gang.copied(GATE))
     gang.lose(1)
     gang.until(lambda: starts(gang, 2))
+    count = len(starts(gang, 2))
     gang.start(1, kill_at="peer.restore")
     assert gang.ended(1) != 0, gang.logs()
-    gang.until(lambda: len(starts(gang, 2)) == 2)
+    gang.until(lambda: len(starts(gang, 2)) > count)
     ends_alike(gang, lost_places=(1,))
 
 
