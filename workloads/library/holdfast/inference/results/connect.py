@@ -24,7 +24,7 @@ TRANSIENT = (
     psycopg.OperationalError,
     psycopg.InterfaceError,  # the connection died between two statements
     errors.InternalError_,
-    # The server ended the connection of a process that stood still in a transaction.
+    # The server ended the connection of a process that was stopped in a transaction.
     errors.IdleInTransactionSessionTimeout,
     QueueUnavailable,
 )
