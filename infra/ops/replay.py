@@ -21,8 +21,8 @@ Change = dict[str, Any]
 # Terraform requires a lineage, and compares it with nothing here. It is constant, so that a state
 # is the same in every run.
 LINEAGE = "00000000-0000-0000-0000-000000000000"
-# What the cloud chooses and other resources refer to, apart from the id. A list must not hold a null
-# instead, and a required argument must have a value.
+# What the cloud chooses and other resources refer to, apart from the id. A list must not hold a
+# null instead, and a required argument must have a value.
 CHOSEN_BY_GOOGLE = {
     "google_monitoring_notification_channel": ("name", ""),
     "google_monitoring_alert_policy": ("name", ""),
