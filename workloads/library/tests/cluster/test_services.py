@@ -32,7 +32,7 @@ PAGE = Path(__file__).parents[2] / "docs/how-to/run-a-service.md"
 EXAMPLE = platforms.with_images("example")
 IMAGE = f"us-docker.pkg.dev/team/repo/scores@sha256:{'b' * 64}"
 DEPLOYMENTS = "/apis/apps/v1/namespaces/serving/deployments"
-pytestmark = [pytest.mark.timeout(600), pytest.mark.usefixtures("kueue", "gke_kinds", "cleared")]
+pytestmark = [pytest.mark.timeout(1_200), pytest.mark.usefixtures("kueue", "gke_kinds", "cleared")]
 
 
 @pytest.fixture
@@ -257,4 +257,5 @@ def wait_replicas(api: Api, name: str, count: int) -> None:
         status: dict[str, Any] = (body or {}).get("status") or {}
         return status.get("readyReplicas") == status.get("replicas") == count
 
-    until(f"{name} has {count} replicas", count_ready, timeout_s=180)
+    # The scheduler looks again after five minutes at pods of which it missed an event.
+    until(f"{name} has {count} replicas", count_ready, timeout_s=360)
