@@ -283,29 +283,29 @@ class Container:
     def name(self) -> str:
         return as_text(self.body.get("name")) or "?"
 
-    @property
+    @cached_property
     def env(self) -> dict[str, Any]:
         """Literal environment variables."""
         variables = as_maps(self.body.get("env"))
         return {as_text(item.get("name")): item.get("value") for item in variables}
 
-    @property
+    @cached_property
     def words(self) -> list[str]:
         """Command and arguments."""
         words = as_list(self.body.get("command")) + as_list(self.body.get("args"))
         return list(map(str, words))
 
-    @property
+    @cached_property
     def programs(self) -> list[str]:
         """The words without the folders before them."""
         return [word.rpartition("/")[2] for word in self.words]
 
-    @property
+    @cached_property
     def script(self) -> str:
         """The words, each on its own line, cut at MAX_SCRIPT."""
         return "\n".join(self.words)[:MAX_SCRIPT]
 
-    @property
+    @cached_property
     def arguments(self) -> list[str]:
         """The words, and after the script of a shell those of the script."""
         arguments: list[str] = []

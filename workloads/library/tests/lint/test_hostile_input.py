@@ -53,11 +53,20 @@ def shell(script: str) -> str:
     )
 
 
+def probe(number: int) -> str:
+    port = number + 1
+    return f"{{name: m{number}, image: x, readinessProbe: {{httpGet: {{path: /, port: {port}}}}}}}"
+
+
 BIG = 100_000
 HUGE: dict[str, Callable[[], str]] = {
     "open braces": lambda: "a: [\n" + "{{" * (BIG // 2),
     "traps closed": lambda: shell("trap 'exit " * (BIG // 11)),
     "sleeps": lambda: shell("sleep " * (BIG // 6)),
+    "words after a shell": lambda: (
+        f"{POD}spec: {{containers: [{{name: m, image: x, command: [sh{', a b' * 5_000}]}}]}}\n"
+    ),
+    "probes": lambda: f"{POD}spec: {{containers: [{', '.join(map(probe, range(3_000)))}]}}\n",
     "spaces": lambda: shell("a" + " " * BIG + "b"),
     "open ignores": lambda: "# " + "# holdfast: ignore[" * (BIG // 19) + "\n" + POD,
     "reason of spaces": lambda: f"{POD}# holdfast: ignore[HF101] a{' ' * BIG}b\n",

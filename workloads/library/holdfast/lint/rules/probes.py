@@ -47,6 +47,7 @@ _WORK = re.compile(
     r"/(completions|embeddings|generate|generate_stream|infer|predict|predictions|invocations"
     r"|rerank|score|pooling|transcriptions|speech|tokenize|responses|messages)/?$"
 )
+_DIGITS = re.compile(r"\d+")
 _DRAIN_OPTIONS = (
     "--timeout-graceful-shutdown",
     "--graceful-timeout",
@@ -81,8 +82,11 @@ def probe_port_unused(pod: Pod, context: Context) -> Iterator[Hit]:
     if any("holdfast" in container.words for container in pod.containers):
         return  # its servers have ports of their own for health and drains
     numbers: set[int] = set()
+    mentioned: set[str] = set()
     for container in pod.containers:
         numbers |= container.ports.keys()
+        for text in (container.script, *map(str, container.env.values())):
+            mentioned.update(_DIGITS.findall(text))
     for container in pod.containers:
         names = sorted(name for name in container.ports.values() if name)
         option = container.number("--port") or container.number("--http-port")
@@ -92,7 +96,7 @@ def probe_port_unused(pod: Pod, context: Context) -> Iterator[Hit]:
                 if port not in names:
                     listed = ", ".join(names) or "none with a name"
                     yield Hit(path, f"the container has no port {port}; it has {listed}")
-            elif int(port) in numbers or _mentions(pod, str(port)):
+            elif int(port) in numbers or str(port) in mentioned:
                 continue
             elif option:
                 yield Hit(path, f"asks port {port}, and the program listens on {option}")
@@ -130,16 +134,6 @@ def _list_ports(container: Container) -> Iterator[tuple[Path, Any]]:
             port = dig(container.body, *path)
             if as_int(port) or as_text(port):
                 yield (*container.path, *path), port
-
-
-def _mentions(pod: Pod, port: str) -> bool:
-    """Returns whether a command or a variable of the pod contains a port's number."""
-    pattern = re.compile(rf"(?<!\d){re.escape(port[:5])}(?!\d)")
-    for container in pod.containers:
-        values = list(map(str, container.env.values()))
-        if pattern.search(container.script) or any(pattern.search(value) for value in values):
-            return True
-    return False
 
 
 @rule(
