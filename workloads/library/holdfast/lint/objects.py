@@ -32,7 +32,7 @@ KNOWN_KINDS = (
 MAX_DEPTH = 40
 MAX_WORD = 100
 MAX_SCRIPT = 1 << 16
-SHELLS = ("sh", "bash", "ash", "dash")
+SHELLS = ("sh", "bash", "ash", "dash", "zsh")
 _PART = re.compile(r"[-./]|[^-./]+")
 _MIN_LIKENESS = 0.6
 _VARIABLE = re.compile(r"\$\(([\w.-]{1,200})\)")
@@ -48,6 +48,12 @@ def as_list(value: Any) -> list[Any]:
 
 def as_maps(value: Any) -> list[dict[str, Any]]:
     return [item for item in as_list(value) if isinstance(item, dict)]
+
+
+def _list_maps(path: Path, value: Any) -> list[tuple[Path, dict[str, Any]]]:
+    """Returns the mappings of the list at a path, each with its own path."""
+    items = enumerate(as_list(value))
+    return [((*path, index), item) for index, item in items if isinstance(item, dict)]
 
 
 def as_text(value: Any) -> str:
@@ -218,9 +224,8 @@ class Pod:
         """All containers of the pod, then its init containers."""
         containers: list[Container] = []
         for key in ("containers", "initContainers"):
-            for index, body in enumerate(as_list(self.spec.get(key))):
-                if isinstance(body, dict):
-                    containers.append(Container(self, (*self.spec_path, key, index), body))
+            for path, body in _list_maps((*self.spec_path, key), self.spec.get(key)):
+                containers.append(Container(self, path, body))
         return containers
 
     @cached_property
@@ -230,11 +235,11 @@ class Pod:
 
     @cached_property
     def tolerations(self) -> list[tuple[Path, dict[str, Any]]]:
-        tolerations: list[tuple[Path, dict[str, Any]]] = []
-        for index, toleration in enumerate(as_list(self.spec.get("tolerations"))):
-            if isinstance(toleration, dict):
-                tolerations.append(((*self.spec_path, "tolerations", index), toleration))
-        return tolerations
+        return _list_maps((*self.spec_path, "tolerations"), self.spec.get("tolerations"))
+
+    @cached_property
+    def volumes(self) -> list[tuple[Path, dict[str, Any]]]:
+        return _list_maps((*self.spec_path, "volumes"), self.spec.get("volumes"))
 
     @cached_property
     def gpus(self) -> int:
@@ -288,6 +293,31 @@ class Container:
         """Literal environment variables."""
         variables = as_maps(self.body.get("env"))
         return {as_text(item.get("name")): item.get("value") for item in variables}
+
+    @cached_property
+    def variables(self) -> list[tuple[Path, str, str]]:
+        """Path of the value, name and literal value of each environment variable."""
+        variables: list[tuple[Path, str, str]] = []
+        for path, item in _list_maps((*self.path, "env"), self.body.get("env")):
+            name = as_text(item.get("name"))
+            variables.append(((*path, "value"), name, as_text(item.get("value"))))
+        return variables
+
+    @cached_property
+    def mounts(self) -> list[tuple[Path, dict[str, Any]]]:
+        return _list_maps((*self.path, "volumeMounts"), self.body.get("volumeMounts"))
+
+    def list_words(self) -> Iterator[tuple[Path, str]]:
+        """Yields the words of the command and its arguments, each with its path."""
+        for key in ("command", "args"):
+            for index, word in enumerate(as_texts(self.body.get(key))):
+                yield (*self.path, key, index), word
+
+    def list_texts(self) -> Iterator[tuple[Path, str]]:
+        """Yields the values of variables, and the words of the command and its arguments."""
+        for path, _, value in self.variables:
+            yield path, value
+        yield from self.list_words()
 
     @cached_property
     def words(self) -> list[str]:

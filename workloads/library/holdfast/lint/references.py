@@ -51,12 +51,11 @@ def _list_named_by_pod(pod: Pod) -> Iterator[Reference]:
 
 
 def _list_in_volumes(pod: Pod) -> Iterator[Reference]:
-    for index, volume in enumerate(as_list(pod.spec.get("volumes"))):
-        path = (*pod.spec_path, "volumes", index)
+    for path, volume in pod.volumes:
         claim_fields = ("persistentVolumeClaim", "claimName")
         claim = as_text(dig(volume, *claim_fields))
         yield Reference(CLAIM, claim, (*path, *claim_fields))
-        yield from _list_in_source(as_map(volume), path, "secretName")
+        yield from _list_in_source(volume, path, "secretName")
         for number, source in enumerate(as_list(dig(volume, "projected", "sources"))):
             source_path = (*path, "projected", "sources", number)
             yield from _list_in_source(as_map(source), source_path, "name")

@@ -413,11 +413,11 @@ volumes:
 )
 def volume_not_mounted(pod: Pod, context: Context) -> Iterator[Hit]:
     mounted = {name for _, name in _list_mounts(pod)}
-    for index, volume in enumerate(as_list(pod.spec.get("volumes"))):
-        name = as_text(dig(volume, "name"))
+    for path, volume in pod.volumes:
+        name = as_text(volume.get("name"))
         # GKE's sidecar of FUSE takes volumes of its own name.
         if name and name not in mounted and not name.startswith("gke-gcsfuse"):
-            yield Hit((*pod.spec_path, "volumes", index), f"no container mounts {name}")
+            yield Hit(path, f"no container mounts {name}")
 
 
 @rule(

@@ -46,7 +46,7 @@ containers:
 )
 def script_not_executable(pod: Pod, context: Context) -> Iterator[Hit]:
     modes: dict[str, int] = {}
-    for volume in as_maps(pod.spec.get("volumes")):
+    for _, volume in pod.volumes:
         for field in ("configMap", "secret", "projected"):
             source = volume.get(field)
             if isinstance(source, dict) and not source.get("items"):
@@ -54,7 +54,7 @@ def script_not_executable(pod: Pod, context: Context) -> Iterator[Hit]:
                 modes[as_text(volume.get("name"))] = 0o644 if mode is None else mode
     for container in pod.containers:
         program = next(iter(container.words), "")
-        for mount in as_maps(container.body.get("volumeMounts")):
+        for _, mount in container.mounts:
             place = as_text(mount.get("mountPath")).rstrip("/")
             mode = modes.get(as_text(mount.get("name")))
             if place and program.startswith(f"{place}/") and mode is not None and not mode & 0o111:
@@ -151,11 +151,11 @@ def model_larger_than_its_cache(pod: Pod, context: Context) -> Iterator[Hit]:
 def _find_cache(container: Container, pod: Pod) -> dict[str, Any] | None:
     """Returns the emptyDir below the folder of downloads; None where it is no emptyDir."""
     folders = [as_text(container.env.get(name)) for name in _CACHES]
-    for mount in as_maps(container.body.get("volumeMounts")):
+    for _, mount in container.mounts:
         place = as_text(mount.get("mountPath")).rstrip("/")
         if not place or not any(f"{folder}/".startswith(f"{place}/") for folder in folders):
             continue
-        for volume in as_maps(pod.spec.get("volumes")):
+        for _, volume in pod.volumes:
             if volume.get("name") == mount.get("name") and isinstance(volume.get("emptyDir"), dict):
                 return volume
     return None
@@ -165,9 +165,7 @@ def _is_filled(pod: Pod, name: str) -> bool:
     """Returns whether another container mounts the folder, and may fill it."""
     mounts = 0
     for container in pod.containers:
-        mounts += any(
-            mount.get("name") == name for mount in as_maps(container.body.get("volumeMounts"))
-        )
+        mounts += any(mount.get("name") == name for _, mount in container.mounts)
     return mounts > 1
 
 

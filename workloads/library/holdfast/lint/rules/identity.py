@@ -78,13 +78,10 @@ def remote_code(pod: Pod, context: Context) -> Iterator[Hit]:
 )
 def secret_in_manifest(pod: Pod, context: Context) -> Iterator[Hit]:
     for container in pod.containers:
-        for index, item in enumerate(as_list(container.body.get("env"))):
-            name = as_text(dig(item, "name"))
-            value = as_text(dig(item, "value"))
+        for path, name, value in container.variables:
             if not value or value.lower() in _SWITCH or value.startswith(_REFERENCES):
                 continue
             if _SECRET_NAME.search(name):
-                path = (*container.path, "env", index, "value")
                 yield Hit(path, f"{name} holds a literal value")
         for key in ("command", "args"):
             words = [as_text(word) for word in as_list(container.body.get(key))]

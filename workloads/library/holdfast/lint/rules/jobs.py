@@ -488,10 +488,9 @@ def _list_hosts(container: Container) -> Iterator[tuple[Path, str]]:
         address = container.option(option)
         if address and "$(" not in address:
             yield container.command_path, address
-    for index, item in enumerate(as_list(container.body.get("env"))):
-        if as_text(dig(item, "name")) in _HOST_VARIABLES:
-            address = container.expand(as_text(dig(item, "value")))
-            yield (*container.path, "env", index, "value"), address
+    for path, name, value in container.variables:
+        if name in _HOST_VARIABLES:
+            yield path, container.expand(value)
 
 
 def _may_be_member(job: Job, host: str) -> bool:

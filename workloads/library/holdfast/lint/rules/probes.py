@@ -7,6 +7,7 @@ from typing import Any
 from holdfast.lint.document import Path
 from holdfast.lint.finding import Hit, Severity
 from holdfast.lint.objects import (
+    SHELLS,
     Container,
     Object,
     Pod,
@@ -319,7 +320,7 @@ def _judge_words(words: list[str], *, is_program: bool) -> str:
     is_text = " " in program and "\n" not in program and "$(" not in program
     if is_program and is_text and not is_path:
         return f"`{program[:60]}` is one word, with spaces"
-    if len(words) < 4 or program.rpartition("/")[2] not in ("sh", "bash", "ash", "dash"):
+    if len(words) < 4 or program.rpartition("/")[2] not in SHELLS:
         return ""
     for index, word in enumerate(words[1:-1], start=1):
         if not word.startswith("-"):

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator
 
 from holdfast.lint.finding import Hit, Severity
-from holdfast.lint.objects import Container, Job, Pod, as_list, as_maps, as_text, dig
+from holdfast.lint.objects import Container, Job, Pod, as_text, dig
 from holdfast.lint.registry import Context, rule
 from holdfast.support.values import quantity
 
@@ -74,11 +74,9 @@ def one_rank_for_all(job: Job, context: Context) -> Iterator[Hit]:
                 if container.number(option) is not None:
                     message = f"{option} is {container.option(option)} in {job.parallelism} pods"
                     yield Hit(container.command_path, message)
-            for index, item in enumerate(as_list(container.body.get("env"))):
-                value = as_text(dig(item, "value"))
-                if dig(item, "name") in _RANK_VARIABLES and value.isdecimal():
-                    path = (*container.path, "env", index, "value")
-                    yield Hit(path, f"{item['name']} is {value} in {job.parallelism} pods")
+            for path, name, value in container.variables:
+                if name in _RANK_VARIABLES and value.isdecimal():
+                    yield Hit(path, f"{name} is {value} in {job.parallelism} pods")
             gpus = max(1, container.gpus)
             world = container.number("", "WORLD_SIZE")
             if world is not None and world not in (job.parallelism, job.parallelism * gpus):
@@ -231,11 +229,10 @@ def require_shared_memory(pod: Pod, context: Context) -> Iterator[Hit]:
     if pod.spec.get("hostIPC") is True:
         return
     for container in pod.main_containers:
-        mounts = as_maps(container.body.get("volumeMounts"))
-        places = [as_text(mount.get("mountPath")).rstrip("/") for mount in mounts]
+        places = [as_text(mount.get("mountPath")).rstrip("/") for _, mount in container.mounts]
         is_collective = any(program in container.programs for program in _COLLECTIVE)
         if container.gpus > 1 and is_collective and "/dev/shm" not in places:
-            path = (*container.path, "volumeMounts") if mounts else container.path
+            path = (*container.path, "volumeMounts") if places else container.path
             yield Hit(path, f"{container.gpus} GPUs, and /dev/shm has 64 MiB")
 
 
@@ -311,11 +308,8 @@ def compare_gang_ports(job: Job, context: Context) -> Iterator[Hit]:
 )
 def require_valid_ports(pod: Pod, context: Context) -> Iterator[Hit]:
     for container in pod.containers:
-        for index, item in enumerate(as_list(container.body.get("env"))):
-            name = as_text(dig(item, "name"))
-            value = as_text(dig(item, "value"))
+        for path, name, value in container.variables:
             if re.search(r"(^|_)PORT$", name) and value.isdecimal() and int(value[:9]) > _LAST_PORT:
-                path = (*container.path, "env", index, "value")
                 yield Hit(path, f"{name} is {value}")
         for option in (*_PORT_OPTIONS, *_ADDRESS_OPTIONS):
             port = container.number(option)

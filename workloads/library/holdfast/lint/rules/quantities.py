@@ -81,11 +81,10 @@ def quantity_malformed(obj: Object, context: Context) -> Iterator[Hit]:
         for container in pod.containers:
             for path, name, amount in _resources(container):
                 yield from _check_amount(path, name, amount, container)
-        for index, volume in enumerate(as_list(pod.spec.get("volumes"))):
-            path = (*pod.spec_path, "volumes", index, "emptyDir", "sizeLimit")
+        for path, volume in pod.volumes:
             size = dig(volume, "emptyDir", "sizeLimit")
             if size is not None:
-                yield from _check_size(path, size)
+                yield from _check_size((*path, "emptyDir", "sizeLimit"), size)
     for path, size in _list_claims(obj):
         yield from _check_size(path, size)
 
@@ -320,12 +319,12 @@ def disk_larger_than_node(pod: Pod, context: Context) -> Iterator[Hit]:
     if request > pool.free_disk_gib:
         path = (*pod.main_containers[0].path, "resources")
         yield Hit(path, f"asks for {request:g} GiB of disk", basis)
-    for index, volume in enumerate(as_list(pod.spec.get("volumes"))):
+    for path, volume in pod.volumes:
         folder = as_map(dig(volume, "emptyDir"))
         size = (quantity(folder.get("sizeLimit")) or 0.0) / GIB
         if not as_text(folder.get("medium")) and size > pool.free_disk_gib:
-            path = (*pod.spec_path, "volumes", index, "emptyDir", "sizeLimit")
-            yield Hit(path, f"may hold {size:g} GiB", basis)
+            size_path = (*path, "emptyDir", "sizeLimit")
+            yield Hit(size_path, f"may hold {size:g} GiB", basis)
 
 
 @rule(

@@ -168,7 +168,7 @@ def key_is_absent(pod: Pod, context: Context) -> Iterator[Hit]:
 def _check_sub_paths(pod: Pod, context: Context) -> Iterator[Hit]:
     """Yields mounts of one key, as a file, that the ConfigMap or Secret does not have."""
     configs: dict[str, Object] = {}
-    for volume in as_list(pod.spec.get("volumes")):
+    for _, volume in pod.volumes:
         for kind, field, name in (
             (CONFIG_MAP, "configMap", "name"),
             (SECRET, "secret", "secretName"),
@@ -178,12 +178,12 @@ def _check_sub_paths(pod: Pod, context: Context) -> Iterator[Hit]:
             if obj and not source.get("items"):
                 configs[as_text(dig(volume, "name"))] = obj
     for container in pod.containers:
-        for index, mount in enumerate(as_list(container.body.get("volumeMounts"))):
-            obj = configs.get(as_text(dig(mount, "name")))
-            sub_path = as_text(dig(mount, "subPath"))
+        for path, mount in container.mounts:
+            obj = configs.get(as_text(mount.get("name")))
+            sub_path = as_text(mount.get("subPath"))
             if obj and sub_path and list_keys(obj) and sub_path not in list_keys(obj):
-                path = (*container.path, "volumeMounts", index, "subPath")
-                yield Hit(path, f"{obj.name} has no key {sub_path}; it has {_join(list_keys(obj))}")
+                message = f"{obj.name} has no key {sub_path}; it has {_join(list_keys(obj))}"
+                yield Hit((*path, "subPath"), message)
 
 
 def _join(names: Iterable[str]) -> str:
@@ -327,19 +327,15 @@ def _is_for_others(pod: Pod, context: Context) -> bool:
 
 
 def _has_own_token(pod: Pod) -> bool:
-    for volume in as_list(pod.spec.get("volumes")):
+    for _, volume in pod.volumes:
         for source in as_list(dig(volume, "projected", "sources")):
             if dig(source, "serviceAccountToken"):
                 return True
-    mounts = [as_text(dig(mount, "mountPath")) for mount in _list_mounts(pod)]
-    return any(mount.startswith(_TOKEN) for mount in mounts)
-
-
-def _list_mounts(pod: Pod) -> list[object]:
-    mounts: list[object] = []
     for container in pod.containers:
-        mounts += as_list(container.body.get("volumeMounts"))
-    return mounts
+        for _, mount in container.mounts:
+            if as_text(mount.get("mountPath")).startswith(_TOKEN):
+                return True
+    return False
 
 
 _IDENTITY = """\

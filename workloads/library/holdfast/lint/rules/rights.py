@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from holdfast.lint.document import Path
 from holdfast.lint.finding import Hit, Severity
 from holdfast.lint.known_values import load_table
-from holdfast.lint.objects import Object, Pod, as_list, as_map, as_text, dig, find_near
+from holdfast.lint.objects import Object, Pod, as_list, as_text, dig, find_near
 from holdfast.lint.references import ACCOUNT
 from holdfast.lint.registry import Context, rule
 from holdfast.vocabulary.kubernetes import ANNOTATION_GOOGLE_ACCOUNT
@@ -208,16 +208,17 @@ def _check_pod(pod: Pod, context: Context) -> Iterator[Hit]:
         if namespace in JOB_NAMESPACES and home != namespace:
             yield Hit(path, f"{name} is an account of {home}, not of {namespace}")
     fields = ("csi", "volumeAttributes", "bucketName")
-    for index, volume in enumerate(as_list(pod.spec.get("volumes"))):
+    for path, volume in pod.volumes:
         bucket = as_text(dig(volume, *fields))
-        path = (*pod.spec_path, "volumes", index, *fields)
-        yield from _compare(path, bucket, platform.buckets)
+        yield from _compare((*path, *fields), bucket, platform.buckets)
     for container in pod.containers:
         if platform.registry:
             image = as_text(container.body.get("image"))
             path = (*container.path, "image")
             yield from _check_image(image, path, platform.registry)
-        yield from _check_buckets(container.body, container.path, context)
+        for path, text in container.list_texts():
+            for bucket in _BUCKET.findall(text[:4_000]):
+                yield from _compare(path, bucket, platform.buckets)
 
 
 def _check_image(image: str, path: Path, registry: str) -> Iterator[Hit]:
@@ -228,20 +229,3 @@ def _check_image(image: str, path: Path, registry: str) -> Iterator[Hit]:
         return
     if _distance(prefix, registry) < 3:
         yield Hit(path, f"no registry {prefix}; there is {registry}")
-
-
-def _check_buckets(body: object, path: Path, context: Context) -> Iterator[Hit]:
-    for text_path, text in _list_texts(body, path):
-        for bucket in _BUCKET.findall(text[:4_000]):
-            yield from _compare(text_path, bucket, context.platform.buckets)
-
-
-def _list_texts(body: object, path: Path) -> Iterator[tuple[Path, str]]:
-    """Yields the variables, the command and the arguments of a container."""
-    container = as_map(body)
-    for index, item in enumerate(as_list(container.get("env"))):
-        value = as_text(dig(item, "value"))
-        yield (*path, "env", index, "value"), value
-    for key in ("command", "args"):
-        for index, word in enumerate(as_list(container.get(key))):
-            yield (*path, key, index), as_text(word)

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator
 
 from holdfast.lint.finding import Hit, Severity
-from holdfast.lint.objects import Pod, as_list, as_text, dig
+from holdfast.lint.objects import Pod, as_text, dig
 from holdfast.lint.registry import Context, rule
 
 DOC_SSD = "https://cloud.google.com/kubernetes-engine/docs/concepts/local-ssd"
@@ -53,11 +53,11 @@ def local_disk_missing(pod: Pod, context: Context) -> Iterator[Hit]:
         yield Hit(demand.path, "its pools have no local SSDs", basis)
     if pod.owner.kind == "DaemonSet":
         return
-    for index, volume in enumerate(as_list(pod.spec.get("volumes"))):
+    for path, volume in pod.volumes:
         place = as_text(dig(volume, "hostPath", "path"))
         if _SSD_PATH.search(place[:300]):
-            path = (*pod.spec_path, "volumes", index, "hostPath", "path")
-            yield Hit(path, f"{place} is on the boot disk: its pools have no local SSDs", basis)
+            message = f"{place} is on the boot disk: its pools have no local SSDs"
+            yield Hit((*path, "hostPath", "path"), message, basis)
 
 
 @rule(

@@ -14,8 +14,6 @@ from holdfast.lint.objects import (
     Object,
     Pod,
     as_list,
-    as_map,
-    as_maps,
     as_text,
     dig,
 )
@@ -48,9 +46,8 @@ _FUSE = "{driver: gcsfuse.csi.storage.gke.io, volumeAttributes: {bucketName: b}}
 def _volumes(pod: Pod) -> dict[str, tuple[Path, dict[str, Any]]]:
     """Volume name -> its path in the object, and the volume."""
     volumes: dict[str, tuple[Path, dict[str, Any]]] = {}
-    for index, volume in enumerate(as_list(pod.spec.get("volumes"))):
-        path = (*pod.spec_path, "volumes", index)
-        volumes[as_text(dig(volume, "name"))] = (path, as_map(volume))
+    for path, volume in pod.volumes:
+        volumes[as_text(volume.get("name"))] = (path, volume)
     return volumes
 
 
@@ -61,16 +58,14 @@ def _find_checkpoint_folders(
 
     `with_outputs` adds the folder into which trainers of Hugging Face write checkpoints.
     """
-    for index, item in enumerate(as_list(container.body.get("env"))):
-        name = as_text(dig(item, "name"))
-        value = as_text(dig(item, "value"))
+    for path, name, value in container.variables:
         if _CHECKPOINT.search(name) and value.startswith(("/", "file:", *_IN_LAYER)):
-            yield value.removeprefix("file://"), (*container.path, "env", index, "value")
+            yield value.removeprefix("file://"), path
     yield from _find_folder_options(container, with_outputs)
-    for index, mount in enumerate(as_list(container.body.get("volumeMounts"))):
-        mount_path = as_text(dig(mount, "mountPath"))
-        if _CHECKPOINT.search(as_text(dig(mount, "name")) + mount_path):
-            yield mount_path, (*container.path, "volumeMounts", index, "mountPath")
+    for path, mount in container.mounts:
+        mount_path = as_text(mount.get("mountPath"))
+        if _CHECKPOINT.search(as_text(mount.get("name")) + mount_path):
+            yield mount_path, (*path, "mountPath")
 
 
 def _find_folder_options(container: Container, with_outputs: bool) -> Iterator[tuple[str, Path]]:
@@ -117,7 +112,7 @@ def _find_mount(container: Container, path: str) -> dict[str, Any] | None:
     """Returns the mount that holds `path`; None means the container's own layer."""
     best_mount: dict[str, Any] | None = None
     longest = 0
-    for mount in as_maps(container.body.get("volumeMounts")):
+    for _, mount in container.mounts:
         folder = as_text(mount.get("mountPath"))
         is_inside = path == folder or path.startswith(folder.rstrip("/") + "/")
         if is_inside and len(folder) > longest:

@@ -8,7 +8,6 @@ from holdfast.lint import api_fields
 from holdfast.lint.document import Path
 from holdfast.lint.finding import Hit, Severity
 from holdfast.lint.objects import (
-    Container,
     Object,
     Pod,
     as_int,
@@ -255,7 +254,8 @@ def address_lacks_service(pod: Pod, context: Context) -> Iterator[Hit]:
     if not context.index.by_kind.get("Service"):
         return
     for container in pod.containers:
-        for path, text in _list_texts(container):
+        for path, value in container.list_texts():
+            text = container.expand(value)
             matches = [*_URL.finditer(text[:_LONGEST]), *_CLUSTER_HOST.finditer(text[:_LONGEST])]
             for match in {item.groups() for item in matches}:
                 host, port = match
@@ -263,15 +263,6 @@ def address_lacks_service(pod: Pod, context: Context) -> Iterator[Hit]:
                 if reason:
                     yield Hit(path, reason)
                     break
-
-
-def _list_texts(container: Container) -> Iterator[tuple[Path, str]]:
-    for index, item in enumerate(as_list(container.body.get("env"))):
-        text = container.expand(as_text(dig(item, "value")))
-        yield (*container.path, "env", index, "value"), text
-    for key in ("command", "args"):
-        for index, word in enumerate(as_list(container.body.get(key))):
-            yield (*container.path, key, index), container.expand(as_text(word))
 
 
 def _judge_address(host: str, port: str, pod: Pod, context: Context) -> str:

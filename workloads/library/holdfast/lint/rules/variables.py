@@ -9,11 +9,11 @@ from holdfast.lint.finding import Hit, Severity
 from holdfast.lint.known_values import load_table
 from holdfast.lint.objects import (
     KNOWN_KINDS,
+    SHELLS,
     Container,
     Job,
     Pod,
     as_int,
-    as_list,
     as_map,
     as_text,
     dig,
@@ -36,7 +36,6 @@ _REFERENCE = re.compile(r"(?<!\$)\$\(([A-Za-z_][A-Za-z0-9_.-]{0,200})\)")
 _LONGEST_TABLE = 1_400_000
 _QUOTED = re.compile(r'"([A-Za-z_][A-Za-z0-9_]{0,200})"')
 _SHELL_VARIABLE = re.compile(r"\$\{?([A-Za-z_][A-Za-z0-9_]{0,200})\}?")
-_SHELLS = ("sh", "bash", "ash", "dash", "zsh")
 _INDEX = "JOB_COMPLETION_INDEX"
 _FROM_SERVICES = ("_SERVICE_HOST", "_SERVICE_PORT")
 _DEVICES = ("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES")
@@ -50,13 +49,6 @@ _VALUES = {
     "VLLM_LOGGING_LEVEL": ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"),
 }
 _ALLOCATOR = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
-
-
-def _list_variables(container: Container) -> Iterator[tuple[Path, str, str]]:
-    """Yields path, name and literal value of each variable."""
-    for index, item in enumerate(as_list(container.body.get("env"))):
-        path = (*container.path, "env", index)
-        yield path, as_text(dig(item, "name")), as_text(dig(item, "value"))
 
 
 @rule(
@@ -84,18 +76,18 @@ def variable_misspelt(pod: Pod, context: Context) -> Iterator[Hit]:
     known_names = _OURS | frozenset(load_table("variables")["names"])
     for container in pod.containers:
         text = container.script
-        for path, name, value in _list_variables(container):
+        for path, name, value in container.variables:
             values = _VALUES.get(name)
             spellings = {value, value.upper(), value.lower()}
             if values and value and "$" not in value and spellings.isdisjoint(values):
-                yield Hit((*path, "value"), f"{name} knows {', '.join(values)}")
+                yield Hit(path, f"{name} knows {', '.join(values)}")
             if name in _ALLOCATOR and "=" in value and ":" not in value:
-                yield Hit((*path, "value"), f"{name} takes key:value, not key=value")
+                yield Hit(path, f"{name} takes key:value, not key=value")
             if name in known_names or not name or name in text:
                 continue
             near_name = _find_misspelt(name, known_names)
             if near_name:
-                yield Hit((*path, "name"), f"nothing reads {name}; did you mean {near_name}?")
+                yield Hit((*path[:-1], "name"), f"nothing reads {name}; did you mean {near_name}?")
 
 
 def _find_misspelt(name: str, known_names: frozenset[str]) -> str:
@@ -156,7 +148,7 @@ def reference_undefined(pod: Pod, context: Context) -> Iterator[Hit]:
     for container in pod.containers:
         if container.body.get("envFrom") or pod.owner.kind not in KNOWN_KINDS:
             continue
-        names = {name for _, name, _ in _list_variables(container)}
+        names = {name for _, name, _ in container.variables}
         names |= _list_given(pod)
         # Each point of a sweep gets the variables of its table.
         if environment.ENV_POINT in container.env:
@@ -164,10 +156,8 @@ def reference_undefined(pod: Pod, context: Context) -> Iterator[Hit]:
         yield from _check_variables(container, pod)
         if _has_shell(container):
             continue
-        for key in ("command", "args"):
-            for index, word in enumerate(as_list(container.body.get(key))):
-                path = (*container.path, key, index)
-                yield from _check_word(path, as_text(word), names)
+        for path, word in container.list_words():
+            yield from _check_word(path, word, names)
 
 
 def _list_given(pod: Pod) -> set[str]:
@@ -182,7 +172,7 @@ def _list_given(pod: Pod) -> set[str]:
 def _list_parameters(pod: Pod, context: Context) -> set[str]:
     """Returns the words in quotes of the ConfigMaps that a pod mounts."""
     names: set[str] = set()
-    for volume in as_list(pod.spec.get("volumes")):
+    for _, volume in pod.volumes:
         name = as_text(dig(volume, "configMap", "name"))
         table = context.index.find("ConfigMap", name, pod.owner.namespace) if name else None
         for text in as_map(table.body.get("binaryData")).values() if table else ():
@@ -199,7 +189,7 @@ def _decode(text: str) -> str:
 
 
 def _has_shell(container: Container) -> bool:
-    return any(program in _SHELLS for program in container.programs[:3])
+    return any(program in SHELLS for program in container.programs[:3])
 
 
 def _check_word(path: Path, word: str, names: set[str]) -> Iterator[Hit]:
@@ -216,15 +206,15 @@ def _check_word(path: Path, word: str, names: set[str]) -> Iterator[Hit]:
 
 def _check_variables(container: Container, pod: Pod) -> Iterator[Hit]:
     """Yields variables whose values refer to one that is defined later, or not at all."""
-    all_names = [name for _, name, _ in _list_variables(container)]
+    all_names = [name for _, name, _ in container.variables]
     defined = _list_given(pod)
-    for path, name, value in _list_variables(container):
+    for path, name, value in container.variables:
         for reference in _REFERENCE.findall(value[:4_000]):
             if reference in defined or reference.endswith(_FROM_SERVICES):
                 continue
             is_later = reference in all_names
             reason = "is defined after it" if is_later else "is no variable of the container"
-            yield Hit((*path, "value"), f"{reference} {reason}")
+            yield Hit(path, f"{reference} {reason}")
         defined.add(name)
 
 
@@ -253,13 +243,13 @@ def more_devices_than_gpus(pod: Pod, context: Context) -> Iterator[Hit]:
     for container in pod.containers:
         if not container.gpus:
             continue
-        for path, name, value in _list_variables(container):
+        for path, name, value in container.variables:
             devices = [part.strip() for part in value.split(",")] if value else []
             numbers = [int(part) for part in devices if part.isdecimal() and len(part) < 4]
             is_beyond = len(devices) > container.gpus or max(numbers, default=0) >= container.gpus
             if name in _DEVICES and numbers and is_beyond:
                 message = f"{name} is {value}, and the container has {container.gpus} GPUs"
-                yield Hit((*path, "value"), message)
+                yield Hit(path, message)
         for option in _PARALLEL:
             count = container.number(option)
             if count is not None and count > container.gpus and _is_alone(container):

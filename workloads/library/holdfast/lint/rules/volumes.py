@@ -12,7 +12,6 @@ from holdfast.lint.objects import (
     Pod,
     as_list,
     as_map,
-    as_maps,
     as_text,
     as_texts,
     dig,
@@ -79,22 +78,22 @@ containers:
 )
 def place_shared_memory(pod: Pod, context: Context) -> Iterator[Hit]:
     folders: set[str] = set()
-    for index, volume in enumerate(as_list(pod.spec.get("volumes"))):
-        name = as_text(dig(volume, "name"))
-        folder = dig(volume, "emptyDir")
+    for path, volume in pod.volumes:
+        name = as_text(volume.get("name"))
+        folder = volume.get("emptyDir")
         if not isinstance(folder, dict):
             continue
         if _SHM.fullmatch(name[:60]):
             folders.add(name)
             if folder.get("medium") != "Memory":
-                path = (*pod.spec_path, "volumes", index, "emptyDir")
-                yield Hit(path, f"{name} is on the disk; shared memory needs medium: Memory")
+                message = f"{name} is on the disk; shared memory needs medium: Memory"
+                yield Hit((*path, "emptyDir"), message)
     for container in pod.containers:
-        for index, mount in enumerate(as_list(container.body.get("volumeMounts"))):
-            place = as_text(dig(mount, "mountPath")).rstrip("/")
-            if dig(mount, "name") in folders and place not in (_SHM_PATH, "/run/shm"):
-                path = (*container.path, "volumeMounts", index, "mountPath")
-                yield Hit(path, f"shared memory is at {place}, and programs use {_SHM_PATH}")
+        for path, mount in container.mounts:
+            place = as_text(mount.get("mountPath")).rstrip("/")
+            if mount.get("name") in folders and place not in (_SHM_PATH, "/run/shm"):
+                message = f"shared memory is at {place}, and programs use {_SHM_PATH}"
+                yield Hit((*path, "mountPath"), message)
 
 
 def _claim(mode: str, storage_class: str) -> str:
@@ -187,8 +186,8 @@ spec:
     good=_fuse("{bucketName: data}"),
 )
 def bucket_named_wrong(pod: Pod, context: Context) -> Iterator[Hit]:
-    for index, volume in enumerate(as_list(pod.spec.get("volumes"))):
-        path = (*pod.spec_path, "volumes", index, "csi")
+    for volume_path, volume in pod.volumes:
+        path = (*volume_path, "csi")
         driver = as_text(dig(volume, "csi", "driver"))
         if driver != FUSE_DRIVER:
             if driver and misspells(driver, FUSE_DRIVER):
@@ -262,14 +261,11 @@ containers:
 def folder_not_writable(pod: Pod, context: Context) -> Iterator[Hit]:
     for container in pod.containers:
         is_read_only = dig(container.body, "securityContext", "readOnlyRootFilesystem") is True
-        for index, item in enumerate(as_list(container.body.get("env"))):
-            name = as_text(dig(item, "name"))
-            folder = as_text(dig(item, "value"))
+        for path, name, folder in container.variables:
             is_written = _FOLDER_VARIABLE.search(name) and _WRITES.search(name)
             if not is_written or not folder.startswith("/"):
                 continue
             mount = _find_mount(container, folder)
-            path = (*container.path, "env", index, "value")
             if mount is None and is_read_only:
                 yield Hit(path, f"{folder} is on no mount, and the root is read-only")
             elif mount and mount.get("readOnly") is True and name not in _READ_TOO:
@@ -295,7 +291,7 @@ def _list_outputs(container: Container) -> Iterator[tuple[Path, str]]:
 
 def _find_mount(container: Container, folder: str) -> dict[str, Any] | None:
     best: dict[str, Any] | None = None
-    for mount in as_maps(container.body.get("volumeMounts")):
+    for _, mount in container.mounts:
         place = as_text(mount.get("mountPath")).rstrip("/")
         is_below = folder == place or folder.startswith(f"{place}/")
         if place and is_below and len(place) > len(as_text(best and best.get("mountPath"))):
@@ -351,9 +347,9 @@ def _is_cache(container: Container, path: Path) -> bool:
 
 def _is_scratch(container: Container, folder: str) -> bool:
     """Returns whether a mount is a folder that the pod brings, or a claim."""
-    for mount in as_maps(container.body.get("volumeMounts")):
+    for _, mount in container.mounts:
         if as_text(mount.get("mountPath")) == folder:
-            for volume in as_maps(container.pod.spec.get("volumes")):
+            for _, volume in container.pod.volumes:
                 if volume.get("name") == mount.get("name"):
                     return bool(volume.keys() & {"emptyDir", "persistentVolumeClaim", "ephemeral"})
     return False
@@ -361,7 +357,7 @@ def _is_scratch(container: Container, folder: str) -> bool:
 
 def _mounts(container: Container) -> list[dict[str, Any]]:
     mounts: list[dict[str, Any]] = []
-    for mount in as_maps(container.body.get("volumeMounts")):
+    for _, mount in container.mounts:
         if as_text(mount.get("mountPath")) not in ("", "/", _SHM_PATH, "/tmp"):
             mounts.append(mount)
     return mounts
@@ -376,10 +372,9 @@ def _is_used(container: Container, folder: str) -> bool:
 
 def _list_folders(container: Container) -> Iterator[tuple[Path, str]]:
     """Yields the absolute paths that variables and options name."""
-    for index, item in enumerate(as_list(container.body.get("env"))):
-        value = as_text(dig(item, "value"))
+    for path, _, value in container.variables:
         if value.startswith("/") and ":" not in value and " " not in value:
-            yield (*container.path, "env", index, "value"), value
+            yield path, value
     for key in ("command", "args"):
         words = as_texts(container.body.get(key))
         for index, word in enumerate(words):
@@ -428,10 +423,11 @@ def claim_held_by_the_old_pod(obj: Object, context: Context) -> Iterator[Hit]:
     if strategy.get("type") == "Recreate" or surge in (0, "0", "0%"):
         return
     for pod in obj.pods:
-        for index, volume in enumerate(as_list(pod.spec.get("volumes"))):
+        for path, volume in pod.volumes:
             name = as_text(dig(volume, "persistentVolumeClaim", "claimName"))
             claim = context.index.find("PersistentVolumeClaim", name, obj.namespace)
             modes = set(as_list(claim.spec.get("accessModes"))) if claim else set[Any]()
             if name and modes and modes <= {"ReadWriteOnce", "ReadWriteOncePod"}:
-                path = (*pod.spec_path, "volumes", index, "persistentVolumeClaim", "claimName")
-                yield Hit(path, f"the next pod cannot mount {name} while the last one has it")
+                claim_path = (*path, "persistentVolumeClaim", "claimName")
+                message = f"the next pod cannot mount {name} while the last one has it"
+                yield Hit(claim_path, message)
