@@ -4,9 +4,8 @@ All of it takes hostile input: a value of the wrong type reads as absent.
 """
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from difflib import SequenceMatcher, get_close_matches
 from functools import cached_property
 from itertools import pairwise
 from typing import Any
@@ -30,11 +29,8 @@ KNOWN_KINDS = (
     "StatefulSet",
 )
 MAX_DEPTH = 40
-MAX_WORD = 100
 MAX_SCRIPT = 1 << 16
 SHELLS = ("sh", "bash", "ash", "dash", "zsh")
-_PART = re.compile(r"[-./]|[^-./]+")
-_MIN_LIKENESS = 0.6
 _VARIABLE = re.compile(r"\$\(([\w.-]{1,200})\)")
 
 
@@ -75,36 +71,6 @@ def list_names(value: Any) -> list[str]:
 
 def as_int(value: Any) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) else None
-
-
-def find_near(word: str, vocabulary: Iterable[str], cutoff: float = 0.6) -> str:
-    """Returns the word of a vocabulary that was most likely meant; empty where none is close.
-
-    A long text is no word.
-    """
-    if len(word) > MAX_WORD:
-        return ""
-    matches = get_close_matches(word, vocabulary, n=1, cutoff=cutoff)
-    return matches[0] if matches else ""
-
-
-def misspells(word: str, name: str) -> bool:
-    """Returns whether a word is most likely a typo of a name.
-
-    Only the parts that differ are compared: `cloud.google.com/gke-nodepool` and
-    `cloud.google.com/gke-spot` share a long prefix, and neither is a typo of the other.
-    """
-    if word == name or len(word) > MAX_WORD:
-        return False
-    word_parts = _PART.findall(word.replace("_", "-"))
-    name_parts = _PART.findall(name.replace("_", "-"))
-    if word_parts == name_parts:
-        return True
-    for end in (0, -1):
-        while word_parts and name_parts and word_parts[end] == name_parts[end]:
-            del word_parts[end], name_parts[end]
-    matcher = SequenceMatcher(None, "".join(word_parts), "".join(name_parts), autojunk=False)
-    return matcher.ratio() >= _MIN_LIKENESS
 
 
 def dig(value: Any, *path: str | int) -> Any:

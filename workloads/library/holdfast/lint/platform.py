@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import cache, cached_property
 from math import inf
 
-from holdfast.lint.objects import misspells
+from holdfast.lint.spelling import misspells
 from holdfast.platform import document
 from holdfast.vocabulary import pools as contract
 from holdfast.vocabulary.capacity import Capacity

@@ -3,9 +3,9 @@
 import pytest
 
 from holdfast.lint.engine import Options, lint_texts
-from holdfast.lint.objects import misspells
 from holdfast.lint.registry import all_rules
 from holdfast.lint.rule_pages import format_example
+from holdfast.lint.spelling import misspells
 from workloads.library.tests.lint import defects
 from workloads.library.tests.lint.defects import SINGLE, find_rules, find_rules_in_change, pre_stop
 
@@ -308,6 +308,20 @@ def test_ports_have_names_and_policies_expressions(port: str, value: str, rules:
         assert old in text
         text = text.replace(old, new)
     assert find_rules(format_example(rule, text)) & {"HF148", "HF160"} == rules
+
+
+@pytest.mark.parametrize(
+    ("value", "hint"),
+    [
+        ("ifNotPresent", "did you mean IfNotPresent?"),
+        ("x", "there are Always, IfNotPresent, Never"),
+    ],
+)
+def test_an_unknown_value_gets_a_suggestion(value: str, hint: str) -> None:
+    text = pod(f"initContainers: [{{name: i, image: a, imagePullPolicy: {value}}}]")
+    findings = lint_texts({"a.yaml": text}, Options()).findings
+    messages = [finding.message for finding in findings if finding.rule == "HF510"]
+    assert messages == [f"there is no value {value}; {hint}"]
 
 
 def test_default_queue_takes_work_without_a_label() -> None:

@@ -8,9 +8,10 @@ from holdfast.lint.document import Path
 from holdfast.lint.finding import Hit, Severity
 from holdfast.lint.known_values import load_table
 from holdfast.lint.object_index import match_labels, selects
-from holdfast.lint.objects import Object, Pod, as_list, as_map, as_text, dig, find_near
+from holdfast.lint.objects import Object, Pod, as_list, as_map, as_text, dig
 from holdfast.lint.placement import Demand, Placement
 from holdfast.lint.registry import Context, rule
+from holdfast.lint.spelling import find_near, suggest
 from holdfast.vocabulary import pools as contract
 from holdfast.vocabulary.capacity import QUEUE_ANY, QUEUES
 from holdfast.vocabulary.kubernetes import (
@@ -120,15 +121,14 @@ def _check_names(placement: Placement) -> Iterator[Hit]:
         for demand in placement.find_demands(key):
             for value in demand.values:
                 if value not in names:
-                    hint = find_near(value, names, 0.5)
-                    hint = f"; did you mean {hint}?" if hint else f"; there are {', '.join(names)}"
+                    listed = f"; there are {', '.join(names)}"
+                    hint = suggest(value, names, 0.5, otherwise=listed)
                     yield Hit(demand.path, f"no node has {key}={value}{hint}")
     for demand in placement.find_demands(LABEL_MACHINE):
         for value in demand.values:
             family = value.partition("-")[0]
             if value.count("-") < 1 or family not in load_table("machines")["families"]:
-                near_name = find_near(value, MACHINE_TYPES, 0.6)
-                hint = f"; did you mean {near_name}?" if near_name else ""
+                hint = suggest(value, MACHINE_TYPES)
                 yield Hit(demand.path, f"Google has no machine {value}{hint}")
 
 
@@ -200,9 +200,8 @@ def topology_key_unknown(pod: Pod, context: Context) -> Iterator[Hit]:
         if not key:
             yield Hit(path, "has no topologyKey")
         elif key not in _TOPOLOGY_KEYS and key not in label_keys:
-            near_key = find_near(key, _TOPOLOGY_KEYS[:4], 0.6)
-            if _KUBERNETES.fullmatch(key[:200]) or "/" not in key or near_key:
-                hint = f"; did you mean {near_key}?" if near_key else ""
+            hint = suggest(key, _TOPOLOGY_KEYS[:4])
+            if _KUBERNETES.fullmatch(key[:200]) or "/" not in key or hint:
                 yield Hit((*path, "topologyKey"), f"no node has a label {key}{hint}")
     for path, key in _list_annotations(pod):
         if key not in _TOPOLOGY_KEYS and key not in label_keys:
@@ -325,9 +324,9 @@ def queue_against_selector(obj: Object, context: Context) -> Iterator[Hit]:
     queues = platform.queues
     is_known = queue in (*queues, QUEUE_ANY)
     if not is_known and not context.index.find("LocalQueue", queue, obj.namespace):
-        near_name = find_near(queue, queues, 0.5)
-        hint = f"; did you mean {near_name}?" if near_name else f"; it has {', '.join(queues)}"
-        basis = f"queues of {platform.environment}: {', '.join(queues)}"
+        listed = ", ".join(queues)
+        hint = suggest(queue, queues, 0.5, otherwise=f"; it has {listed}")
+        basis = f"queues of {platform.environment}: {listed}"
         path = ("metadata", "labels", LABEL_QUEUE)
         yield Hit(path, f"{obj.namespace} has no LocalQueue {queue}{hint}", basis)
     yield from _check_priority(obj, context)

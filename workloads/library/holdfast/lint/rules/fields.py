@@ -5,8 +5,9 @@ from collections.abc import Iterator
 from holdfast.lint import api_fields
 from holdfast.lint.api_fields import UnknownField
 from holdfast.lint.finding import Hit, Severity
-from holdfast.lint.objects import Object, as_text, find_near
+from holdfast.lint.objects import Object, as_text
 from holdfast.lint.registry import Context, rule
+from holdfast.lint.spelling import find_near
 
 DOC = "https://kubernetes.io/docs/reference/using-api/api-concepts/#field-validation"
 

@@ -5,8 +5,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from holdfast.lint.finding import Hit, Severity
-from holdfast.lint.objects import Object, Pod, as_list, as_map, as_text, dig, misspells
+from holdfast.lint.objects import Object, Pod, as_list, as_map, as_text, dig
 from holdfast.lint.registry import Context, rule
+from holdfast.lint.spelling import misspells
 from holdfast.vocabulary.kubernetes import ANNOTATION_GOOGLE_ACCOUNT, LABEL_PART_OF, PART_OF
 
 DOC_IDENTITY = "https://cloud.google.com/kubernetes-engine/docs/how-to/workload-identity"

@@ -6,8 +6,9 @@ from typing import Any
 from holdfast.lint.document import Path
 from holdfast.lint.finding import Hit, Severity
 from holdfast.lint.known_values import load_table
-from holdfast.lint.objects import Object, Pod, as_map, as_text, find_near, misspells
+from holdfast.lint.objects import Object, Pod, as_map, as_text
 from holdfast.lint.registry import Context, rule
+from holdfast.lint.spelling import find_near, misspells
 from holdfast.vocabulary.kubernetes import LABEL_QUEUE
 
 DOC_EVICT = "https://cloud.google.com/kubernetes-engine/docs/concepts/cluster-autoscaler"

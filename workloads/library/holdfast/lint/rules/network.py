@@ -6,19 +6,10 @@ from typing import Any
 from holdfast.lint.document import Path
 from holdfast.lint.finding import Hit, Severity
 from holdfast.lint.object_index import get_selector, match_labels, selects
-from holdfast.lint.objects import (
-    KNOWN_KINDS,
-    Container,
-    Object,
-    Pod,
-    as_int,
-    as_list,
-    as_text,
-    dig,
-    find_near,
-)
+from holdfast.lint.objects import KNOWN_KINDS, Container, Object, Pod, as_int, as_list, as_text, dig
 from holdfast.lint.registry import Context, rule
 from holdfast.lint.rules.elastic import GOOD, find_member, replace_once
+from holdfast.lint.spelling import find_near
 from holdfast.vocabulary.environment import ENV_GANG_PORT
 from holdfast.vocabulary.kubernetes import LABEL_NAMESPACE
 

@@ -3,10 +3,11 @@
 from collections.abc import Iterator
 
 from holdfast.lint.finding import Hit, Severity
-from holdfast.lint.objects import Pod, as_int, as_text, find_near
+from holdfast.lint.objects import Pod, as_int, as_text
 from holdfast.lint.placement import Demand, Placement
 from holdfast.lint.platform import is_judged, tolerates
 from holdfast.lint.registry import Context, rule
+from holdfast.lint.spelling import suggest
 from holdfast.vocabulary import pools as contract
 from holdfast.vocabulary.pools import (
     FLEX_TAINT,
@@ -111,8 +112,7 @@ def taint_key_unknown(pod: Pod, context: Context) -> Iterator[Hit]:
         key = as_text(toleration.get("key"))
         is_foreign = "{{" in key or key.startswith(FOREIGN_TAINTS)
         if key and key not in taint_keys and not is_foreign:
-            suggestion = find_near(key, taint_keys, cutoff=0.5)
-            hint = f"; did you mean {suggestion}?" if suggestion else ""
+            hint = suggest(key, taint_keys, 0.5)
             yield Hit((*path, "key"), f"no pool has a taint {key}{hint}", basis)
 
 
@@ -146,8 +146,7 @@ def selector_matches_no_pool(pod: Pod, context: Context) -> Iterator[Hit]:
         yield Hit(placement.demands[0].path, message, basis)
     for demand in wrong_demands:
         values = sorted(context.platform.label_values.get(demand.key, ()))
-        suggestion = find_near(" ".join(demand.values), values)
-        hint = f"; did you mean {suggestion}?" if suggestion else ""
+        hint = suggest(" ".join(demand.values), values)
         fact = f"no pool has a label {demand.key}"
         if values:
             fact = f"pools have {demand.key} = {', '.join(values)}"

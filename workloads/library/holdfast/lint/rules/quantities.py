@@ -6,19 +6,10 @@ from typing import Any
 
 from holdfast.lint.document import Path
 from holdfast.lint.finding import Hit, Severity
-from holdfast.lint.objects import (
-    Container,
-    Object,
-    Pod,
-    as_int,
-    as_list,
-    as_map,
-    as_text,
-    dig,
-    find_near,
-)
+from holdfast.lint.objects import Container, Object, Pod, as_int, as_list, as_map, as_text, dig
 from holdfast.lint.platform import machine_size
 from holdfast.lint.registry import Context, rule
+from holdfast.lint.spelling import suggest
 from holdfast.support.values import GIB, quantity
 from holdfast.vocabulary.machines import MACHINE_TYPES
 from holdfast.vocabulary.pools import GPU_RESOURCE, Pool
@@ -217,10 +208,9 @@ def resource_unknown(pod: Pod, context: Context) -> Iterator[Hit]:
         for path, name, _ in _resources(container):
             if name in known_names or name.startswith("hugepages-"):
                 continue
-            near_name = find_near(name, known_names, 0.93)
-            hint = f"; did you mean {near_name}?" if near_name else ""
+            hint = suggest(name, known_names, 0.93)
             is_nvidia = name.startswith(("nvidia.com/", "nvidia/"))
-            if "/" not in name or (is_nvidia and near_name):
+            if "/" not in name or (is_nvidia and hint):
                 yield Hit(path, f"no resource {name}{hint}", on_key=True)
             elif name.startswith(("amd.com/", "gpu.intel.com/")):
                 yield Hit(path, f"no node of GKE has {name}", on_key=True)

@@ -16,11 +16,11 @@ from holdfast.lint.objects import (
     as_text,
     as_texts,
     dig,
-    find_near,
     list_names,
 )
 from holdfast.lint.platform import tolerates
 from holdfast.lint.registry import Context, rule
+from holdfast.lint.spelling import suggest
 from holdfast.support.values import GIB, quantity
 from holdfast.vocabulary.kubernetes import ANNOTATION_CONSUMES, LABEL_QUEUE, PROVISIONING_CLASS
 from holdfast.vocabulary.pools import GPU_RESOURCE, LABEL_POOL_CLASS, LABEL_ROLE, QUEUED_TAINT
@@ -269,9 +269,8 @@ def flavor_without_pool(obj: Object, context: Context) -> Iterator[Hit]:
         value = as_text(dig(obj.spec, "nodeLabels", key))
         values = sorted(context.platform.label_values.get(key, ()))
         if value and value not in values:
-            suggestion = find_near(value, values)
-            hint = f"; did you mean {suggestion}?" if suggestion else ""
-            yield Hit(("spec", "nodeLabels", key), f"no pool has {key}={value}{hint}")
+            message = f"no pool has {key}={value}{suggest(value, values)}"
+            yield Hit(("spec", "nodeLabels", key), message)
 
 
 @rule(

@@ -7,18 +7,10 @@ from pathlib import PurePosixPath
 
 from holdfast.lint.document import Path
 from holdfast.lint.finding import Hit, Severity
-from holdfast.lint.objects import (
-    DEFAULT_NAMESPACE,
-    Object,
-    Pod,
-    as_list,
-    as_map,
-    as_text,
-    dig,
-    find_near,
-)
+from holdfast.lint.objects import DEFAULT_NAMESPACE, Object, Pod, as_list, as_map, as_text, dig
 from holdfast.lint.references import ACCOUNT, CONFIG_MAP, SECRET, list_keys, list_references
 from holdfast.lint.registry import Context, rule
+from holdfast.lint.spelling import find_near
 from holdfast.vocabulary.kubernetes import ANNOTATION_GOOGLE_ACCOUNT
 
 DOC_SECRETS = "https://kubernetes.io/docs/concepts/configuration/secret/"

@@ -8,16 +8,9 @@ from holdfast.lint import api_fields
 from holdfast.lint.document import Path
 from holdfast.lint.finding import Hit, Severity
 from holdfast.lint.known_values import load_table
-from holdfast.lint.objects import (
-    Object,
-    as_int,
-    as_list,
-    as_map,
-    as_text,
-    dig,
-    find_near,
-)
+from holdfast.lint.objects import Object, as_int, as_list, as_map, as_text, dig
 from holdfast.lint.registry import Context, rule
+from holdfast.lint.spelling import suggest
 
 DOC_NAMES = "https://kubernetes.io/docs/concepts/overview/working-with-objects/names/"
 DOC_LABELS = "https://kubernetes.io/docs/concepts/overview/working-with-objects/labels/"
@@ -103,8 +96,7 @@ def _walk(obj: Object) -> Iterator[tuple[Path, str, dict[str, Any]]]:
 def _check_value(path: Path, value: Any, values: Sequence[str]) -> Iterator[Hit]:
     if value is None or value in values or _PLACEHOLDER.search(str(value)[:200]):
         return
-    near_name = find_near(str(value), values, 0.6)
-    hint = f"did you mean {near_name}?" if near_name else f"there are {', '.join(values)}"
+    hint = suggest(str(value), values, otherwise=f"; there are {', '.join(values)}")
     yield Hit(path, f"there is no value {value}{hint}")
 
 

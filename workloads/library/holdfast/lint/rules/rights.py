@@ -6,9 +6,10 @@ from collections.abc import Iterable, Iterator
 from holdfast.lint.document import Path
 from holdfast.lint.finding import Hit, Severity
 from holdfast.lint.known_values import load_table
-from holdfast.lint.objects import Object, Pod, as_list, as_text, dig, find_near
+from holdfast.lint.objects import Object, Pod, as_list, as_text, dig
 from holdfast.lint.references import ACCOUNT
 from holdfast.lint.registry import Context, rule
+from holdfast.lint.spelling import count_differences, find_near
 from holdfast.vocabulary.kubernetes import ANNOTATION_GOOGLE_ACCOUNT
 from holdfast.vocabulary.roles import JOB_NAMESPACES, JOB_ROLES, KSA_NAMESPACES
 
@@ -87,7 +88,7 @@ def _check_resources(entry: object, path: Path, allowed: set[str]) -> Iterator[H
         if homes:
             continue
         plural = find_near(name, known_names, _NEAR)
-        if plural and _distance(name[:100], plural) < 3:
+        if plural and count_differences(name[:100], plural) < 3:
             yield Hit(resource_path, f"no resource {name}; did you mean {plural}?")
 
 
@@ -163,23 +164,7 @@ def _has_one_error(name: str, other: str) -> bool:
     if name.count("-") != other.count("-"):
         return False
     difference = len(name) - len(other)
-    return abs(difference) < 2 and _distance(name, other) < 3
-
-
-def _distance(name: str, other: str) -> int:
-    """Counts the letters that have to be changed, added or removed."""
-    row = list(range(len(other) + 1))
-    for index, letter in enumerate(name, start=1):
-        previous = row
-        row = [index]
-        for position, other_letter in enumerate(other, start=1):
-            change = previous[position - 1]
-            if letter != other_letter:
-                change += 1
-            removal = previous[position] + 1
-            addition = row[-1] + 1
-            row.append(min(change, removal, addition))
-    return row[-1]
+    return abs(difference) < 2 and count_differences(name, other) < 3
 
 
 def _check_account(obj: Object, context: Context) -> Iterator[Hit]:
@@ -227,5 +212,5 @@ def _check_image(image: str, path: Path, registry: str) -> Iterator[Hit]:
     prefix = "/".join(parts[:depth])
     if prefix == registry or not find_near(prefix, [registry], 0.9):
         return
-    if _distance(prefix, registry) < 3:
+    if count_differences(prefix, registry) < 3:
         yield Hit(path, f"no registry {prefix}; there is {registry}")

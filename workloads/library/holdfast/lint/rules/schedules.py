@@ -5,8 +5,9 @@ from collections.abc import Iterator
 from zoneinfo import available_timezones
 
 from holdfast.lint.finding import Hit, Severity
-from holdfast.lint.objects import Job, Object, as_int, as_text, dig, find_near
+from holdfast.lint.objects import Job, Object, as_int, as_list, as_text, dig
 from holdfast.lint.registry import Context, rule
+from holdfast.lint.spelling import suggest
 
 DOC_CRON = "https://kubernetes.io/docs/concepts/workloads/controllers/cron-jobs/"
 DOC_JOB = "https://kubernetes.io/docs/concepts/workloads/controllers/job/"
@@ -25,8 +26,13 @@ _SHORTEST_START_S = 10
 # A pod on a new node with a GPU has not pulled its image by then.
 _SHORTEST_DEADLINE_S = 120
 _SHORTEST_TTL_S = 60
-_REASONS = ("BackoffLimitExceeded", "DeadlineExceeded", "MaxFailedIndexesExceeded")
-_REASONS_ALL = (*_REASONS, "PodFailurePolicy", "FailedIndexes")
+_REASONS = (
+    "BackoffLimitExceeded",
+    "DeadlineExceeded",
+    "MaxFailedIndexesExceeded",
+    "PodFailurePolicy",
+    "FailedIndexes",
+)
 
 
 def _cron(schedule: str) -> str:
@@ -69,8 +75,7 @@ def schedule_wrong(obj: Object, context: Context) -> Iterator[Hit]:
             yield Hit(("spec", "schedule"), problem)
     zone = as_text(obj.spec.get("timeZone"))
     if zone and zone not in available_timezones():
-        near_zone = find_near(zone, available_timezones(), 0.7)
-        hint = f"; did you mean {near_zone}?" if near_zone else ""
+        hint = suggest(zone, available_timezones(), 0.7)
         yield Hit(("spec", "timeZone"), f"no time zone {zone}{hint}")
     deadline_s = as_int(obj.spec.get("startingDeadlineSeconds"))
     if deadline_s is not None and deadline_s < _SHORTEST_START_S:
@@ -233,7 +238,7 @@ def child_retries_alone(job: Job, context: Context) -> Iterator[Hit]:
     what="A failure rule of a JobSet waits for a reason that no Job has.",
     why="The rule never matches: its action is not taken, and the restart counts.",
     source=DOC_JOBSET,
-    fix=f"one of {', '.join(_REASONS_ALL)}",
+    fix=f"one of {', '.join(_REASONS)}",
     base="jobset",
     bad="""\
 spec:
@@ -255,10 +260,8 @@ spec:
 """,
 )
 def failure_reason_unknown(obj: Object, context: Context) -> Iterator[Hit]:
-    rules = dig(obj.spec, "failurePolicy", "rules")
-    for index, entry in enumerate(rules if isinstance(rules, list) else []):
-        reasons = dig(entry, "onJobFailureReasons")
-        for number, reason in enumerate(reasons if isinstance(reasons, list) else []):
-            if reason not in _REASONS_ALL:
+    for index, entry in enumerate(as_list(dig(obj.spec, "failurePolicy", "rules"))):
+        for number, reason in enumerate(as_list(dig(entry, "onJobFailureReasons"))):
+            if reason not in _REASONS:
                 path = ("spec", "failurePolicy", "rules", index, "onJobFailureReasons", number)
                 yield Hit(path, f"no Job fails for {reason}")

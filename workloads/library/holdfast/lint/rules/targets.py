@@ -7,21 +7,11 @@ from typing import Any
 from holdfast.lint import api_fields
 from holdfast.lint.document import Path
 from holdfast.lint.finding import Hit, Severity
-from holdfast.lint.objects import (
-    Object,
-    Pod,
-    as_int,
-    as_list,
-    as_maps,
-    as_text,
-    dig,
-    find_near,
-    list_names,
-    misspells,
-)
+from holdfast.lint.objects import Object, Pod, as_int, as_list, as_maps, as_text, dig, list_names
 from holdfast.lint.registry import Context, rule
 from holdfast.lint.rules.references import explain_absence, is_near_file
 from holdfast.lint.rules.scaling import SCALER
+from holdfast.lint.spelling import find_near, misspells
 
 DOC_HPA = "https://kubernetes.io/docs/concepts/workloads/autoscaling/horizontal-pod-autoscale/"
 DOC_JOBSET = "https://jobset.sigs.k8s.io/docs/concepts/"

@@ -17,9 +17,9 @@ from holdfast.lint.objects import (
     as_map,
     as_text,
     dig,
-    find_near,
 )
 from holdfast.lint.registry import Context, rule
+from holdfast.lint.spelling import find_near
 from holdfast.support.values import quantity
 from holdfast.vocabulary import environment
 

@@ -6,19 +6,9 @@ from typing import Any
 
 from holdfast.lint.document import Path
 from holdfast.lint.finding import Hit, Severity
-from holdfast.lint.objects import (
-    Container,
-    Object,
-    Pod,
-    as_list,
-    as_map,
-    as_text,
-    as_texts,
-    dig,
-    find_near,
-    misspells,
-)
+from holdfast.lint.objects import Container, Object, Pod, as_list, as_map, as_text, as_texts, dig
 from holdfast.lint.registry import Context, rule
+from holdfast.lint.spelling import find_near, misspells
 from holdfast.vocabulary.kubernetes import FUSE_DRIVER
 
 DOC_MODES = "https://cloud.google.com/kubernetes-engine/docs/concepts/persistent-volumes"
