@@ -24,6 +24,7 @@ from holdfast.lint.references import list_references
 from holdfast.support.values import quantity
 from holdfast.vocabulary.pools import GPU_RESOURCE
 
+SCALER = "HorizontalPodAutoscaler"
 QUEUED_RESOURCES = (GPU_RESOURCE, "cpu", "memory")
 # Made by Kubernetes itself and by GKE.
 SYSTEM_PRIORITIES = {
@@ -96,6 +97,15 @@ class ObjectIndex:
         """Finds objects of a kind in the pod's namespace whose selector matches the pod."""
         objects = self.list_namespace(kind, pod.owner.namespace)
         return [obj for obj in objects if selects(get_selector(obj), pod)]
+
+    def find_scalers(self, workload: Object) -> list[Object]:
+        """Finds the autoscalers of a workload."""
+        scalers: list[Object] = []
+        for scaler in self.list_namespace(SCALER, workload.namespace):
+            target = dig(scaler.spec, "scaleTargetRef")
+            if (dig(target, "kind"), dig(target, "name")) == (workload.kind, workload.name):
+                scalers.append(scaler)
+        return scalers
 
     @cached_property
     def pods_by_account(self) -> dict[str, list[Pod]]:

@@ -30,6 +30,7 @@ KNOWN_KINDS = (
 )
 MAX_DEPTH = 40
 MAX_SCRIPT = 1 << 16
+PROBES = ("startupProbe", "livenessProbe", "readinessProbe")
 SHELLS = ("sh", "bash", "ash", "dash", "zsh")
 _VARIABLE = re.compile(r"\$\(([\w.-]{1,200})\)")
 
@@ -130,6 +131,17 @@ class Object:
     @cached_property
     def pods(self) -> list["Pod"]:
         return [Pod(self, path, template) for path, template in _find_templates(self.body)]
+
+    @property
+    def claims(self) -> list[tuple[Path, dict[str, Any]]]:
+        """The specs of its claims for volumes, each with its path."""
+        path = ("spec", "volumeClaimTemplates")
+        claims: list[tuple[Path, dict[str, Any]]] = []
+        for claim_path, claim in _list_maps(path, self.spec.get("volumeClaimTemplates")):
+            claims.append(((*claim_path, "spec"), as_map(claim.get("spec"))))
+        if self.kind == "PersistentVolumeClaim":
+            claims.append((("spec",), self.spec))
+        return claims
 
     @cached_property
     def jobs(self) -> list["Job"]:
@@ -394,6 +406,19 @@ class Job:
             return pods
         replicas = as_int(dig(self.owner.body, *self.path[:3], "replicas"))
         return pods if replicas is None else pods * replicas
+
+    @property
+    def deadlines(self) -> list[tuple[Path, int]]:
+        """The deadlines of the Job and of its pods in seconds, each with its path."""
+        places = [(self.path, self.spec)]
+        if self.pod:
+            places.append((self.pod.spec_path, self.pod.spec))
+        deadlines: list[tuple[Path, int]] = []
+        for path, spec in places:
+            seconds = as_int(spec.get("activeDeadlineSeconds"))
+            if seconds is not None:
+                deadlines.append(((*path, "activeDeadlineSeconds"), seconds))
+        return deadlines
 
     @property
     def rules(self) -> list[dict[str, Any]]:

@@ -6,9 +6,10 @@ from typing import Any
 
 from holdfast.lint.document import Path
 from holdfast.lint.finding import Hit, Severity
-from holdfast.lint.object_index import get_selector, selects
+from holdfast.lint.object_index import SCALER, get_selector, selects
 from holdfast.lint.objects import (
     KNOWN_KINDS,
+    PROBES,
     Job,
     Object,
     Pod,
@@ -21,7 +22,6 @@ from holdfast.lint.objects import (
     list_names,
 )
 from holdfast.lint.registry import Context, rule
-from holdfast.lint.rules.scaling import SCALER
 from holdfast.support.values import quantity
 
 DOC_JOB = "https://kubernetes.io/docs/concepts/workloads/controllers/job/"
@@ -513,7 +513,7 @@ livenessProbe:
 )
 def probe_refused(pod: Pod, context: Context) -> Iterator[Hit]:
     for container in pod.containers:
-        for field in ("livenessProbe", "startupProbe", "readinessProbe"):
+        for field in PROBES:
             probe = as_map(container.body.get(field))
             path = (*container.path, field)
             if field != "readinessProbe" and probe.get("successThreshold") not in (None, 1):

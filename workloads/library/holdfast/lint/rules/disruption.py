@@ -106,24 +106,14 @@ def _count_pods(pods: list[Pod], context: Context) -> int:
     """Counts the pods that run at once, at least; 0 where the files do not say how many."""
     total = 0
     for pod in pods:
-        owner = pod.owner
         if pod.job:
             total += pod.replicas
             continue
-        replicas = _find_least(owner, context)
-        if replicas is None:
+        replicas = as_int(pod.owner.spec.get("replicas"))
+        if replicas is None or context.index.find_scalers(pod.owner):
             return 0
         total += replicas
     return total
-
-
-def _find_least(owner: Object, context: Context) -> int | None:
-    """Returns the smallest number of replicas of a workload; None where it is not stated."""
-    for scaler in context.index.list_namespace("HorizontalPodAutoscaler", owner.namespace):
-        target = dig(scaler.spec, "scaleTargetRef")
-        if (dig(target, "kind"), dig(target, "name")) == (owner.kind, owner.name):
-            return None
-    return as_int(owner.spec.get("replicas"))
 
 
 def _class(name: str, value: int) -> str:

@@ -20,7 +20,13 @@ from holdfast.lint.objects import (
 )
 from holdfast.lint.registry import Context, rule
 from holdfast.support.values import quantity
-from holdfast.vocabulary.environment import ENV_GANG_ADDRESS, ENV_GPUS, ENV_JOB, PLACE
+from holdfast.vocabulary.environment import (
+    ENV_COMPLETION_INDEX,
+    ENV_GANG_ADDRESS,
+    ENV_GPUS,
+    ENV_JOB,
+    PLACE,
+)
 from holdfast.vocabulary.exit_codes import EXIT_KILLED, EXIT_PREEMPTED, EXIT_RETRY, FATAL_EXIT_CODES
 
 DOC_JOB = "https://kubernetes.io/docs/concepts/workloads/controllers/job/"
@@ -319,7 +325,7 @@ def indices_share_a_run(job: Job, context: Context) -> Iterator[Hit]:
     if job.in_jobset or job.parallelism < 2:
         return
     for container in job.containers:
-        has_own_run = any("JOB_COMPLETION_INDEX" in word for word in container.words)
+        has_own_run = any(ENV_COMPLETION_INDEX in word for word in container.words)
         if has_own_run or "--rendezvous" in container.words:
             continue
         if container.runs("holdfast", "train", "run"):

@@ -7,6 +7,7 @@ from typing import Any
 from holdfast.lint.document import Path
 from holdfast.lint.finding import Hit, Severity
 from holdfast.lint.objects import (
+    PROBES,
     SHELLS,
     Container,
     Object,
@@ -21,8 +22,7 @@ from holdfast.lint.registry import Context, rule
 from holdfast.lint.rules.shutdown import DEFAULT_GRACE_S, DOC_HOOKS, pre_stop_sleep
 from holdfast.support.values import quantity
 
-DOC_PROBES = "https://kubernetes.io/docs/concepts/workloads/pods/probes/"
-_PROBES = ("startupProbe", "livenessProbe", "readinessProbe")
+DOCPROBES = "https://kubernetes.io/docs/concepts/workloads/pods/probes/"
 _SERVERS = ("vllm", "sglang", "text-generation", "tritonserver", "ollama", "tgi", "lmdeploy")
 _IMAGES = re.compile(r"vllm|sglang|text-generation|triton|ollama|/tgi|lmdeploy|nim/", re.IGNORECASE)
 # A model of several gigabytes is downloaded and put on a GPU.
@@ -73,7 +73,7 @@ def _ready(port: object) -> str:
     on=Pod,
     what="A probe or a hook asks a port that no container has.",
     why="It fails for ever: the container is restarted, or gets no request.",
-    source=DOC_PROBES,
+    source=DOCPROBES,
     fix="ask the port that the container listens on",
     base="serving-container",
     bad=_serve(_ready(8080)),
@@ -116,7 +116,7 @@ def _is_one_server(container: Container, path: Path) -> bool:
         return True
     field = path[len(container.path)]
     request = dig(container.body, field, "httpGet", "path")
-    for other in _PROBES:
+    for other in PROBES:
         other_request = as_map(dig(container.body, other, "httpGet"))
         port = other_request.get("port")
         is_declared = port in container.ports or port in container.ports.values()
@@ -127,7 +127,7 @@ def _is_one_server(container: Container, path: Path) -> bool:
 
 def _list_ports(container: Container) -> Iterator[tuple[Path, Any]]:
     """Yields the ports that probes and hooks ask, each with its path."""
-    places: list[Path] = [(field,) for field in _PROBES]
+    places: list[Path] = [(field,) for field in PROBES]
     places += [("lifecycle", "preStop"), ("lifecycle", "postStart")]
     for place in places:
         for handler in ("httpGet", "tcpSocket", "grpc"):
@@ -144,7 +144,7 @@ def _list_ports(container: Container) -> Iterator[tuple[Path, Any]]:
     on=Pod,
     what="A probe asks a path that takes requests for work, by POST.",
     why="A probe sends GET: the answer is 405 or 404, and the kubelet restarts a healthy server.",
-    source=DOC_PROBES,
+    source=DOCPROBES,
     fix="ask a path for health, as /health",
     base="serving-container",
     bad="livenessProbe: {httpGet: {path: /v1/chat/completions, port: 8080}}",
@@ -152,7 +152,7 @@ def _list_ports(container: Container) -> Iterator[tuple[Path, Any]]:
 )
 def probe_asks_for_work(pod: Pod, context: Context) -> Iterator[Hit]:
     for container in pod.containers:
-        for field in _PROBES:
+        for field in PROBES:
             path = as_text(dig(container.body, field, "httpGet", "path"))
             if _WORK.search(path[:300]):
                 yield Hit((*container.path, field, "httpGet", "path"), f"{path} takes POST")
@@ -168,7 +168,7 @@ def probe_asks_for_work(pod: Pod, context: Context) -> Iterator[Hit]:
         "It downloads and loads its weights meanwhile. Killed then, it begins again, for ever, on a"
         " GPU that is paid for."
     ),
-    source=DOC_PROBES,
+    source=DOCPROBES,
     fix="a startupProbe with failureThreshold x periodSeconds of ten minutes or more",
     base="serving-container",
     bad=_serve("startupProbe: {httpGet: {path: /health, port: http}, periodSeconds: 10}"),
@@ -190,19 +190,26 @@ def restart_interrupts_load(pod: Pod, context: Context) -> Iterator[Hit]:
         if seconds < shortest_s:
             yield Hit((*container.path, field), f"gives it {seconds:g} s to load")
         liveness = as_map(container.body.get("livenessProbe"))
-        period_s = quantity(liveness.get("periodSeconds")) or 10.0
-        failures = quantity(liveness.get("failureThreshold")) or 3.0
-        if liveness and field == "startupProbe" and period_s * failures < _SHORTEST_HANG_S:
-            message = f"restarts it after {period_s * failures:g} s without an answer"
+        hang_s = _hang_time_s(liveness)
+        if liveness and field == "startupProbe" and hang_s < _SHORTEST_HANG_S:
+            message = f"restarts it after {hang_s:g} s without an answer"
             yield Hit((*container.path, "livenessProbe"), message)
 
 
 def _probe_time_s(probe: dict[str, Any]) -> float:
     """Returns the seconds after which a probe that always fails ends its container."""
-    delay = quantity(probe.get("initialDelaySeconds")) or 0.0
-    period = quantity(probe.get("periodSeconds")) or 10.0
+    delay_s = quantity(probe.get("initialDelaySeconds")) or 0.0
+    return delay_s + _hang_time_s(probe)
+
+
+def _hang_time_s(probe: dict[str, Any]) -> float:
+    """Returns the seconds for which a probe has to fail before it ends its container."""
     failures = quantity(probe.get("failureThreshold")) or 3.0
-    return delay + period * failures
+    return _period_s(probe) * failures
+
+
+def _period_s(probe: dict[str, Any]) -> float:
+    return quantity(probe.get("periodSeconds")) or 10.0
 
 
 def _serves_models(container: Container) -> bool:
@@ -298,7 +305,7 @@ command:
 def command_is_one_word(pod: Pod, context: Context) -> Iterator[Hit]:
     for container in pod.containers:
         places: list[Path] = [("command",)]
-        places += [(field, "exec", "command") for field in _PROBES]
+        places += [(field, "exec", "command") for field in PROBES]
         places += [("lifecycle", hook, "exec", "command") for hook in ("preStop", "postStart")]
         if "command" not in container.body:
             places.append(("args",))
@@ -404,7 +411,7 @@ def drain_without_end(pod: Pod, context: Context) -> Iterator[Hit]:
     on=Pod,
     what="A probe waits longer for its answer than for its next turn.",
     why="Probes do not overlap: a container that hangs is found only after the longer time.",
-    source=DOC_PROBES,
+    source=DOCPROBES,
     fix="make timeoutSeconds less than periodSeconds",
     base="serving-container",
     bad="livenessProbe: {httpGet: {path: /, port: 8080}, periodSeconds: 10, timeoutSeconds: 60}",
@@ -412,10 +419,10 @@ def drain_without_end(pod: Pod, context: Context) -> Iterator[Hit]:
 )
 def timeout_above_the_period(pod: Pod, context: Context) -> Iterator[Hit]:
     for container in pod.containers:
-        for field in _PROBES:
+        for field in PROBES:
             probe = as_map(container.body.get(field))
             timeout_s = quantity(probe.get("timeoutSeconds")) or 1.0
-            period_s = quantity(probe.get("periodSeconds")) or 10.0
+            period_s = _period_s(probe)
             if probe and timeout_s > period_s:
                 path = (*container.path, field, "timeoutSeconds")
                 yield Hit(path, f"waits {timeout_s:g} s for an answer, every {period_s:g} s")

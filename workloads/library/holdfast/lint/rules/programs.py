@@ -4,9 +4,10 @@ import re
 from collections.abc import Iterator
 
 from holdfast.lint.finding import Hit, Severity
-from holdfast.lint.objects import Container, Job, Pod, as_text, dig
+from holdfast.lint.objects import PROBES, Container, Job, Pod, as_text, dig
 from holdfast.lint.registry import Context, rule
 from holdfast.support.values import quantity
+from holdfast.vocabulary.environment import ENV_COMPLETION_INDEX
 
 DOC_RUN = "https://docs.pytorch.org/docs/stable/elastic/run.html"
 DOC_VLLM = "https://docs.vllm.ai/en/latest/cli/serve/"
@@ -23,7 +24,6 @@ _SHARD_COUNTS = (
     "--num-parts",
 )
 _LAST_PORT = 65_535
-_INDEX = "JOB_COMPLETION_INDEX"
 _SHARES = ("--gpu-memory-utilization", "--gpu_memory_utilization", "--mem-fraction-static")
 _PORT_OPTIONS = ("--port", "--http-port", "--server-port", "--listen-port")
 _COLLECTIVE = ("torchrun", "deepspeed", "accelerate", "mpirun", "vllm", "sglang")
@@ -87,7 +87,7 @@ def one_rank_for_all(job: Job, context: Context) -> Iterator[Hit]:
 
 def _check_shards(container: Container, job: Job) -> Iterator[Hit]:
     completions = job.spec.get("completions")
-    if _INDEX not in container.script or not isinstance(completions, int):
+    if ENV_COMPLETION_INDEX not in container.script or not isinstance(completions, int):
         return
     for option in _SHARD_COUNTS:
         count = container.number(option)
@@ -162,7 +162,7 @@ def listens_elsewhere(pod: Pod, context: Context) -> Iterator[Hit]:
 
 def _is_asked(container: Container) -> bool:
     """Returns whether a probe asks a port that the container declares."""
-    for field in ("readinessProbe", "livenessProbe", "startupProbe"):
+    for field in PROBES:
         port = dig(container.body, field, "httpGet", "port")
         if port in container.ports or port in container.ports.values():
             return True

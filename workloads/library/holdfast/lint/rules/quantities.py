@@ -6,7 +6,7 @@ from typing import Any
 
 from holdfast.lint.document import Path
 from holdfast.lint.finding import Hit, Severity
-from holdfast.lint.objects import Container, Object, Pod, as_int, as_list, as_map, as_text, dig
+from holdfast.lint.objects import Container, Object, Pod, as_int, as_map, as_text, dig
 from holdfast.lint.platform import machine_size
 from holdfast.lint.registry import Context, rule
 from holdfast.lint.spelling import suggest
@@ -76,8 +76,10 @@ def quantity_malformed(obj: Object, context: Context) -> Iterator[Hit]:
             size = dig(volume, "emptyDir", "sizeLimit")
             if size is not None:
                 yield from _check_size((*path, "emptyDir", "sizeLimit"), size)
-    for path, size in _list_claims(obj):
-        yield from _check_size(path, size)
+    for path, spec in obj.claims:
+        size = dig(spec, "resources", "requests", "storage")
+        if size is not None:
+            yield from _check_size((*path, "resources", "requests", "storage"), size)
 
 
 def _parse(amount: Any) -> float | None:
@@ -116,19 +118,6 @@ def _check_size(path: Path, size: Any) -> Iterator[Hit]:
         yield Hit(path, f"{size} is no quantity")
     elif 0 < number < MIB:
         yield Hit(path, f"{size} is {number:g} bytes")
-
-
-def _list_claims(obj: Object) -> Iterator[tuple[Path, Any]]:
-    """Yields the sizes of the claims in an object."""
-    claims: list[tuple[Path, Any]] = []
-    if obj.kind == "PersistentVolumeClaim":
-        claims.append((("spec",), obj.spec))
-    for index, claim in enumerate(as_list(obj.spec.get("volumeClaimTemplates"))):
-        claims.append((("spec", "volumeClaimTemplates", index, "spec"), dig(claim, "spec")))
-    for path, spec in claims:
-        size = dig(spec, "resources", "requests", "storage")
-        if size is not None:
-            yield (*path, "resources", "requests", "storage"), size
 
 
 @rule(
@@ -366,8 +355,6 @@ def _find_most(pod: Pod, context: Context) -> tuple[int, Path]:
     if pod.job:
         return pod.replicas, (*pod.job.path, "parallelism")
     max_pods = pod.replicas
-    for scaler in context.index.list_namespace("HorizontalPodAutoscaler", pod.owner.namespace):
-        target = dig(scaler.spec, "scaleTargetRef")
-        if (dig(target, "kind"), dig(target, "name")) == (pod.owner.kind, pod.owner.name):
-            max_pods = max(max_pods, as_int(scaler.spec.get("maxReplicas")) or 0)
+    for scaler in context.index.find_scalers(pod.owner):
+        max_pods = max(max_pods, as_int(scaler.spec.get("maxReplicas")) or 0)
     return max_pods, ("spec", "replicas")

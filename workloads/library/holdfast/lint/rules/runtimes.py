@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from holdfast.lint.finding import Hit, Severity
 from holdfast.lint.objects import Pod, as_text, dig
 from holdfast.lint.registry import Context, rule
+from holdfast.lint.rules.storage import LOCAL_SSD
 
 DOC_SSD = "https://cloud.google.com/kubernetes-engine/docs/concepts/local-ssd"
 DOC_RUNTIME = "https://kubernetes.io/docs/concepts/containers/runtime-class/"
@@ -16,7 +17,6 @@ _SSD_LABELS = (
 )
 # Machines that come with local SSDs.
 _WITH_SSD = re.compile(r"a2-ultragpu|a3-|a4-|a4x-|z3-|-lssd")
-_SSD_PATH = re.compile(r"^/mnt/(disks|stateful_partition)|local-?ssd|nvme", re.IGNORECASE)
 _RUNTIMES = ("gvisor", "kata", "confidential")
 _SCHEDULERS = ("default-scheduler", "gke.io/optimize-utilization-scheduler")
 # Of programs that people install; the linter does not know whether they did.
@@ -55,7 +55,7 @@ def local_disk_missing(pod: Pod, context: Context) -> Iterator[Hit]:
         return
     for path, volume in pod.volumes:
         place = as_text(dig(volume, "hostPath", "path"))
-        if _SSD_PATH.search(place[:300]):
+        if LOCAL_SSD.search(place[:300]):
             message = f"{place} is on the boot disk: its pools have no local SSDs"
             yield Hit((*path, "hostPath", "path"), message, basis)
 

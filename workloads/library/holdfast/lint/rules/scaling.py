@@ -3,11 +3,11 @@
 from collections.abc import Iterator
 
 from holdfast.lint.finding import Hit, Severity
+from holdfast.lint.object_index import SCALER
 from holdfast.lint.objects import Object, as_list, as_map, as_text, dig
 from holdfast.lint.registry import Context, rule
 from holdfast.vocabulary.kubernetes import AUTOSCALING_METRIC_API, api_group
 
-SCALER = "HorizontalPodAutoscaler"
 METRIC = "AutoscalingMetric"
 GROUP = api_group(AUTOSCALING_METRIC_API)
 _DECISION = "infra/decisions/0129"

@@ -170,15 +170,8 @@ spec:
 def deadline_before_a_start(job: Job, context: Context) -> Iterator[Hit]:
     if job.pod is None or not job.pod.gpus:
         return
-    for path, value in (
-        ((*job.path, "activeDeadlineSeconds"), job.spec.get("activeDeadlineSeconds")),
-        (
-            (*job.pod.spec_path, "activeDeadlineSeconds"),
-            job.pod.spec.get("activeDeadlineSeconds"),
-        ),
-    ):
-        seconds = as_int(value)
-        if seconds is not None and 0 < seconds < _SHORTEST_DEADLINE_S:
+    for path, seconds in job.deadlines:
+        if 0 < seconds < _SHORTEST_DEADLINE_S:
             yield Hit(path, f"ends after {seconds} s")
 
 

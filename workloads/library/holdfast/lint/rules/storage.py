@@ -32,9 +32,9 @@ _RELATIVE = re.compile(r"[A-Za-z_][\w.-]*(/[\w.-]+)*/?")
 _OUTPUTS = ("--output_dir", "--output-dir")
 # Paths in the container's own layer: nothing expands ~ in the arguments of a container.
 _IN_LAYER = ("./", "../", "~")
-_LOCAL_SSD = re.compile(r"^/mnt/(disks|stateful_partition)|local-?ssd|nvme", re.IGNORECASE)
-_ZONAL_CLASSES = ("standard", "standard-rwo", "premium-rwo")
-_ONE_NODE_MODES = ("ReadWriteOnce", "ReadWriteOncePod")
+LOCAL_SSD = re.compile(r"^/mnt/(disks|stateful_partition)|local-?ssd|nvme", re.IGNORECASE)
+ZONAL_CLASSES = ("standard", "standard-rwo", "premium-rwo")
+ONE_NODE_MODES = ("ReadWriteOnce", "ReadWriteOncePod")
 _SIDECAR_LIMITS = "gke-gcsfuse/"
 _READS = (
     "containers: [{name: main, image: a, resources: {limits: {nvidia.com/gpu: 1}}, volumeMounts:"
@@ -200,7 +200,7 @@ def _describe_lost_disk(path: str, volume: dict[str, Any] | None) -> str:
     if volume is None:
         return "the container's own layer"
     if "hostPath" in volume:
-        is_local_ssd = _LOCAL_SSD.search(as_text(dig(volume, "hostPath", "path")))
+        is_local_ssd = LOCAL_SSD.search(as_text(dig(volume, "hostPath", "path")))
         return f"{'a local SSD' if is_local_ssd else 'a disk'} of the node, lost with it"
     if "emptyDir" in volume:
         return "an emptyDir, deleted with the pod"
@@ -280,7 +280,7 @@ def rwo_volume_shared(pod: Pod, context: Context) -> Iterator[Hit]:
     for path, volume in _volumes(pod).values():
         claim = _find_claim(volume, pod, context)
         modes = as_list(claim.spec.get("accessModes")) if claim else []
-        if claim and modes and all(mode in _ONE_NODE_MODES for mode in modes):
+        if claim and modes and all(mode in ONE_NODE_MODES for mode in modes):
             message = f"{pod.replicas} pods share {claim.name}, which is {modes[0]}"
             yield Hit((*path, "persistentVolumeClaim", "claimName"), message)
 
@@ -344,7 +344,7 @@ def fuse_without_annotation(pod: Pod, context: Context) -> Iterator[Hit]:
 )
 def zonal_disk(obj: Object, context: Context) -> Iterator[Hit]:
     storage_class = obj.spec.get("storageClassName")
-    if obj.namespace in ("training", "batch") and storage_class in _ZONAL_CLASSES:
+    if obj.namespace in ("training", "batch") and storage_class in ZONAL_CLASSES:
         yield Hit(("spec", "storageClassName"), f"{storage_class} makes a disk in one zone")
 
 

@@ -7,10 +7,10 @@ from typing import Any
 from holdfast.lint import api_fields
 from holdfast.lint.document import Path
 from holdfast.lint.finding import Hit, Severity
+from holdfast.lint.object_index import SCALER
 from holdfast.lint.objects import Object, Pod, as_int, as_list, as_maps, as_text, dig, list_names
 from holdfast.lint.registry import Context, rule
 from holdfast.lint.rules.references import explain_absence, is_near_file
-from holdfast.lint.rules.scaling import SCALER
 from holdfast.lint.spelling import find_near, misspells
 
 DOC_HPA = "https://kubernetes.io/docs/concepts/workloads/autoscaling/horizontal-pod-autoscale/"

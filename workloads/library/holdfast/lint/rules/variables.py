@@ -13,7 +13,6 @@ from holdfast.lint.objects import (
     Container,
     Job,
     Pod,
-    as_int,
     as_map,
     as_text,
     dig,
@@ -36,7 +35,6 @@ _REFERENCE = re.compile(r"(?<!\$)\$\(([A-Za-z_][A-Za-z0-9_.-]{0,200})\)")
 _LONGEST_TABLE = 1_400_000
 _QUOTED = re.compile(r'"([A-Za-z_][A-Za-z0-9_]{0,200})"')
 _SHELL_VARIABLE = re.compile(r"\$\{?([A-Za-z_][A-Za-z0-9_]{0,200})\}?")
-_INDEX = "JOB_COMPLETION_INDEX"
 _FROM_SERVICES = ("_SERVICE_HOST", "_SERVICE_PORT")
 _DEVICES = ("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES")
 _PARALLEL = ("--tensor-parallel-size", "-tp", "--tp", "--tp-size", "--num-gpus", "--num_gpus")
@@ -166,7 +164,7 @@ def _list_given(pod: Pod) -> set[str]:
         return set()
     mode = pod.job.spec.get("completionMode")
     is_indexed = mode == "Indexed" or (pod.job.in_jobset and mode is None)
-    return {_INDEX} if is_indexed else set()
+    return {environment.ENV_COMPLETION_INDEX} if is_indexed else set()
 
 
 def _list_parameters(pod: Pod, context: Context) -> set[str]:
@@ -196,7 +194,7 @@ def _check_word(path: Path, word: str, names: set[str]) -> Iterator[Hit]:
     for name in _REFERENCE.findall(word[:4_000]):
         if name not in names and not name.endswith(_FROM_SERVICES):
             reason = "is no variable of the container"
-            if name == _INDEX:
+            if name == environment.ENV_COMPLETION_INDEX:
                 reason = "is there only with completionMode Indexed"
             yield Hit(path, f"{name} {reason}")
     match = _SHELL_VARIABLE.fullmatch(word) or re.search(r"=\$\{?([A-Z_][A-Z0-9_]*)\}?$", word)
@@ -317,15 +315,9 @@ spec:
 """,
 )
 def deadline_before_the_end(job: Job, context: Context) -> Iterator[Hit]:
-    limits: list[tuple[Path, int]] = []
-    path = (*job.path, "activeDeadlineSeconds")
-    limits.append((path, as_int(job.spec.get("activeDeadlineSeconds")) or 0))
-    if job.pod:
-        path = (*job.pod.spec_path, "activeDeadlineSeconds")
-        limits.append((path, as_int(job.pod.spec.get("activeDeadlineSeconds")) or 0))
     for container in job.containers:
         for option, seconds in _list_times(container):
-            for path, limit_s in limits:
+            for path, limit_s in job.deadlines:
                 if 0 < limit_s < seconds:
                     message = f"ends after {limit_s} s, and {option} is {seconds:g} s"
                     yield Hit(path, message)

@@ -8,6 +8,7 @@ from holdfast.lint.document import Path
 from holdfast.lint.finding import Hit, Severity
 from holdfast.lint.objects import Container, Object, Pod, as_list, as_map, as_text, as_texts, dig
 from holdfast.lint.registry import Context, rule
+from holdfast.lint.rules.storage import ONE_NODE_MODES, ZONAL_CLASSES
 from holdfast.lint.spelling import find_near, misspells
 from holdfast.vocabulary.kubernetes import FUSE_DRIVER
 
@@ -18,7 +19,7 @@ DOC_FUSE = (
 _SHM = re.compile(r"^(d?shm|dev-shm|shared?-memory|shmem)$")
 _SHM_PATH = "/dev/shm"
 # Classes of GKE, and those of disks, which one node at a time can write.
-_DISK_CLASSES = ("standard", "standard-rwo", "premium-rwo", "regional-rwo")
+_DISK_CLASSES = (*ZONAL_CLASSES, "regional-rwo")
 _CLASSES = (
     *("standard", "standard-rwo", "premium-rwo", "standard-rwx", "premium-rwx", "enterprise-rwx"),
     *("enterprise-multishare-rwx", "zonal-rwx", "regional-rwx", "parallelstore-rwx"),
@@ -112,22 +113,17 @@ spec:
     good=_claim("ReadWriteMany", "standard-rwx"),
 )
 def class_cannot_make_it(obj: Object, context: Context) -> Iterator[Hit]:
-    claims: list[tuple[Path, Any]] = []
-    if obj.kind == "PersistentVolumeClaim":
-        claims.append((("spec",), obj.spec))
-    for index, claim in enumerate(as_list(obj.spec.get("volumeClaimTemplates"))):
-        claims.append((("spec", "volumeClaimTemplates", index, "spec"), dig(claim, "spec")))
-    for path, spec in claims:
-        name = as_text(dig(spec, "storageClassName"))
-        modes = as_list(dig(spec, "accessModes"))
-        if not modes and "accessModes" not in as_map(spec):
+    for path, spec in obj.claims:
+        name = as_text(spec.get("storageClassName"))
+        modes = as_list(spec.get("accessModes"))
+        if "accessModes" not in spec:
             yield Hit(path, "has no accessModes: the API server refuses it")
         own_class = context.index.find("StorageClass", name)
         is_disk = name in _DISK_CLASSES
         if own_class:
             is_disk = own_class.body.get("provisioner") == _DISK_DRIVER
-        is_many = "ReadWriteMany" in modes and dig(spec, "volumeMode") != "Block"
-        if is_disk and is_many and not dig(spec, "volumeName"):
+        is_many = "ReadWriteMany" in modes and spec.get("volumeMode") != "Block"
+        if is_disk and is_many and not spec.get("volumeName"):
             yield Hit((*path, "storageClassName"), f"disks of {name} are not ReadWriteMany")
         if name and not own_class and name not in (*_CLASSES, *_DISK_CLASSES):
             class_names = context.index.list_names("StorageClass")
@@ -417,7 +413,7 @@ def claim_held_by_the_old_pod(obj: Object, context: Context) -> Iterator[Hit]:
             name = as_text(dig(volume, "persistentVolumeClaim", "claimName"))
             claim = context.index.find("PersistentVolumeClaim", name, obj.namespace)
             modes = set(as_list(claim.spec.get("accessModes"))) if claim else set[Any]()
-            if name and modes and modes <= {"ReadWriteOnce", "ReadWriteOncePod"}:
+            if name and modes and modes.issubset(ONE_NODE_MODES):
                 claim_path = (*path, "persistentVolumeClaim", "claimName")
                 message = f"the next pod cannot mount {name} while the last one has it"
                 yield Hit(claim_path, message)
