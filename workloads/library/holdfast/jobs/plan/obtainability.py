@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from holdfast.clients.api import Object
-from holdfast.clients.capacity_advice import GOOD, MODELS, Advice, Ask, Request
+from holdfast.clients.capacity_advice import GOOD, MODELS, POOR, Advice, Ask, Request
 from holdfast.jobs.plan import pricing
 from holdfast.jobs.plan.pricing import PurchasePlan
 from holdfast.platform import Platform
@@ -17,7 +17,6 @@ from holdfast.vocabulary.machines import MACHINE_TYPES, MachineType
 JOB_KINDS = ("Job", "JobSet")
 FEWEST_WARNED = 8
 """Nodes from which `submit` warns by itself."""
-WARNED_BELOW = 0.4
 SOLD_AS = {Capacity.QUEUED: Capacity.FLEX_START}
 
 
@@ -226,7 +225,7 @@ def list_warnings(answers: Sequence[Obtainability]) -> list[str]:
     for answer in answers:
         if answer.advice is None:
             warnings.append(f"obtainability of {answer.job}: {answer.text()}")
-        elif answer.nodes >= FEWEST_WARNED and answer.is_below(WARNED_BELOW):
+        elif answer.nodes >= FEWEST_WARNED and answer.is_below(POOR):
             warnings.append(
                 f"{answer.job} will probably wait: obtainability of {answer.text()};"
                 " `holdfast place` compares"
