@@ -12,7 +12,8 @@ from dataclasses import dataclass, field, replace
 
 from holdfast.cost.prices import Quote, Table
 from holdfast.jobs.file.file_text import make_question
-from holdfast.jobs.file.job_file import AUTO, OwnJob
+from holdfast.jobs.file.job_fields import AUTO
+from holdfast.jobs.file.job_file import OwnJob
 from holdfast.jobs.plan.offers import (
     RESTART_H,
     Offer,
