@@ -180,11 +180,7 @@ def _find_spread(windows: Sequence[StepWindow]) -> float:
 
 
 def _find_step(run: ProcessRun, windows: Sequence[StepWindow]) -> float:
-    restored = run.first_value(
-        "restore",
-        "step",
-        0,
-    )
+    restored = run.first_value("restore", "step", 0)
     return float(windows[-1].last_step if windows else restored)
 
 
@@ -204,11 +200,7 @@ def _find_down_since_s(
 def _find_total_steps(leads: Sequence[ProcessRun]) -> float | None:
     """Returns the newest word of the program; a restart may have another number of steps."""
     for run in reversed(leads):
-        steps = run.first_value(
-            "start",
-            "steps",
-            0,
-        )
+        steps = run.first_value("start", "steps", 0)
         if steps:
             return float(steps)
     return None
@@ -241,11 +233,7 @@ def _find_interruptions(
             continue
         first = run_windows[0]
         if before is not None:
-            restored = run.first_value(
-                "restore",
-                "step",
-                first.last_step - first.steps,
-            )
+            restored = run.first_value("restore", "step", first.last_step - first.steps)
             yield Interruption(
                 wait_h=max(0, machine_us - before.ends_us) / HOUR_US,
                 restart_h=max(0, first.begin_us - machine_us) / HOUR_US,
