@@ -163,7 +163,9 @@ class Curve:
         self._ticked_step = -1
         self._newest_steps = None
         with self._changed:
-            self._durable_step = self._tried_step = self._written_step = -1
+            self._durable_step = -1
+            self._tried_step = -1
+            self._written_step = -1
             self._ending = None
             # A survivor may have committed while it computed the next step.
             self._points = deque(point for point in self._points if point.step <= step)
