@@ -29,8 +29,6 @@ from holdfast.cli import main
 if __name__ == "__main__":
     sys.exit(main())
 """
-# The system's certificates include those of a company's proxy; uv's own do not.
-ENVIRONMENT = {"UV_SYSTEM_CERTS": "true", **os.environ}
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "holdfast"
 
 
@@ -76,7 +74,7 @@ def install_packages(uv: str) -> None:
     begun = 0
     finished = 0
     messages: list[str] = []
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT) as process:
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
         for line in process.stderr:
             text = line.strip()
@@ -103,7 +101,11 @@ def show_progress(text: str) -> None:
 
 
 def find_uv() -> str:
-    """Return uv on PATH, else a private copy in the user's cache, which is installed if needed."""
+    """Return uv on PATH, else a private copy in the user's cache, which is installed if needed.
+    The processes that this one starts let it trust the system's certificates.
+    """
+    # They include those of a company's proxy; uv's own do not.
+    os.environ.setdefault("UV_SYSTEM_CERTS", "true")
     program = shutil.which("uv")
     if program:
         return program
@@ -187,7 +189,7 @@ def link_node() -> None:
 
 
 def run(*command: str) -> None:
-    subprocess.run(command, check=True, env=ENVIRONMENT)
+    subprocess.run(command, check=True)
 
 
 def refuse(

@@ -5,6 +5,7 @@ import json
 import re
 import sys
 import tarfile
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,12 @@ DATED = "# Changelog\n\n## 0.2.0, 2026-12-01\n\n- New.\n\n## 0.1.0, 2026-11-01\n
 
 def test_release_notes_are_for_one_version() -> None:
     assert release.find_notes("0.2.0", DATED) == "- New.\n"
+
+
+def test_changelog_has_one_entry_for_each_subject() -> None:
+    lines = release.CHANGELOG.read_text().splitlines()
+    subjects = Counter(line[:40] for line in lines if line.startswith("- "))
+    assert {subject for subject, count in subjects.items() if count > 1} == set()
 
 
 def test_notes_and_pages_have_absolute_links_or_none(monkeypatch: pytest.MonkeyPatch) -> None:

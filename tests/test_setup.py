@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from infra.contract.versions import CDKTF_CLI_VERSION
-from tests.support import program, ran
+from tests.support import bootstrap, program, ran
 
 ROOT = Path(__file__).parents[1]
 LOCKS = sorted((ROOT / "requirements").glob("*.txt"))
@@ -48,12 +48,22 @@ def test_packages_are_looked_for_where_a_virtual_environment_has_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.syspath_prepend(ROOT / ".ci")
-    bootstrap = importlib.import_module("bootstrap")
+    script = importlib.import_module("bootstrap")
     # As Debian's Python does: its own default is another scheme than that of the environments it
     # makes.
     monkeypatch.setattr(sysconfig.get_path, "__defaults__", ("nt_user", None, True))
     version = f"python{sys.version_info[0]}.{sys.version_info[1]}"
-    assert bootstrap.site_packages() == bootstrap.VENV / "lib" / version / "site-packages"
+    assert script.site_packages() == script.VENV / "lib" / version / "site-packages"
+
+
+def test_uv_trusts_system_certificates_in_every_script(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    program(tmp_path / "uv", '#!/bin/sh\necho "$UV_SYSTEM_CERTS"\n')
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    monkeypatch.delenv("UV_SYSTEM_CERTS", raising=False)
+    uv = bootstrap().find_uv()
+    assert ran([uv], tmp_path).stdout == "true\n"
 
 
 # Makes what a set-up needs, and fails if another one is at work. `pip` ends when the file `go`

@@ -14,7 +14,7 @@ class Explored(Protocol):
     @property
     def deaths(self) -> int: ...
 
-    def pruned(self) -> Self:
+    def prune(self) -> Self:
         """Without what can have no effect any more."""
         ...
 
@@ -53,7 +53,7 @@ def _explored(model: Protocolled[S]) -> int:
     ends: list[S] = []
     while todo:
         state = todo.pop()
-        following = {after.pruned() for after in model.moves(state)} - {state}
+        following = {after.prune() for after in model.moves(state)} - {state}
         if not following:
             model.check_end(state)
             ends.append(state)

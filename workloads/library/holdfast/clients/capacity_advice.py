@@ -7,6 +7,7 @@ of the command that asks.
 
 # Why it is so: infra/decisions/0149.
 
+import http.client
 import json
 import math
 import os
@@ -95,16 +96,21 @@ def post(request: Request, address: str, token: str) -> Advice:
         "Content-Type": "application/json",
     }
     data = json.dumps(make_body(request)).encode()
-    http_request = urllib.request.Request(url, data, headers, method="POST")
     try:
+        http_request = urllib.request.Request(url, data, headers, method="POST")
         with urllib.request.urlopen(http_request, timeout=TIMEOUT_S) as response:
-            return read_answer(json.loads(response.read(MAX_BYTES)))
+            answer = response.read(MAX_BYTES)
     except urllib.error.HTTPError as error:
         error.close()
         hint = "; it needs roles/compute.viewer" if error.code in (401, 403) else ""
         raise Unjudged(f"Google answered {error.code} {error.reason}{hint}") from error
-    except (urllib.error.URLError, TimeoutError, OSError) as error:
-        raise Unjudged(f"Google did not answer: {getattr(error, 'reason', error)}") from error
+    except (OSError, http.client.HTTPException) as error:
+        reason = str(getattr(error, "reason", error)).strip()
+        raise Unjudged(f"Google did not answer: {reason}") from error
+    except ValueError:  # its text may have the token
+        raise Unjudged(f"the address {address} or the token has another form") from None
+    try:
+        return read_answer(json.loads(answer))
     except ValueError as error:
         raise Unjudged("Google answered in another form") from error
 

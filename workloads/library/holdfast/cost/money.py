@@ -243,7 +243,7 @@ def usd_by_pool(pools: Iterable[Pool], region: str) -> tuple[tuple[str, float], 
         machine = MACHINE_TYPES.get(pool.machine_type)
         if machine is None or not machine.accelerator:
             continue
-        capacity = Capacity.FLEX_START if pool.capacity is Capacity.QUEUED else pool.capacity
+        capacity = pool.capacity.product
         quote = table.quote(machine, region, capacity)
         if quote:
             rows.append((pool.name, round(quote.usd, 4)))

@@ -6,11 +6,9 @@ It has a session of its own: a signal to the group of that process must not end 
 
 import functools
 import os
-import subprocess
 import sys
 import time
 import uuid
-from dataclasses import dataclass
 
 GUARDED = "HOLDFAST_POD_GUARDED"
 """Environment variable of pods: name of the guard of the process that started them."""
@@ -19,32 +17,32 @@ _EXEC_S = 1.0
 _START = "import sys; from holdfast.drill.guardian import watch; watch(sys.argv[1])"
 
 
-@dataclass(frozen=True)
-class _Guard:
-    name: str
-    guardian: "subprocess.Popen[bytes]"
-    """Its standard input stays open until this process ends."""
-
-
 def guard_pods() -> str:
     """Returns the value of GUARDED for pods of this process, and starts its guardian once."""
-    return _start_guardian(os.getpid()).name
+    return _start_guardian(os.getpid())
 
 
 @functools.cache
-def _start_guardian(pid: int) -> _Guard:
+def _start_guardian(pid: int) -> str:
     name = f"{pid}-{uuid.uuid4().hex}"
     # The guardian of a drill inside a pod must not be killed with that pod.
     variables = {key: value for key, value in os.environ.items() if key != GUARDED}
-    guardian = subprocess.Popen(
+    # The write end stays open until this process ends.
+    read_end, _ = os.pipe()
+    # Not a Popen, which warns at the exit of this process that the guardian still runs.
+    os.posix_spawn(
+        sys.executable,
         [sys.executable, "-c", _START, name],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        env=variables,
-        start_new_session=True,
+        variables,
+        file_actions=[
+            (os.POSIX_SPAWN_DUP2, read_end, 0),
+            (os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0),
+            (os.POSIX_SPAWN_DUP2, 1, 2),
+        ],
+        setsid=True,
     )
-    return _Guard(name, guardian)
+    os.close(read_end)
+    return name
 
 
 def watch(name: str) -> None:

@@ -68,14 +68,14 @@ class Pace:
     billed_until_s: float = 0.0
     """Unix time of its last line, up to which `billed_h` counts."""
     is_whole: bool = True
-    """Its first attempt is among the events."""
+    """Its first attempt is among the events, from its start on."""
     capacity: str = ""
     """Capacity of its newest node, if the node watcher has reported it."""
     accelerator: str = ""
 
 
 def measure(events: Sequence[Event]) -> Pace | None:
-    """Measures one run, whose events are in time order. None before its pace is all_windows."""
+    """Measures one run, whose events are in time order. None before it has two windows."""
     leads = select_leads(process_runs(events))
     if not leads:
         return None
@@ -88,13 +88,7 @@ def measure(events: Sequence[Event]) -> Pace | None:
     step_h = _find_step_h(windows)
     machines_us = _list_machines_us(events, leads)
     return Pace(
-        world_size=int(
-            leads[-1].first_value(
-                "start",
-                "world_size",
-                1,
-            )
-        ),
+        world_size=int(leads[-1].first_value("start", "world_size", 1)),
         step=_find_step(leads[-1], windows[-1]) or all_windows[-1].last_step,
         total_steps=_find_total_steps(leads),
         step_h=step_h,
@@ -118,15 +112,16 @@ def measure(events: Sequence[Event]) -> Pace | None:
         complete=leads[-1].exit_code == 0,
         billed_h=_sum_billed_h(leads, machines_us),
         billed_until_s=leads[-1].ends_us / 1e6,
-        is_whole=leads[0].first_value(
-            "start",
-            "attempt",
-            0,
-        )
-        == 0,
+        is_whole=_begins_run(leads[0]),
         capacity=_find_newest(events, "capacity"),
         accelerator=_find_newest(events, "accelerator"),
     )
+
+
+def _begins_run(run: ProcessRun) -> bool:
+    """Returns whether it is the first attempt, and its start was not cut off a long log."""
+    starts = run.select("start")
+    return bool(starts) and not starts[0].fields.get("attempt")
 
 
 def _list_machines_us(events: Sequence[Event], leads: Sequence[ProcessRun]) -> list[int]:
@@ -185,11 +180,7 @@ def _find_spread(windows: Sequence[StepWindow]) -> float:
 
 
 def _find_step(run: ProcessRun, windows: Sequence[StepWindow]) -> float:
-    restored = run.first_value(
-        "restore",
-        "step",
-        0,
-    )
+    restored = run.first_value("restore", "step", 0)
     return float(windows[-1].last_step if windows else restored)
 
 
@@ -209,11 +200,7 @@ def _find_down_since_s(
 def _find_total_steps(leads: Sequence[ProcessRun]) -> float | None:
     """Returns the newest word of the program; a restart may have another number of steps."""
     for run in reversed(leads):
-        steps = run.first_value(
-            "start",
-            "steps",
-            0,
-        )
+        steps = run.first_value("start", "steps", 0)
         if steps:
             return float(steps)
     return None
@@ -246,11 +233,7 @@ def _find_interruptions(
             continue
         first = run_windows[0]
         if before is not None:
-            restored = run.first_value(
-                "restore",
-                "step",
-                first.last_step - first.steps,
-            )
+            restored = run.first_value("restore", "step", first.last_step - first.steps)
             yield Interruption(
                 wait_h=max(0, machine_us - before.ends_us) / HOUR_US,
                 restart_h=max(0, first.begin_us - machine_us) / HOUR_US,

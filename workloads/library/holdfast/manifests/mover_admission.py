@@ -4,7 +4,8 @@ RBAC knows no fields: the right to patch a job is the right to start it, to chan
 while it is suspended to send its pods to other nodes. The policies leave of it what the mover does:
 stop a job, name another queue, take from the pods what Kueue had added, give a gang a size that it
 asked for, and stop a job before the price that it states. A mover that was taken over adds nothing
-to a pod, and touches no job that asks for none of this.
+to a pod, and changes no job that asks for none of this. It can still end the Workload of any job,
+which stops it, and starts none but those.
 """
 
 # Why it is so: infra/decisions/0146.
@@ -148,8 +149,9 @@ def _make_workload_policy() -> Iterator[Body]:
         f"!object{marked} || oldObject{marked} || ({was_active} && {ends})": (
             f"the mover writes {ANNOTATION_QUEUED_AGAIN} where it ends the Workload"
         ),
-        f"{same_active} || {ends} || oldObject{marked}": (
-            "the mover activates none but what it ended"
+        # With a mark that stays it could start what a person stops later.
+        f"{same_active} || {ends} || (oldObject{marked} && !object{marked})": (
+            "the mover activates none but what it ended, and removes its mark"
         ),
         _compare_owners(): "the mover changes no owners and no finalizers",
     }

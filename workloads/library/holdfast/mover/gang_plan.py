@@ -186,10 +186,16 @@ def grow(gangs: Iterable[Gang], free: int) -> tuple[Resize, ...]:
 
 
 def read_gang(job: Object, workload: Object | None) -> Gang | None:
-    """Reads a gang and the Workload that holds its quota. Returns None if it is not admitted."""
+    """Reads a gang and the Workload that holds its quota.
+
+    Returns None if it is not admitted, or was stopped.
+    """
     if workload is None:
         return None
     if not is_true(workload, "Admitted") or is_true(workload, "Evicted"):
+        return None
+    # For more pods Kueue would make another Workload, which is active and starts the job again.
+    if not workload["spec"].get("active", True):
         return None
     min_size = job["metadata"]["labels"][LABEL_LEAST_NODES]
     spec = workload["spec"]

@@ -83,7 +83,7 @@ class Movable:
 def read_movable_jobs(
     jobs: Iterable[Object], workloads: Iterable[Object]
 ) -> tuple[list[Movable], list[tuple[Object, str]]]:
-    """Returns the jobs that are not over, and (metadata, reason) of those with unreadable plans."""
+    """Returns the jobs that may run, and (metadata, reason) of those with unreadable plans."""
     workload_by_job: dict[str, Object] = {}
     for workload in workloads:
         job_uid = find_controller(workload)
@@ -95,8 +95,12 @@ def read_movable_jobs(
         meta = job["metadata"]
         if find_end_s(job) or meta.get("deletionTimestamp"):
             continue
+        job_workload = workload_by_job.get(meta["uid"])
+        # A move deletes the Workload: of a job that was stopped Kueue would make an active one.
+        if job_workload and not job_workload["spec"].get("active", True):
+            continue
         try:
-            movable_jobs.append(_read_job(job, workload_by_job.get(meta["uid"])))
+            movable_jobs.append(_read_job(job, job_workload))
         except InputError as error:
             unreadable.append((meta, f"{error.what}: {error.got}"))
     return movable_jobs, unreadable

@@ -3,8 +3,8 @@
 Such nodes are used once: after their planned end Kueue deactivates the Workload (CapacityRevoked),
 or its new pods wait for ever for nodes of the old request. The run saved before it left, and
 resumes from there. Guarantee: each time takes one of the job's `restarts`, and none is later than
-its deadline; a Workload that a person deactivated stays so. A mover that dies between two requests
-loses one restart at most.
+its deadline; a Workload that a person deactivated stays so, as does one stopped for its max_usd. A
+mover that dies between two requests loses one restart at most.
 """
 
 # Why it is so: infra/decisions/0112.
@@ -27,7 +27,13 @@ from holdfast.vocabulary.capacity import (
     ANNOTATION_REQUEUES_FOR,
     LABEL_REQUEUES,
 )
-from holdfast.vocabulary.kubernetes import JOBSET_API, KUEUE_API, api_path
+from holdfast.vocabulary.kubernetes import (
+    ANNOTATION_STOPPED_FOR,
+    JOBSET_API,
+    KUEUE_API,
+    STOPPED_FOR_MAX_USD,
+    api_path,
+)
 from holdfast.vocabulary.roles import JOB_NAMESPACES
 
 LOG = get_logger("move")
@@ -85,6 +91,8 @@ def _may_requeue(job: Object, now_s: float) -> bool:
     if find_end_s(job) or meta.get("deletionTimestamp"):
         return False
     annotations = meta.get("annotations") or {}
+    if annotations.get(ANNOTATION_STOPPED_FOR) == STOPPED_FOR_MAX_USD:
+        return False
     limit = annotations.get(ANNOTATION_REQUEUES_FOR, "")
     if limit.isdecimal() and now_s > unix_s(meta["creationTimestamp"]) + int(limit):
         return False

@@ -21,6 +21,7 @@ from holdfast.controllers.controller_log import get_logger
 from holdfast.cost.money import find_prices
 from holdfast.mover.cluster_api import write_event
 from holdfast.support.errors import InputError
+from holdfast.vocabulary.capacity import ANNOTATION_QUEUED_AGAIN, ANNOTATION_REQUEST_SPENT
 from holdfast.vocabulary.kubernetes import (
     ANNOTATION_MAX_USD,
     ANNOTATION_SPENT,
@@ -269,9 +270,12 @@ def _stop(
     if job.queued:
         namespace = job.body["namespace"]
         path = f"{api_path(KUEUE_API)}/namespaces/{namespace}/workloads"
+        # With a mark of one that had ended its nodes before, the mover would start it again.
+        marks = {ANNOTATION_QUEUED_AGAIN: None, ANNOTATION_REQUEST_SPENT: None}
+        end = {"metadata": {"annotations": marks}, "spec": {"active": False}}
         for workload in list(api.items(path)):
             if find_controller(workload) == job.body["uid"]:
-                api.merge(f"{path}/{workload['metadata']['name']}", {"spec": {"active": False}})
+                api.merge(f"{path}/{workload['metadata']['name']}", end)
     else:
         api.merge(job.path, {"spec": {"suspend": True}})
     message = (

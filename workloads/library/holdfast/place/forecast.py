@@ -1,9 +1,9 @@
-"""Forecasts when a running job will be done and for how much: intervals that hold four times in
-five.
+"""Forecasts when a running job will be done and for how much, each as an interval.
 
-The rest of the job is simulated many times: it runs at its own pace, is interrupted as often as
-jobs of its size have been here, and loses each time what they lost. What was not measured yet comes
-from the platform's record, which weighs as much as two interruptions.
+An interval holds four times in five. The rest of the job is simulated many times: it runs at its
+own pace, is interrupted as often as jobs of its size have been here, and loses each time what they
+lost. What was not measured yet comes from the platform's record, which weighs as much as two
+interruptions.
 """
 
 # Why it is so: infra/decisions/0147.
@@ -101,14 +101,9 @@ class Forecast:
         return self.undisturbed >= SHARE
 
 
-def forecast(
-    outlook: Outlook,
-    *,
-    seed: int = 0,
-    draws: int = DRAWS,
-) -> Forecast:
-    """Simulate the rest of the job `draws` times."""
-    rng = np.random.default_rng(seed)
+def forecast(outlook: Outlook, *, draws: int = DRAWS) -> Forecast:
+    """Simulate the rest of the job `draws` times; the same job has the same forecast."""
+    rng = np.random.default_rng(0)
     hours, paid_h, undisturbed = _simulate(
         outlook,
         rng,

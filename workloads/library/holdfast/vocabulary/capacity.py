@@ -16,6 +16,11 @@ class Capacity(StrEnum):
     RESERVED = "reserved"  # your own reservation: paid for whether it runs or not
     QUEUED = "queued"  # flex-start for a whole gang at once, through a ProvisioningRequest
 
+    @property
+    def product(self) -> "Capacity":
+        """The capacity as Google sells it, rates it and prices it."""
+        return Capacity.FLEX_START if self is Capacity.QUEUED else self
+
 
 # Kueue's queue for each capacity. The ClusterQueue and all its LocalQueues have this name.
 # The queue of jobs that take any of several GPUs on Spot.

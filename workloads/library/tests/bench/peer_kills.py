@@ -16,6 +16,7 @@ from workloads.library.tests.bench.gangs.fault_lane import (
     Found,
     Lane,
     Struck,
+    judge_gangs,
     run_undisturbed,
 )
 from workloads.library.tests.bench.kill_lane import Records, run_command, share, side_by_side
@@ -57,15 +58,7 @@ def play(folder: Path, results: Records, *, kills: int, seed: int) -> None:
 
 def verdict(results: Records, minimum: int) -> dict[str, Any]:
     blows = results.of(Struck)
-    gangs = results.of(Found)
-    starts = 0
-    wrong = list[str]()
-    zombies = list[str]()
-    for record in (*blows, *gangs):
-        starts += record.starts
-        wrong += [text[:2000] for text in record.wrong]
-        zombies += record.zombies
-    stuck = [gang.stuck[:2000] for gang in gangs if gang.stuck]
+    figures, goals_of_gangs = judge_gangs(blows, results.of(Found))
     fallbacks = count_fallbacks(blows)
     kills_by_kind = dict.fromkeys(KINDS, 0)
     for blow in blows:
@@ -74,22 +67,15 @@ def verdict(results: Records, minimum: int) -> dict[str, Any]:
     goals = {
         f"at_least_{minimum}_kills": count_kills(blows) >= minimum,
         "every_kind_and_point": all(kills_by_kind.values()),
-        "wrong_0": bool(gangs) and not wrong,
-        "stuck_0": bool(gangs) and not stuck,
-        "commits_by_zombies_0": bool(gangs) and not zombies,
+        **goals_of_gangs,
         "each_fallback_10_times": min(fallbacks.values()) >= FEWEST * minimum / 300,
     }
     return {
         "schema": "holdfast.bench.peer-kills/1",
         "kills": count_kills(blows),
         "kills_by_kind": kills_by_kind,
-        "gangs": len(gangs),
-        "starts_compared": starts,
+        **figures,
         "fallbacks": fallbacks,
-        "wrong": len(wrong),
-        "commits_by_zombies": len(zombies),
-        "stuck": len(stuck),
-        "examples": [*wrong[:3], *zombies[:3], *stuck[:3]],
         "goals": goals,
     }
 

@@ -10,7 +10,7 @@ those of an undisturbed run on two nodes.
 from pathlib import Path
 from typing import Any
 
-from workloads.library.tests.bench.gangs.fault_lane import Found
+from workloads.library.tests.bench.gangs.fault_lane import Found, judge_gangs
 from workloads.library.tests.bench.gangs.resize_lane import (
     KINDS,
     Lane,
@@ -48,15 +48,7 @@ def play(folder: Path, results: Records, *, kills: int, seed: int) -> None:
 
 def verdict(results: Records, minimum: int) -> dict[str, Any]:
     blows = results.of(Resized)
-    gangs = results.of(Found)
-    starts = 0
-    wrong = list[str]()
-    zombies = list[str]()
-    for record in (*blows, *gangs):
-        starts += record.starts
-        wrong += [text[:2000] for text in record.wrong]
-        zombies += record.zombies
-    stuck = [gang.stuck[:2000] for gang in gangs if gang.stuck]
+    figures, goals_of_gangs = judge_gangs(blows, results.of(Found))
     kills_by_kind = dict.fromkeys(KINDS, 0)
     sizes = set[int]()
     for blow in blows:
@@ -65,21 +57,14 @@ def verdict(results: Records, minimum: int) -> dict[str, Any]:
     goals = {
         f"at_least_{minimum}_kills": count_kills(blows) >= minimum,
         "every_kind": all(kills_by_kind.values()),
-        "wrong_0": bool(gangs) and not wrong,
-        "stuck_0": bool(gangs) and not stuck,
-        "commits_by_zombies_0": bool(gangs) and not zombies,
+        **goals_of_gangs,
     }
     return {
         "schema": "holdfast.bench.resize-kills/1",
         "kills": count_kills(blows),
         "kills_by_kind": kills_by_kind,
         "sizes": sorted(sizes),
-        "gangs": len(gangs),
-        "starts_compared": starts,
-        "wrong": len(wrong),
-        "commits_by_zombies": len(zombies),
-        "stuck": len(stuck),
-        "examples": [*wrong[:3], *zombies[:3], *stuck[:3]],
+        **figures,
         "goals": goals,
     }
 

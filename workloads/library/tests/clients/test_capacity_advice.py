@@ -1,6 +1,8 @@
 """Advice on capacity, from a server that answers in the form of Google's discovery document."""
 
 import json
+import socket
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -85,6 +87,38 @@ def test_what_goes_wrong_is_one_line(status: int, body: object, problem: str) ->
 def test_a_server_that_is_gone_is_one_line() -> None:
     with pytest.raises(Unjudged, match="Google did not answer"):
         post(WISH, "http://127.0.0.1:1", TOKEN)
+
+
+def test_a_server_that_speaks_no_http_is_one_line() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        greeter = threading.Thread(target=greet, args=(server,))
+        greeter.start()
+        with pytest.raises(Unjudged, match=r"Google did not answer: SSH-2\.0$"):
+            post(WISH, f"http://127.0.0.1:{server.getsockname()[1]}", TOKEN)
+        greeter.join()
+
+
+def greet(server: socket.socket) -> None:
+    """Greets as an SSH server does, and reads until the client gives up."""
+    connection, _ = server.accept()
+    with connection:
+        connection.sendall(b"SSH-2.0\r\n")
+        while connection.recv(1 << 16):
+            pass
+
+
+@pytest.mark.parametrize(
+    ("address", "token", "problem"),
+    [
+        ("advice.example", TOKEN, "the address advice.example or the token"),
+        ("http://advice.example:port", TOKEN, "Google did not answer: nonnumeric port"),
+        ("http://127.0.0.1:1", f"{TOKEN}\r\nX-Other: 1", "the token has another form"),
+    ],
+)
+def test_an_unusable_address_or_token_is_one_line(address: str, token: str, problem: str) -> None:
+    with pytest.raises(Unjudged, match=problem) as error:
+        post(WISH, address, token)
+    assert TOKEN not in str(error.value)
 
 
 @pytest.mark.parametrize(

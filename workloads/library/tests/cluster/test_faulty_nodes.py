@@ -108,7 +108,6 @@ def test_its_job_moves_and_the_node_goes(
         return api.find(path) is None
 
     until("its pods have left, and the node is gone", gone, 60)
-    # The scheduler looks again after five minutes at pods of which it missed an event.
     until("the job runs elsewhere", lambda: running_on(api, job) == spare, 360)
     events = []
     for e in api.items("/api/v1/namespaces/default/events"):

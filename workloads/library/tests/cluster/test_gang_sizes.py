@@ -55,6 +55,17 @@ class Queue:
         assert (job.min_nodes, job.pods) == (2, QUOTA)
         return self.submit(replace(job, image=IMAGE))
 
+    def run_gang(self) -> Submitted:
+        """Runs the gang on all of the quota."""
+        gang = self.submit_gang()
+        self.add_nodes(gang, QUOTA)
+        gang.wait("Running", QUOTA)
+        until("its quota is lent", lambda: lent_gpus(self.api) == QUOTA)
+        return gang
+
+    def add_nodes(self, job: Submitted, count: int) -> None:
+        self.world.add_nodes(SPOT, count, zone=ZONE, labels=job.selector)
+
     def submit(self, job: OwnJob) -> Submitted:
         env = load("example")
         bodies = manifests.bodies(job, RenderContext(env), placement.place(job, env, prices.load()))
@@ -100,15 +111,7 @@ def test_gang_yields_one_node_to_an_urgent_job_and_gets_it_back(
     queue: Queue,
 ) -> None:
     sizes = GangSizes(Api.over(mover_account))
-    gang = queue.submit_gang()
-    world.add_nodes(
-        SPOT,
-        QUOTA,
-        zone=ZONE,
-        labels=gang.selector,
-    )
-    gang.wait("Running", QUOTA)
-    until("its quota is lent", lambda: lent_gpus(api) == QUOTA)
+    gang = queue.run_gang()
     assert sizes.step(time.time()) == 0
     assert sizes.shielded
     first = gang.running()
@@ -128,7 +131,7 @@ def test_gang_yields_one_node_to_an_urgent_job_and_gets_it_back(
     # The gang loses a node, and gets another one: not more than it has quota for.
     uids = gang.running()
     world.preempt([gang.pods("Running")[0]["spec"]["nodeName"]])
-    world.add_nodes(SPOT, 1, zone=ZONE, labels=gang.selector)
+    queue.add_nodes(gang, 1)
     until("it is replaced", lambda: len(gang.running()) == QUOTA - 1 and gang.running() - uids)
 
     urgent.end(EXIT_COMPLETE)
@@ -146,21 +149,10 @@ def test_gang_yields_one_node_to_an_urgent_job_and_gets_it_back(
 
 
 def test_gang_that_cannot_make_enough_room_is_preempted(
-    api: Api,
-    world: World,
-    mover_account: client.ApiClient,
-    queue: Queue,
+    mover_account: client.ApiClient, queue: Queue
 ) -> None:
     sizes = GangSizes(Api.over(mover_account))
-    gang = queue.submit_gang()
-    world.add_nodes(
-        SPOT,
-        QUOTA,
-        zone=ZONE,
-        labels=gang.selector,
-    )
-    gang.wait("Running", QUOTA)
-    until("its quota is lent", lambda: lent_gpus(api) == QUOTA)
+    gang = queue.run_gang()
     assert sizes.step(time.time()) == 0
 
     urgent = queue.submit_urgent(nodes=3)
@@ -179,19 +171,11 @@ def test_gang_that_cannot_make_enough_room_is_preempted(
 
 
 def test_gang_starts_with_the_nodes_that_are_free(
-    api: Api,
-    world: World,
-    mover_account: client.ApiClient,
-    queue: Queue,
+    api: Api, mover_account: client.ApiClient, queue: Queue
 ) -> None:
     sizes = GangSizes(Api.over(mover_account))
     other = queue.submit_other(nodes=2)
-    world.add_nodes(
-        SPOT,
-        QUOTA,
-        zone=ZONE,
-        labels=other.selector,
-    )
+    queue.add_nodes(other, QUOTA)
     other.wait("Running", 2)
     until("its quota is lent", lambda: lent_gpus(api) == 2)
 
@@ -210,19 +194,11 @@ def test_gang_starts_with_the_nodes_that_are_free(
 
 
 def test_pod_without_a_node_is_yielded_first(
-    api: Api,
-    world: World,
-    mover_account: client.ApiClient,
-    queue: Queue,
+    api: Api, mover_account: client.ApiClient, queue: Queue
 ) -> None:
     sizes = GangSizes(Api.over(mover_account))
     gang = queue.submit_gang()
-    world.add_nodes(
-        SPOT,
-        QUOTA - 1,
-        zone=ZONE,
-        labels=gang.selector,
-    )
+    queue.add_nodes(gang, QUOTA - 1)
     gang.wait("Running", QUOTA - 1)
     gang.wait("Pending", 1)
     until("its quota is lent", lambda: lent_gpus(api) == QUOTA)

@@ -2,6 +2,7 @@
 with the rendered rights.
 """
 
+import itertools
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -22,20 +23,26 @@ from holdfast.mover.cluster_view import View
 from holdfast.mover.movable_jobs import Movable, read_movable_jobs
 from holdfast.mover.mover import Mover
 from holdfast.mover.patches import escape_key
+from holdfast.mover.spending import Spending, read_limited_job
 from holdfast.place.plan import Plan
 from holdfast.vocabulary.capacity import (
     ANNOTATION_BOOST,
     ANNOTATION_PLAN,
     ANNOTATION_QUEUED_AGAIN,
     ANNOTATION_RECEIPT,
+    LABEL_LEAST_NODES,
     LABEL_MOVES,
     Capacity,
 )
 from holdfast.vocabulary.kubernetes import (
+    ANNOTATION_MAX_USD,
+    ANNOTATION_SPENT,
+    ANNOTATION_STOPPED_FOR,
     JOB_API,
     KUEUE_API,
     LABEL_GANG,
     LABEL_QUEUE,
+    STOPPED_FOR_MAX_USD,
     api_path,
 )
 from holdfast.vocabulary.pools import LABEL_POOL_CLASS, Pool
@@ -292,12 +299,24 @@ def refusal(change: Callable[[], object]) -> str:
     return ""
 
 
+def wait_for_policies(mover: Api, path: str) -> None:
+    """The API server enforces a policy a moment after it is applied."""
+    numbers = itertools.count()
+
+    def refuses() -> bool:
+        labels = {"attempt": str(next(numbers))}
+        return "labels" in refusal(lambda: mover.merge(path, {"metadata": {"labels": labels}}))
+
+    until("the policies are in force", refuses, 60)
+
+
 @pytest.mark.usefixtures("platform")
 def test_mover_changes_nothing_but_what_a_move_takes(
     api: Api, mover_account: client.ApiClient, body: Object
 ) -> None:
     mover = Api.over(mover_account)
     path = api.path_of(body)
+    wait_for_policies(mover, path)
     if body["kind"] == "JobSet":
         pods_path = "/spec/replicatedJobs/0/template/spec/template"
     else:
@@ -408,6 +427,7 @@ def test_mover_ends_workloads_and_starts_none(
         return ""
 
     path = until("it has a Workload", find_workload, 60)
+    wait_for_policies(mover, path)
     assert "active" in refusal(lambda: mover.merge(path, {"spec": {"priority": 1_000}}))
     assert "no labels" in refusal(lambda: mover.merge(path, {"metadata": {"labels": {"a": "b"}}}))
     mover.merge(path, {"metadata": {"annotations": {ANNOTATION_BOOST: "1"}}})
@@ -416,5 +436,68 @@ def test_mover_ends_workloads_and_starts_none(
     mark = {"metadata": {"annotations": {ANNOTATION_QUEUED_AGAIN: "2026-01-01T00:00:00Z"}}}
     assert "where it ends" in refusal(lambda: mover.merge(path, mark)), "a person stopped it"
     api.merge(path, {"spec": {"active": True}})
-    mover.merge(path, mark | {"spec": {"active": False}})
-    mover.merge(path, {"spec": {"active": True}})
+    end = {"spec": {"active": False}}
+    start = {"spec": {"active": True}}
+    no_mark = {"metadata": {"annotations": {ANNOTATION_QUEUED_AGAIN: None}}}
+    mover.merge(path, mark | end)
+    assert "removes its mark" in refusal(lambda: mover.merge(path, start))
+    mover.merge(path, no_mark | start)
+    mover.merge(path, mark | end)
+    mover.merge(path, no_mark | end)
+    assert "activates none" in refusal(lambda: mover.merge(path, start)), "max_usd stopped it"
+
+
+@pytest.mark.usefixtures("platform")
+@pytest.mark.parametrize("nodes", [1, 2], ids=["job", "jobset"])
+def test_mover_stops_a_job_that_has_a_limit(
+    api: Api, mover_account: client.ApiClient, nodes: int
+) -> None:
+    mover = Api.over(mover_account)
+    with applied(api, bodies_of(name=f"limited-{nodes}", nodes=nodes)) as body:
+        path = api.path_of(body)
+        wait_for_policies(mover, path)
+        until("Kueue starts it", lambda: not api.get(path)["spec"].get("suspend"), 60)
+        suspend = {"spec": {"suspend": True}}
+        limit = {"metadata": {"annotations": {ANNOTATION_MAX_USD: "1"}}}
+        assert ANNOTATION_MAX_USD in refusal(lambda: mover.merge(path, suspend))
+        assert "of annotations" in refusal(lambda: mover.merge(path, limit))
+        api.merge(path, limit)
+        queue = {"metadata": {"labels": {LABEL_QUEUE: "on-demand"}}}
+        assert LABEL_MOVES in refusal(lambda: mover.merge(path, queue)), "it only stops it"
+        if body["kind"] == "Job":
+            no_pods = {"spec": {"parallelism": 0}}
+            assert "size between" in refusal(lambda: mover.merge(path, no_pods))
+        # As a job without a queue is stopped; this one Kueue starts again.
+        mover.merge(path, suspend)
+        until("Kueue starts it again", lambda: not api.get(path)["spec"].get("suspend"), 60)
+
+        now_s = time.time()
+        spent = {"metadata": {"annotations": {ANNOTATION_SPENT: f"2 {now_s:.0f}"}}}
+        mover.merge(path, spent)
+        job = api.get(path)
+        limited_job = read_limited_job(path.rpartition("/")[0], job)
+        assert limited_job
+        spending = Spending()
+        spending.count({job["metadata"]["uid"]: limited_job}, [], {}, now_s)
+        assert spending.act(mover, now_s) == 1
+        annotations = api.get(path)["metadata"]["annotations"]
+        assert annotations[ANNOTATION_STOPPED_FOR] == STOPPED_FOR_MAX_USD
+        until("Kueue stops it", lambda: api.get(path)["spec"]["suspend"], 60)
+
+
+@pytest.mark.usefixtures("platform")
+def test_mover_sizes_a_gang_within_its_range(api: Api, mover_account: client.ApiClient) -> None:
+    mover = Api.over(mover_account)
+    with applied(api, bodies_of(name="ranged", nodes="2..4", sharded=True)) as body:
+        path = api.path_of(body)
+        wait_for_policies(mover, path)
+        for size in (0, 1, 5):
+            change = {"spec": {"parallelism": size}}
+            assert "size between" in refusal(lambda change=change: mover.merge(path, change)), size
+        no_least = {"metadata": {"labels": {LABEL_LEAST_NODES: "0"}}}
+        assert "of labels" in refusal(lambda: mover.merge(path, no_least))
+        smaller = {"spec": {"parallelism": 3, "completions": 3}}
+        assert "takes what Kueue added" in refusal(lambda: mover.merge(path, smaller))
+        for size in (2, 3, 4):
+            mover.merge(path, {"spec": {"parallelism": size}})
+            assert api.get(path)["spec"]["parallelism"] == size

@@ -12,7 +12,7 @@ import pytest
 from kubernetes import client
 
 from holdfast.clients.api import Api, ApiError, Object
-from holdfast.jobs.file.job_file import OnNotice
+from holdfast.jobs.file.job_fields import OnNotice
 from holdfast.mover.silent_nodes import REASON, end_pods
 from holdfast.support.values import rfc3339
 from holdfast.vocabulary.kubernetes import ANNOTATION_EXPENDABLE

@@ -140,6 +140,14 @@ def test_pods_end_with_the_process_that_started_them(
     until(lambda: not find_processes(owner))
 
 
+def test_guarded_process_ends_without_warnings() -> None:
+    code = "from holdfast.drill.guardian import guard_pods; guard_pods()"
+    ending = subprocess.run(
+        [sys.executable, "-X", "dev", "-c", code], capture_output=True, check=True, timeout=60
+    )
+    assert ending.stderr == b""
+
+
 def test_a_process_that_dies_slowly_counts_once(
     tmp_path: Path, owner: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -347,3 +347,24 @@ def test_running_jobs_take_a_new_limit() -> None:
     updated = existing_jobs.update_limits(api, [make_version("train-1", **{MAX_USD: "60"})])
     assert updated == ["train-1: $60.00"]
     assert api.changes == {"train-1": {MAX_USD: "60"}}
+
+
+@pytest.mark.parametrize(("max_usd", "is_freed"), [("60", True), ("39", False)])
+def test_a_higher_limit_lets_a_stopped_job_resume(max_usd: str, is_freed: bool) -> None:
+    annotations = {
+        MAX_USD: "40",
+        SPENT: "38 1790000000",
+        STOPPED_FOR: "max_usd",
+    }
+    api = LiveJobs(make_version("train-1", **annotations))
+    [text] = existing_jobs.update_limits(api, [make_version("train-1", **{MAX_USD: max_usd})])
+    assert ("holdfast resume train-1" in text) == is_freed
+    live = api.bodies["train-1"]
+    for name, value in api.changes["train-1"].items():
+        if value is None:
+            del live["metadata"]["annotations"][name]
+        else:
+            live["metadata"]["annotations"][name] = value
+    limit = find_limit(JobSnapshot(body=live, pods=[]))
+    assert limit is not None and limit.max_usd == float(max_usd)
+    assert limit.stopped != is_freed

@@ -13,6 +13,8 @@ from holdfast.clients.api import Api
 from holdfast.commands import app
 from holdfast.jobs.diagnose.explain import explain
 from holdfast.jobs.file import file_text
+from holdfast.jobs.plan import obtainability
+from holdfast.vocabulary.capacity import Capacity
 from holdfast.vocabulary.exit_codes import EXIT_STOPPED
 from tests import platforms
 from tests.platforms import with_images
@@ -123,6 +125,16 @@ def test_a_limit_that_is_no_likelihood_is_refused(document: Path, limit: str) ->
 def test_a_dry_run_without_a_limit_asks_nothing(advisor: Advisor, document: Path) -> None:
     assert submit(document, 4).exit_code == 0
     assert advisor.requests == []
+
+
+def test_a_pod_is_on_one_machine() -> None:
+    """Three pods of five GPUs do not share two machines of eight."""
+    pod_spec = {
+        "nodeSelector": EXAMPLE.pool("spot-a100x8").selector(),
+        "containers": [{"resources": {"limits": {"nvidia.com/gpu": 5}}}],
+    }
+    request = obtainability.make_request(pod_spec, 3, EXAMPLE, Capacity.SPOT)
+    assert request is not None and request.size == 3
 
 
 def make_waiting() -> dict[str, list[Any]]:

@@ -120,6 +120,11 @@ def test_later_lines_alone_are_no_whole_run() -> None:
     assert not measure_lines(*attempt("b", EPOCH, 90, 120, attempt=1)).is_whole
 
 
+def test_a_log_without_its_beginning_is_no_whole_run() -> None:
+    _, *lines = attempt("a", EPOCH, 0, 100, attempt=0)
+    assert not measure_lines(*lines).is_whole
+
+
 def test_nothing_is_said_before_two_windows() -> None:
     assert measure(read(*attempt("a", EPOCH, 0, 10))) is None
 

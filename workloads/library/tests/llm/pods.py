@@ -116,8 +116,13 @@ class Pod:
     def __post_init__(self) -> None:
         self.ports = {port: free_port() for port in (PORT, SIDECAR_PORT, HOOK_PORT)}
         self.client = Client(self.ports[PORT])
+
+    def start(self, stack: ExitStack) -> None:
+        """Starts both containers, which end with `stack`, also if one does not start."""
         self.engine = self._start_engine()
+        stack.callback(self.engine.kill)
         self.sidecar = self.start_sidecar()
+        stack.callback(lambda: self.sidecar.kill())  # the one that runs then
         self.loading_status = until(lambda: self.probe("readinessProbe"), "the sidecar")
 
     def _start_engine(self) -> Process:
@@ -195,7 +200,7 @@ def running_pods(folder: Path, home: Path, model: Path) -> Generator[list[Pod]]:
                 home=home,
                 model=model,
             )
-            stack.callback(pod.kill)
+            pod.start(stack)
             pods.append(pod)
         for pod in pods:
             pod.wait_until_ready()

@@ -39,6 +39,7 @@ class FakeCluster(ClusterApi):
     queue: str = "spot"
     workload_queue: str = "spot"
     admitted: bool = True
+    active: bool = True
     placed: bool = False
     spot_there: bool = False
     requests: list[str] = field(default_factory=list)
@@ -88,6 +89,7 @@ class FakeCluster(ClusterApi):
                 "ownerReferences": [owner],
             },
             "spec": {
+                "active": self.active,
                 "queueName": self.workload_queue,
                 "podSets": [{"template": self.workload_template}],
             },

@@ -379,6 +379,16 @@ def test_gang_grows_when_nobody_has_waited_for_a_while() -> None:
     assert cluster.events == ["GangGrown"]
 
 
+def test_gang_that_was_stopped_does_not_grow_while_its_pods_end() -> None:
+    stopped = running(5)
+    stopped["spec"]["active"] = False
+    cluster = Cluster([job(5)], [stopped], used=5)
+    mover = act(cluster)
+    assert step(mover) == 0
+    assert step(mover, NOW + CALM_S) == 0
+    assert not cluster.merged
+
+
 def test_growth_that_kueue_does_not_admit_is_taken_back() -> None:
     annotations = {"kueue.x-k8s.io/workload-slice-replacement-for": "training/g"}
     larger = workload("g", 8, WAITS, **annotations)

@@ -14,6 +14,7 @@ from holdfast.mover.idle_gangs import (
     STORE_S,
     IdleGangs,
 )
+from holdfast.mover.spending import Spending, read_limited_job
 from holdfast.support.values import rfc3339
 from holdfast.vocabulary.capacity import (
     ANNOTATION_GIVEN_BACK,
@@ -22,7 +23,9 @@ from holdfast.vocabulary.capacity import (
     LABEL_LEAST_NODES,
 )
 from holdfast.vocabulary.exit_codes import EXIT_PREEMPTED, EXIT_RETRY
+from holdfast.vocabulary.kubernetes import ANNOTATION_MAX_USD, ANNOTATION_SPENT, LABEL_QUEUE
 
+JOBS = "/apis/batch/v1/namespaces/training/jobs"
 NOW = 1_790_000_000.0
 WAIT_S = 300.0
 
@@ -82,8 +85,9 @@ class Gang:
     def merge(self, path: str, change: Any) -> None:
         if self.refuses:
             raise ApiError(409, "changed")
-        self.annotations.update(change["metadata"]["annotations"])
-        self.active = change["spec"]["active"]
+        if path.endswith("/workloads/w"):
+            self.annotations.update(change["metadata"]["annotations"])
+            self.active = change["spec"]["active"]
 
     def create(self, path: str, body: Any) -> None:
         self.events.append(body["reason"])
@@ -233,6 +237,25 @@ def test_pause_is_short_again_after_hours() -> None:
 def test_gang_that_a_person_stopped_stays_stopped() -> None:
     gang = Gang(active=False, suspended=True)
     assert step(mover(gang), NOW) == 0
+    assert not gang.active
+
+
+def test_gang_that_max_usd_stopped_in_its_pause_stays_stopped() -> None:
+    gang = Gang()
+    gangs = idle(gang)
+    now_s = NOW + WAIT_S + STORE_S
+    assert step(gangs, now_s) == 1
+    (job,) = gang.items(JOBS)
+    job["metadata"]["labels"][LABEL_QUEUE] = "spot"
+    job["metadata"]["annotations"] |= {ANNOTATION_MAX_USD: "1", ANNOTATION_SPENT: f"2 {now_s}"}
+    limited = read_limited_job(JOBS, job)
+    assert limited
+    spending = Spending()
+    spending.count({"u": limited}, [], {}, now_s)
+    api: Any = gang
+    assert spending.act(api, now_s) == 1
+    gang.suspended = True
+    assert step(gangs, now_s + MOST_PAUSE_S) == 0
     assert not gang.active
 
 

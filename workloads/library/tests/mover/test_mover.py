@@ -109,6 +109,16 @@ def test_the_next_mover_completes_a_half_made_move() -> None:
     assert len(cluster.requests) == 1
 
 
+def test_a_stopped_job_is_not_moved_before_it_is_resumed() -> None:
+    cluster = FakeCluster(PLAN, active=False)
+    mover = Mover(cluster)
+    assert mover.step(cluster.observe(), LATE_S) == []
+    assert not cluster.requests, "without its Workload Kueue would start it"
+    cluster.active = True
+    (move,) = mover.step(cluster.observe(), LATE_S)
+    assert move.to.value == "on-demand"
+
+
 def test_a_suspended_jobset_gets_its_original_template_back() -> None:
     (job,), _ = read_movable_jobs(*FakeCluster(PLAN).read())
     ops = {op["path"]: op["value"] for op in patches.to_queue(job, "on-demand")}

@@ -8,8 +8,10 @@ import pytest
 from holdfast.clients.api import ApiError
 from holdfast.cost.money import find_prices
 from holdfast.mover.cluster_view import View, list_job_kinds
+from holdfast.mover.requeue import REVOKED, requeue
 from holdfast.mover.spending import MARGIN_S, Spent, read_limited_job, read_spent
 from holdfast.support.values import rfc3339
+from holdfast.vocabulary.capacity import LABEL_REQUEUES
 from workloads.library.tests.controllers.test_cluster import node
 from workloads.library.tests.exporter.test_cloud import Clock
 from workloads.library.tests.sample import EPOCH
@@ -130,8 +132,8 @@ class Cluster:
 
     @property
     def is_stopped(self) -> bool:
-        change = {"spec": {"active": False}}
-        return (f"{WORKLOADS}/w", change) in self.changes
+        ends = [change["spec"] for path, change in self.changes if path == f"{WORKLOADS}/w"]
+        return {"active": False} in ends
 
     @property
     def annotations(self) -> dict[str, str]:
@@ -217,6 +219,43 @@ def test_another_replica_takes_over_what_the_leader_counted() -> None:
     cluster, clock = start(body, pod(), now_s=begin_s)
     cluster.spend(clock, EPOCH + 7_200)
     assert cluster.spent_usd_in_memory == pytest.approx(4.0 + USD, rel=0.001)
+
+
+@pytest.mark.parametrize("stopped_for", ["", "max_usd"])
+def test_a_gang_without_its_nodes_queues_again_unless_max_usd_stopped_it(stopped_for: str) -> None:
+    requests: list[str] = []
+    meta = {
+        "name": "gang",
+        "namespace": "training",
+        "uid": "u",
+        "resourceVersion": "1",
+        "labels": {LABEL_REQUEUES: "2"},
+        "annotations": {"holdfast.dev/stopped-for": stopped_for},
+    }
+    revoked = [
+        {"type": "Evicted", "status": "True", "reason": REVOKED},
+        {"type": "Admitted", "status": "False"},
+    ]
+    owner = {"uid": "u", "controller": True}
+    workload = {
+        "metadata": {"name": "w", "namespace": "training", "ownerReferences": [owner]},
+        "spec": {"active": False},
+        "status": {"conditions": revoked},
+    }
+
+    class Revoked(Cluster):
+        def items(self, path: str, **query: str) -> list[Any]:
+            return [workload] if path == WORKLOADS else [{"metadata": meta, "spec": {"suspend": 1}}]
+
+        def patch(self, path: str, ops: Any) -> None:
+            requests.append(path)
+
+        def delete(self, path: str) -> None:
+            requests.append(path)
+
+    api: Any = Revoked({}, View())
+    assert requeue(api, {}, EPOCH, ["training"]) == (not stopped_for)
+    assert bool(requests) == (not stopped_for)
 
 
 def test_a_job_without_a_queue_is_suspended() -> None:

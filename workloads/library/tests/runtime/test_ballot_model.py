@@ -35,7 +35,7 @@ class State(NamedTuple):
     store: Values = frozenset()
     deaths: int = 0
 
-    def pruned(self) -> "State":
+    def prune(self) -> "State":
         return self
 
     def with_rank(self, index: int, rank: Rank, store: Values | None = None) -> "State":

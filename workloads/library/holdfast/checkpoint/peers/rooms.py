@@ -8,6 +8,7 @@ the launcher, as its memory does.
 import mmap
 import os
 import tempfile
+import weakref
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -58,6 +59,7 @@ class FileRoom:
     def __init__(self, folder: Path, length: int) -> None:
         """Raises OSError if the folder has no such room."""
         self._descriptor = open_nameless(folder)
+        weakref.finalize(self, os.close, self._descriptor)
         self.data = memoryview(b"")
         if length:
             # Now, and not in the middle of a copy.
@@ -91,9 +93,6 @@ class FileRoom:
             done += sent
             self._count_written(sent)
         self._flush()
-
-    def __del__(self) -> None:
-        os.close(self._descriptor)
 
     def _count_written(self, count: int) -> None:
         self._unflushed += count

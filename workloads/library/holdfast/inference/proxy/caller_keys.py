@@ -21,20 +21,27 @@ _INTERVAL_S = 5.0
 
 
 def read_keys(folder: Path) -> dict[str, str]:
-    """Returns the key of each caller. Keys that are short, or of another caller too, are left out.
+    """Returns the key of each caller.
 
     The kubelet keeps the versions of a Secret in files that begin with two dots.
     """
     keys: dict[str, str] = {}
     for file in sorted(folder.glob("[!.]*")):
-        key = file.read_text(encoding="utf-8", errors="replace").strip()
-        if len(key) < LEAST_CHARS:
-            logs.warning("keys", f"{file.name}: a key has at least {LEAST_CHARS} characters")
-        elif key in keys.values():
-            logs.warning("keys", f"{file.name}: another caller has the same key")
-        else:
-            keys[file.name] = key
+        keys[file.name] = file.read_text(encoding="utf-8", errors="replace").strip()
     return keys
+
+
+def choose_safe(keys: Mapping[str, str]) -> dict[str, str]:
+    """Leaves out keys that are short, or of another caller too, with a warning."""
+    safe_keys: dict[str, str] = {}
+    for caller, key in keys.items():
+        if len(key) < LEAST_CHARS:
+            logs.warning("keys", f"{caller}: a key has at least {LEAST_CHARS} characters")
+        elif key in safe_keys.values():
+            logs.warning("keys", f"{caller}: another caller has the same key")
+        else:
+            safe_keys[caller] = key
+    return safe_keys
 
 
 def make_filter(keys: Mapping[str, str]) -> dict[str, Any]:
@@ -72,10 +79,12 @@ class KeyFollower(threading.Thread):
     def update(self) -> None:
         try:
             keys = read_keys(self._folder)
-        except OSError as error:  # the kubelet replaces the files just now
-            logs.warning("keys", f"the keys cannot be read: {error.strerror}")
+            if keys == self._keys:
+                return
+            safe_keys = choose_safe(keys)
+            write(self._out, make_filter(safe_keys))
+        except OSError as error:  # the kubelet replaces the files just now, or the volume is full
+            logs.warning("keys", f"the keys cannot be taken over: {error.strerror}")
             return
-        if keys != self._keys:
-            write(self._out, make_filter(keys))
-            self._keys = keys
-            logs.info("keys", f"{len(keys)} callers", count=len(keys))
+        self._keys = keys
+        logs.info("keys", f"{len(safe_keys)} callers", count=len(safe_keys))

@@ -19,7 +19,7 @@ from holdfast.inference.router.client import Client, ClientGone
 from holdfast.inference.router.events import make_error
 from holdfast.inference.router.metrics import Metrics
 from holdfast.inference.router.passed_request import PassedRequest
-from holdfast.inference.router.servers import ServerPool, State
+from holdfast.inference.router.servers import DEATHS, ServerPool, State
 from holdfast.inference.router.settings import RouterSettings
 from holdfast.inference.server.app import LEAVING_HEADERS, make_json
 from holdfast.inference.server.drain import Drain, Phase
@@ -42,8 +42,6 @@ _API = "/v1/"
 _METRICS = "/metrics"
 _COMMIT = "router"
 """The version in reports of rejections: routers do not know that of the model."""
-_DEATHS = frozenset(("died", "hung"))
-"""The causes of a loss that a request may be guilty of."""
 _BODY_S = 30.0
 """The maximum time for the body of a request."""
 _DROPPED_HEADERS = frozenset(
@@ -257,7 +255,7 @@ class App:
         try:
             yield
         except Refused as refused:
-            is_cause = refused.status == 502 and refused.reason in _DEATHS
+            is_cause = refused.status == 502 and refused.reason in DEATHS
             if is_cause and not self._rejections.is_answered(digest):
                 logs.warning("router", f"a request is rejected from now on: {refused.message}")
                 self._rejections.reject(digest, time.monotonic())

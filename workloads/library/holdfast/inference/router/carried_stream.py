@@ -35,13 +35,11 @@ from holdfast.inference.router.events import (
 )
 from holdfast.inference.router.generation import COMPLETIONS_PATH, Generation
 from holdfast.inference.router.metrics import Metrics
-from holdfast.inference.router.servers import Server, ServerPool
+from holdfast.inference.router.servers import Losses, Server, ServerPool
 from holdfast.inference.router.settings import RouterSettings
 from holdfast.inference.router.transcript import Differs, Transcript
 from holdfast.support.errors import HoldfastError
 
-_MOST_TRIES = 3
-"""The servers that a request may lose without a new token: more, and it may be the cause."""
 _MOST_SEAMS = 64
 _PAUSE_S = 0.1
 _CONTEXT_TOKENS = 8
@@ -100,8 +98,7 @@ class CarriedStream:
         """The text of a request that is not streamed."""
         self._size = 0
         self._avoid = set[Server]()
-        self._losses = 0
-        """The servers that were lost since the last token."""
+        self._losses = Losses()
         self._seams = 0
         self._lost_at: float | None = None
         """The time of the last event before a seam that is not closed yet."""
@@ -242,7 +239,7 @@ class CarriedStream:
         if head.status in (502, 503, 504) or (head.status == 429 and self._client.has_started):
             # It answers, so it is not lost; another one may have room.
             raise EngineLost("busy")
-        if head.status >= SERVER_ERROR and self._losses + 1 < _MOST_TRIES:
+        if head.status >= SERVER_ERROR and self._losses.remaining > 1:
             raise EngineLost("error")
         if self._client.has_started:
             message = f"a server refused the continuation with {head.status}"
@@ -293,7 +290,7 @@ class CarriedStream:
             if self._lost_at is not None:
                 self._metrics.seam_seconds.observe(now - self._lost_at)
                 self._lost_at = None
-            self._losses = 0
+            self._losses.clear()
             self._avoid.clear()
             self._metrics.tokens.inc(len(piece.ids))
             assert self._connection is not None
@@ -343,13 +340,13 @@ class CarriedStream:
             self._check_hold()
             return
         self._avoid = {server}
-        self._losses += 1
+        self._losses.add(server, cause)
         self._seams += 1
-        if self._losses >= _MOST_TRIES or self._seams > _MOST_SEAMS:
+        if not self._losses.remaining or self._seams > _MOST_SEAMS:
             message = f"the server was lost ({cause}), as several before it"
             if self._client.has_started:
                 raise StreamEnded(cause, message)
-            raise Refused(502, message, reason=cause)
+            raise Refused(502, message, reason=self._losses.reason)
         self._metrics.moved.labels(cause).inc()
         if self._has_text():
             await self._prepare_seam()

@@ -14,11 +14,10 @@ from holdfast.inference.router.engine_connection import (
 )
 from holdfast.inference.router.events import SERVER_ERROR, encode, make_error
 from holdfast.inference.router.metrics import Metrics
-from holdfast.inference.router.servers import Server, ServerPool
+from holdfast.inference.router.servers import Losses, Server, ServerPool
 from holdfast.inference.router.settings import RouterSettings
 from holdfast.vocabulary.serving import STREAM_IDLE_S
 
-_MOST_TRIES = 3
 _PAUSE_S = 0.1
 _HOP_HEADERS = frozenset(("connection", "keep-alive", "transfer-encoding", "upgrade", "trailer"))
 
@@ -63,7 +62,7 @@ class PassedRequest:
 
         A text is a function of its request, so it may be made twice. Raises Refused.
         """
-        losses = 0
+        losses = Losses()
         while True:
             server = await self._pool.take(
                 self._digest,
@@ -77,14 +76,15 @@ class PassedRequest:
                 if self._client.has_started:
                     await self._end(loss)
                     return
-                losses += loss.cause != "unreachable"
+                if loss.cause != "unreachable":
+                    losses.add(server, loss.cause)
                 if loss.cause != "drained":
                     self._pool.suspect(server)
                 self._avoid.add(server)
                 is_late = asyncio.get_running_loop().time() > self._until_s
-                if losses >= _MOST_TRIES or is_late:
+                if not losses.remaining or is_late:
                     message = f"the server was lost ({loss.cause})"
-                    raise Refused(502, message, reason=loss.cause) from None
+                    raise Refused(502, message, reason=losses.reason) from None
                 await asyncio.sleep(_PAUSE_S)
             finally:
                 self._pool.give_back(server)

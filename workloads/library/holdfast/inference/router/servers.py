@@ -13,6 +13,10 @@ from holdfast.runtime import logs
 
 _SPILL = 1.25
 """The load over the average up to which requests stay with the server of their prefix."""
+_MOST_LOST = 3
+"""The servers that a request may lose without a new token: more, and it may be the cause."""
+DEATHS = frozenset(("died", "hung"))
+"""The causes of a loss that a request may be guilty of."""
 _MOVE_SPREAD_S = 1.0
 """The time over which the streams of a draining server move, so that prefills do not pile up."""
 
@@ -58,6 +62,34 @@ class Server:
     def last_data(self) -> float:
         times = [connection.received_at for connection in self.connections]
         return max([self.heard_at, *times])
+
+
+class Losses:
+    """The servers that a request has lost since its last token.
+
+    A server that drained does not count: it ends with whatever it computes.
+    """
+
+    def __init__(self) -> None:
+        self._causes: list[str] = []
+
+    def add(self, server: Server, cause: str) -> None:
+        if server.state is not State.DRAINING:
+            self._causes.append(cause)
+
+    def clear(self) -> None:
+        self._causes.clear()
+
+    @property
+    def remaining(self) -> int:
+        """The number of servers that the request may still lose."""
+        return _MOST_LOST - len(self._causes)
+
+    @property
+    def reason(self) -> str:
+        """The reason to give up the request: one of DEATHS only if it may be the cause of all."""
+        is_suspect = not self.remaining and DEATHS.issuperset(self._causes)
+        return self._causes[-1] if is_suspect else "lost"
 
 
 class ServerPool:

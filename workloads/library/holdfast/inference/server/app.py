@@ -173,9 +173,12 @@ class App:
         return await self.ready(request)
 
     async def exchange_rejections(self, request: HttpRequest) -> Response:
-        """Tells other servers which requests ended this model, and learns from them."""
+        """Tells other servers which requests ended this model, and learns from them.
+
+        A server that leaves only learns: its model may have been ended with the machine.
+        """
         model = self._model
-        if not model.loaded:
+        if not model.loaded or (self._drain.leaving and request.method == "GET"):
             return make_json({})
         report = await exchange_reports(request, model.rejections, model.commit, self._budget)
         return make_json(report)

@@ -273,8 +273,8 @@ def select_alike(pace: Pace, candidates: Iterable[Pace]) -> list[Pace]:
     """Return the runs on the same capacity and GPU, of as many processes."""
     if not pace.capacity:
         return []
-    key = (pace.capacity, pace.accelerator, pace.world_size)
-    return [other for other in candidates if key == _find_class(other)]
+    own_class = _find_class(pace)
+    return [other for other in candidates if _find_class(other) == own_class]
 
 
 def _find_class(pace: Pace) -> tuple[str, str, int]:

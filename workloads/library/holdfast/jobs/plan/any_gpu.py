@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from holdfast.cost.prices import Table
-from holdfast.jobs.file.job_file import AUTO, OwnJob
+from holdfast.jobs.file.job_fields import AUTO
+from holdfast.jobs.file.job_file import OwnJob
 from holdfast.jobs.plan import placement
 from holdfast.jobs.plan.offers import Offer, list_fitting
 from holdfast.jobs.plan.placement import Placed

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from holdfast.clients.api import Object
-from holdfast.clients.capacity_advice import GOOD, MODELS, Advice, Ask, Request
+from holdfast.clients.capacity_advice import GOOD, MODELS, POOR, Advice, Ask, Request
 from holdfast.jobs.plan import pricing
 from holdfast.jobs.plan.pricing import PurchasePlan
 from holdfast.platform import Platform
@@ -17,8 +17,6 @@ from holdfast.vocabulary.machines import MACHINE_TYPES, MachineType
 JOB_KINDS = ("Job", "JobSet")
 FEWEST_WARNED = 8
 """Nodes from which `submit` warns by itself."""
-WARNED_BELOW = 0.4
-SOLD_AS = {Capacity.QUEUED: Capacity.FLEX_START}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -51,7 +49,7 @@ def make_request(
 ) -> Request | None:
     """Return the machines that the pods need; None if they have no GPUs, or none is obtained."""
     gpus = pricing.count_gpus(pod_spec)
-    sold_as = SOLD_AS.get(capacity, capacity)
+    sold_as = capacity.product
     if not gpus or sold_as not in MODELS:
         return None
     machines: list[str] = []
@@ -63,14 +61,25 @@ def make_request(
         machines = [machine.name for machine in provisionable[:1]]
     if not machines:
         return None
-    gpus_per_machine = MACHINE_TYPES[machines[0]].gpus
+    return request_machines(platform, machines, sold_as, pods, gpus)
+
+
+def request_machines(
+    platform: Platform,
+    machine_types: Sequence[str],
+    capacity: Capacity,
+    pods: int,
+    gpus: int,
+) -> Request:
+    """Return the machines that `pods` pods of `gpus` GPUs need; a pod is on one machine."""
+    pods_per_machine = max(1, MACHINE_TYPES[machine_types[0]].gpus // gpus)
     return Request(
         project=platform.project,
         region=platform.region,
         zones=platform.zones,
-        machine_types=machines,
-        size=max(1, math.ceil(pods * gpus / gpus_per_machine)),
-        capacity=sold_as,
+        machine_types=machine_types,
+        size=max(1, math.ceil(pods / pods_per_machine)),
+        capacity=capacity,
     )
 
 
@@ -184,7 +193,7 @@ def find_better(
 
     The sentence names the zones in which Google would place the machines.
     """
-    sold_as = SOLD_AS.get(current, current)
+    sold_as = current.product
     if sold_as not in requests:
         return ""
     request_of_job = requests[sold_as]
@@ -226,7 +235,7 @@ def list_warnings(answers: Sequence[Obtainability]) -> list[str]:
     for answer in answers:
         if answer.advice is None:
             warnings.append(f"obtainability of {answer.job}: {answer.text()}")
-        elif answer.nodes >= FEWEST_WARNED and answer.is_below(WARNED_BELOW):
+        elif answer.nodes >= FEWEST_WARNED and answer.is_below(POOR):
             warnings.append(
                 f"{answer.job} will probably wait: obtainability of {answer.text()};"
                 " `holdfast place` compares"

@@ -42,11 +42,6 @@ class Offer:
         name = self.accelerator.removeprefix("nvidia-").removeprefix("tesla-")
         return f"{self.machine.gpus}x{name} {self.capacity.value} (at most {self.lent_gpus} GPUs)"
 
-    @property
-    def price_capacity(self) -> Capacity:
-        """The capacity of the price list. Queued nodes cost what flex-start costs."""
-        return Capacity.FLEX_START if self.capacity is Capacity.QUEUED else self.capacity
-
     def usd(self, platform: Platform, prices: Table) -> float:
         """Return the price of a machine for an hour; infinite if the table has none."""
         own_usd = self.pool.own_usd_per_hour if self.pool else None
@@ -62,7 +57,7 @@ class Offer:
         machines = [MACHINE_TYPES[pool.machine_type] for pool in self.pools] or [self.machine]
         most_expensive: Quote | None = None
         for machine in machines:
-            quote = prices.quote(machine, platform.price_region, self.price_capacity)
+            quote = prices.quote(machine, platform.price_region, self.capacity.product)
             if quote is None:
                 return None
             share = job.gpu_count / machine.gpus if self.pools else 1.0

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field, replace
 
 from holdfast.cost.prices import Quote, Table
 from holdfast.jobs.file.file_text import make_question
-from holdfast.jobs.file.job_file import AUTO, OwnJob
+from holdfast.jobs.file.job_fields import AUTO
+from holdfast.jobs.file.job_file import OwnJob
 from holdfast.jobs.plan.offers import (
     RESTART_H,
     Offer,
@@ -313,8 +314,8 @@ def _list_offered(case: _Case) -> dict[Capacity, Offered]:
     """Return what the platform has on each capacity of the price list."""
     offers: dict[Capacity, Offered] = {}
     for capacity in (Capacity.ON_DEMAND, Capacity.FLEX_START, Capacity.SPOT):
-        usable = [offer for offer in case.usable if offer.price_capacity is capacity]
-        fitting = [offer for offer in case.refusals if offer.price_capacity is capacity]
+        usable = [offer for offer in case.usable if offer.capacity.product is capacity]
+        fitting = [offer for offer in case.refusals if offer.capacity.product is capacity]
         if usable:
             offers[capacity] = _make_offered(case, usable[0], "")
         elif fitting:
@@ -364,7 +365,7 @@ def _make_missing(case: _Case, capacity: Capacity) -> Offered:
 def _explain_missing(case: _Case, capacity: Capacity) -> str:
     job = case.job
     for offer in list_offers(case.platform):
-        is_same = offer.accelerator == job.accelerator and offer.price_capacity is capacity
+        is_same = offer.accelerator == job.accelerator and offer.capacity.product is capacity
         if is_same and offer.machine.gpus >= job.gpu_count:
             return f"{case.platform.name} lends at most {offer.lent_gpus} GPUs {capacity.value}"
     return f"{case.platform.name} has no group of {job.gpus} {capacity.value} for jobs"

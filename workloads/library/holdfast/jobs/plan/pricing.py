@@ -178,12 +178,11 @@ def rate(
 ) -> float | None:
     """Return the dollars of a machine for an hour, or None without a price.
 
-    own_usd: the price of a reservation. Queued nodes cost what flex-start costs.
+    own_usd: the price of a reservation.
     """
     if own_usd is not None:
         return own_usd
-    sold_as = Capacity.FLEX_START if capacity is Capacity.QUEUED else capacity
-    quote = table.quote(machine, platform.price_region, sold_as)
+    quote = table.quote(machine, platform.price_region, capacity.product)
     return quote.usd if quote else None
 
 

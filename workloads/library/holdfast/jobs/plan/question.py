@@ -219,15 +219,15 @@ def _make_request(
 ) -> Request | None:
     fitting = offers.list_fitting(platform, job.accelerator, job.gpu_count, job.pods)
     for offer in fitting:
-        if offer.price_capacity is capacity:
+        if offer.capacity.product is capacity:
             pools = [pool.machine_type for pool in offer.pools]
-            return Request(
-                project=platform.project,
-                region=platform.region,
-                zones=platform.zones,
-                machine_types=list(dict.fromkeys(pools)) or [offer.machine.name],
-                size=max(1, math.ceil(job.pods * job.gpu_count / offer.machine.gpus)),
-                capacity=capacity,
+            machine_types = list(dict.fromkeys(pools)) or [offer.machine.name]
+            return obtainability.request_machines(
+                platform,
+                machine_types,
+                capacity,
+                job.pods,
+                job.gpu_count,
             )
     return None
 

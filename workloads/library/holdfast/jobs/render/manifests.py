@@ -7,7 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from holdfast.jobs.file.formats import parse_size_mib
-from holdfast.jobs.file.job_file import OnNotice, OwnJob
+from holdfast.jobs.file.job_fields import OnNotice
+from holdfast.jobs.file.job_file import OwnJob
 from holdfast.jobs.plan.placement import Placed
 from holdfast.jobs.render import pod_parts
 from holdfast.jobs.render.source_volume import add_source

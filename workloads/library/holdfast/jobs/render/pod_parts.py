@@ -7,7 +7,8 @@ from kubernetes import client
 from ruamel.yaml import YAML
 
 from holdfast.jobs.file.formats import parse_bucket, parse_secret
-from holdfast.jobs.file.job_file import OnNotice, OwnJob
+from holdfast.jobs.file.job_fields import OnNotice
+from holdfast.jobs.file.job_file import OwnJob
 from holdfast.manifests import data, database
 from holdfast.manifests.batch import queue_options
 from holdfast.manifests.pods import PodSettings, Size, annotation, container

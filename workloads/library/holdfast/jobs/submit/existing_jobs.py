@@ -9,10 +9,15 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from holdfast.clients.api import Api, ApiError, Object
-from holdfast.jobs.diagnose.job_snapshot import JobSnapshot
+from holdfast.jobs.diagnose.job_snapshot import JobSnapshot, find_limit
 from holdfast.jobs.submit.submission import describe, lacks_right
 from holdfast.support.errors import Stopped, Unjudged
-from holdfast.vocabulary.kubernetes import ANNOTATION_MAX_USD, ANNOTATION_SPENT, LABEL_NAME
+from holdfast.vocabulary.kubernetes import (
+    ANNOTATION_MAX_USD,
+    ANNOTATION_SPENT,
+    ANNOTATION_STOPPED_FOR,
+    LABEL_NAME,
+)
 
 KINDS = ("Job", "JobSet")  # a Deployment rolls over by itself
 GONE_WITHIN_S = 600.0
@@ -52,7 +57,10 @@ def compare(
 
 
 def update_limits(api: Api, documents: list[Object]) -> list[str]:
-    """Write the `max_usd` of jobs that run already, and return their names with it."""
+    """Write the `max_usd` of jobs that run already, and return their names with it.
+
+    A job that was stopped for its limit can be resumed once the limit is higher.
+    """
     updated: list[str] = []
     for document in documents:
         max_usd = _annotations(document).get(ANNOTATION_MAX_USD)
@@ -60,9 +68,17 @@ def update_limits(api: Api, documents: list[Object]) -> list[str]:
             continue
         path = api.path_of(document)
         live = api.find(path)
-        if live is not None and _annotations(live).get(ANNOTATION_MAX_USD) != max_usd:
-            api.merge(path, {"metadata": {"annotations": {ANNOTATION_MAX_USD: max_usd}}})
-            updated.append(f"{document['metadata']['name']}: ${float(max_usd):,.2f}")
+        if live is None or _annotations(live).get(ANNOTATION_MAX_USD) == max_usd:
+            continue
+        name = document["metadata"]["name"]
+        text = f"{name}: ${float(max_usd):,.2f}"
+        annotations: dict[str, str | None] = {ANNOTATION_MAX_USD: max_usd}
+        limit = find_limit(JobSnapshot(body=live, pods=[]))
+        if limit is not None and limit.stopped and float(max_usd) > limit.max_usd:
+            annotations[ANNOTATION_STOPPED_FOR] = None
+            text += f"; it is stopped, and holdfast resume {name} continues it"
+        api.merge(path, {"metadata": {"annotations": annotations}})
+        updated.append(text)
     return updated
 
 

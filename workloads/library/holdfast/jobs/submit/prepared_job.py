@@ -12,7 +12,8 @@ from holdfast.cost import prices
 from holdfast.jobs import output
 from holdfast.jobs.diagnose.job_snapshot import JobSnapshot
 from holdfast.jobs.file import file_text
-from holdfast.jobs.file.job_file import OnNotice, OwnJob
+from holdfast.jobs.file.job_fields import OnNotice
+from holdfast.jobs.file.job_file import OwnJob
 from holdfast.jobs.plan import any_gpu, offers
 from holdfast.jobs.plan.missing_parts import list_missing_parts
 from holdfast.jobs.plan.pricing import PurchasePlan

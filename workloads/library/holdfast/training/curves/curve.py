@@ -26,7 +26,7 @@ from holdfast.runtime import logs
 from holdfast.support.errors import InputError
 
 MAX_POINTS = 100_000
-"""Most points that wait for a tracker that does not answer; 2.4 MB in each checkpoint."""
+"""Most points that wait for a commit and the tracker; 2.4 MB in each checkpoint."""
 MAX_NAME_CHARACTERS = 200
 
 
@@ -88,8 +88,6 @@ class Curve:
         """Durable step whose points were offered to the tracker."""
         self._written_step = -1
         """Durable step whose points the tracker took."""
-        self._dropped_step = -1
-        """Points up to this step are no longer kept."""
         self._ending: bool | None = None
         """None: the run goes on; else whether it is complete."""
         self._thread: threading.Thread | None = None
@@ -132,8 +130,8 @@ class Curve:
             self._points.popleft()
         logs.warning(
             "curve",
-            f"{self.id}: {dropped} points are dropped: the tracker takes none, and at most"
-            f" {MAX_POINTS} wait for it",
+            f"{self.id}: {dropped} points are dropped: at most {MAX_POINTS} wait for a commit and"
+            " for the tracker",
         )
 
     def state_dict(self) -> dict[str, Any]:
@@ -161,7 +159,14 @@ class Curve:
         if self._run_name != run:
             self._run_name = run
             self.id = f"{run}-{token}"
+        # A former block of this process has left its steps and its end.
+        self._ticked_step = -1
+        self._newest_steps = None
         with self._changed:
+            self._durable_step = -1
+            self._tried_step = -1
+            self._written_step = -1
+            self._ending = None
             # A survivor may have committed while it computed the next step.
             self._points = deque(point for point in self._points if point.step <= step)
         self._is_coordinator = is_coordinator
@@ -178,7 +183,7 @@ class Curve:
         with self._changed:
             self._durable_step = step
             self._changed.notify()
-        if self._thread is None:
+        if self._thread is None or not self._thread.is_alive():
             # In the background: a tracker that does not answer must not hold up the training.
             self._thread = threading.Thread(target=self._serve, name="curve", daemon=True)
             self._thread.start()

@@ -51,7 +51,8 @@ class RunningStatistics:
         self._checks_others = exact
         self.is_active = exact or bool(self._layers)
         """False if the methods below have nothing to do: an undisturbed step then calls none."""
-        self._other_versions: dict[str, int] = {}
+        self._others: dict[tuple[int, str], Tensor] = {}
+        """Values of the buffers of other layers before the first shard."""
 
     def begin_step(self) -> None:
         """Called before the first shard of a step."""
@@ -66,8 +67,8 @@ class RunningStatistics:
 
     def begin_shard(self) -> None:
         """Called before the forward pass of each shard."""
-        if self._checks_others and not self._other_versions:
-            self._other_versions = {name: b._version for name, b in self._list_others()}
+        if self._checks_others and not self._others:
+            self._others = {key: buffer.clone() for key, buffer in self._list_others()}
         self._restore()
 
     def add_shard(self) -> None:
@@ -109,25 +110,30 @@ class RunningStatistics:
             for buffer, start in zip(self._buffers, self._start, strict=True):
                 buffer.copy_(start)
 
-    def _list_others(self) -> list[tuple[str, Tensor]]:
+    def _list_others(self) -> list[tuple[tuple[int, str], Tensor]]:
+        """Returns the buffers of other layers by the number of their module and their name."""
         handled = {id(buffer) for layer in self._layers for buffer in layer.buffers()}
-        other_buffers: list[tuple[str, Tensor]] = []
-        for module in self._modules:
+        other_buffers: list[tuple[tuple[int, str], Tensor]] = []
+        for number, module in enumerate(self._modules):
             for name, buffer in module.named_buffers():
                 if id(buffer) not in handled:
-                    other_buffers.append((name, buffer))
+                    other_buffers.append(((number, name), buffer))
         return other_buffers
 
     def _check_others(self) -> None:
         self._checks_others = False
         self.is_active = bool(self._layers)
-        for name, buffer in self._list_others():
-            if self._other_versions.get(name, buffer._version) != buffer._version:
+        starts = self._others
+        self._others = {}
+        for key, buffer in self._list_others():
+            start = starts.get(key, buffer)
+            # A cache of constants that became too small has another shape.
+            if start.shape == buffer.shape and not torch.equal(start, buffer):
                 raise InputError(
                     "a buffer changes in the forward pass, so it depends on the gang's size",
-                    got=f"buffer {name} of the model, with exact=True",
+                    got=f"buffer {key[1]} of the model, with exact=True",
                     allowed="running statistics of BatchNorm and InstanceNorm, and constants",
-                    fix=f"compute {name} after the optimizer's step, or use exact=False",
+                    fix=f"compute {key[1]} after the optimizer's step, or use exact=False",
                 )
 
 

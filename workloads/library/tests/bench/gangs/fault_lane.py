@@ -7,7 +7,7 @@ the results, which the lanes share.
 """
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from itertools import count
@@ -79,6 +79,34 @@ class Struck(Found):
     """False if the blow has a named point that was not reached."""
     taken: list[str]
     """The fall-backs that the gang took."""
+
+
+def judge_gangs(
+    blows: Sequence[Found], gangs: Sequence[Found]
+) -> tuple[dict[str, Any], dict[str, bool]]:
+    """Returns the figures and the goals that all matrices of gangs share."""
+    starts = 0
+    wrong = list[str]()
+    zombies = list[str]()
+    for record in (*blows, *gangs):
+        starts += record.starts
+        wrong += [text[:2000] for text in record.wrong]
+        zombies += record.zombies
+    stuck = [gang.stuck[:2000] for gang in gangs if gang.stuck]
+    figures = {
+        "gangs": len(gangs),
+        "starts_compared": starts,
+        "wrong": len(wrong),
+        "commits_by_zombies": len(zombies),
+        "stuck": len(stuck),
+        "examples": [*wrong[:3], *zombies[:3], *stuck[:3]],
+    }
+    goals = {
+        "wrong_0": bool(gangs) and not wrong,
+        "stuck_0": bool(gangs) and not stuck,
+        "commits_by_zombies_0": bool(gangs) and not zombies,
+    }
+    return figures, goals
 
 
 @dataclass(kw_only=True)

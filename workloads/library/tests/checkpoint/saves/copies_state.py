@@ -64,7 +64,7 @@ class State(NamedTuple):
     whole: Version = NONE
     """Version on which all ranks have agreed in this epoch."""
 
-    def pruned(self) -> "State":
+    def prune(self) -> "State":
         """Counts agreements from the oldest that a rank takes part in."""
         turns = []
         for node in self.nodes:

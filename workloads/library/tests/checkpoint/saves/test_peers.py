@@ -314,6 +314,11 @@ def test_a_folder_that_is_none_or_in_memory_is_refused(folder: str, message: str
         rooms.check_folder(Path(folder))
 
 
+def test_room_that_cannot_be_opened_raises_one_error(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        rooms.FileRoom(tmp_path / "gone", 16)
+
+
 def test_a_keeper_refuses_a_copy_with_the_reason(
     pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:

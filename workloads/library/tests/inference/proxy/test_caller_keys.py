@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.inference.proxy.caller_keys import KeyFollower, make_filter, read_keys
+from holdfast.inference.proxy.caller_keys import KeyFollower, make_filter
 from holdfast.inference.proxy.endpoints import Endpoint, discovery, write
 from holdfast.manifests.envoy import CLUSTER, bootstrap
 from holdfast.vocabulary.serving import CALLER_HEADER, KEYS_FILE
@@ -127,7 +127,7 @@ def test_the_watcher_writes_the_keys_next_to_the_endpoints(tmp_path: Path) -> No
     assert keys == make_filter({"web": KEY})
 
 
-def test_unsafe_keys_are_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_unsafe_keys_are_left_out(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     write_keys(
         tmp_path / "secret",
         web=KEY,
@@ -135,11 +135,25 @@ def test_unsafe_keys_are_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[
         short="hunter2",
     )
     write_keys(tmp_path / "secret" / "..data", web=OTHER_KEY)
-    keys = read_keys(tmp_path / "secret")
-    assert list(keys.values()) == [KEY]
-    output = capsys.readouterr()
-    assert KEY not in output.out
-    assert KEY not in output.err
+    out = tmp_path / "keys.json"
+    follower = KeyFollower(tmp_path / "secret", out)
+    for _ in range(2):
+        follower.update()
+    assert json.loads(out.read_text()) == make_filter({"copy": KEY})
+    assert KEY not in caplog.text
+    assert "hunter2" not in caplog.text
+    warnings = caplog.text.count("short: a key has at least")
+    assert warnings == 1, "only when the Secret has changed"
+
+
+def test_a_failed_write_is_repeated(tmp_path: Path) -> None:
+    write_keys(tmp_path / "secret", web=KEY)
+    out = tmp_path / "later" / "keys.json"
+    follower = KeyFollower(tmp_path / "secret", out)
+    follower.update()
+    out.parent.mkdir()
+    follower.update()
+    assert json.loads(out.read_text()) == make_filter({"web": KEY})
 
 
 def test_without_keys_every_call_is_refused() -> None:

@@ -2,6 +2,7 @@
 
 import json
 import signal
+import time
 from collections.abc import Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -310,10 +311,7 @@ def test_a_request_that_loses_every_server_is_given_up_and_rejected(tmp_path: Pa
         with router(tmp_path, servers=servers) as served:
             stream = Stream(served.port, {"prompt": "poison"})
             for _ in range(3):
-                until(lambda: any(map(_is_running, servers)), "a server that runs it")
-                victim = next(server for server in servers if _is_running(server))
-                servers.remove(victim)
-                kill(victim)
+                kill(_find_victim(servers))
             stream.wait()
             assert stream.status == 502
             assert Stream(served.port, {"prompt": "poison"}).wait().status == 422
@@ -324,6 +322,37 @@ def test_a_request_that_loses_every_server_is_given_up_and_rejected(tmp_path: Pa
             until(lambda: count_rejections(other) == 1, "the other router to learn of it")
             assert Stream(other.port, {"prompt": "poison"}).wait().status == 422
             assert len(servers) == 1 and not _is_running(servers[0])
+
+
+def test_servers_that_end_after_a_drain_do_not_count_against_a_text(tmp_path: Path) -> None:
+    options = ("--prefill", "3600", "--shutdown-timeout", "3600")
+    with ExitStack() as stack:
+        servers = [stack.enter_context(engine(tmp_path, *options)) for _ in range(4)]
+        # The text stays with a server that drains until its machine ends.
+        router_options = ("--set", "drain_s=3600")
+        served = stack.enter_context(router(tmp_path, *router_options, servers=servers))
+        stream = Stream(served.port, {"prompt": "innocent"})
+        while len(servers) > 1:
+            victim = _find_victim(servers)
+            victim.signal(signal.SIGTERM)
+            until(lambda: count_ready(served) == len(servers), "the drain")
+            kill(victim)
+        _find_victim(servers)
+        assert stream.status == 0, "the text is still open"
+        assert count_rejections(served) == 0
+
+
+def test_a_late_request_that_loses_one_server_is_not_rejected(tmp_path: Path) -> None:
+    body = {"prompt": "innocent", "n": 2}
+    with ExitStack() as stack:
+        servers = [stack.enter_context(engine(tmp_path, "--prefill", "3600")) for _ in range(2)]
+        served = stack.enter_context(router(tmp_path, "--hold", "0.1", servers=servers))
+        stream = Stream(served.port, body)
+        opened_at = time.monotonic()
+        until(lambda: time.monotonic() > opened_at + 1, "the request to be late")
+        kill(_find_victim(servers))
+        assert stream.wait().status == 502
+        assert count_rejections(served) == 0
 
 
 def count_rejections(served: Served) -> int:
@@ -426,3 +455,11 @@ def test_other_paths_are_passed_on(whole_router: Served) -> None:
     assert answer.json["data"][0]["id"] == "small"
     assert whole_router.request("GET", "/v1/nothing").status == 404
     assert whole_router.request("GET", "/elsewhere").status == 404
+
+
+def _find_victim(servers: list[Served]) -> Served:
+    """Removes the server that runs the only request from `servers`."""
+    until(lambda: any(map(_is_running, servers)), "a server that runs it")
+    victim = next(server for server in servers if _is_running(server))
+    servers.remove(victim)
+    return victim

@@ -1,6 +1,7 @@
 """Tests of requests that end or hang the model: they cost one load, and no neighbour's answer."""
 
 import json
+import signal
 from collections.abc import Generator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -250,3 +251,13 @@ def test_only_servers_report_rejections(server: Served) -> None:
     assert server.request("POST", REJECTIONS_PATH, body).status == 200
     assert server.infer("here").status == 422
     assert server.request("POST", REJECTIONS_PATH, b"[1]").status == 400
+
+
+@pytest.mark.process
+def test_a_server_that_leaves_accuses_no_request(tmp_path: Path) -> None:
+    with serve(tmp_path, "--window", "60") as server:
+        server.signal(signal.SIGTERM)
+        until(lambda: server.ready() == 503, "the notice")
+        assert server.infer("kill").status == 422
+        assert server.metric(REJECTED) == 1
+        assert server.request("GET", REJECTIONS_PATH).json == {}

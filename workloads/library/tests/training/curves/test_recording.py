@@ -124,6 +124,48 @@ def test_a_tracker_that_comes_back_gets_all_points(tmp_path: Path) -> None:
 
 
 @pytest.mark.process
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_unknown_tracker_failure_delays_points(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs: Runs = {}
+    tracker = FakeTracker(runs)
+    write = tracker.write
+    failures: list[Exception] = []
+
+    def fail_once(points: list[Point]) -> None:
+        if not failures:
+            failures.append(ValueError("the tracker has a bug"))
+            raise failures[0]
+        write(points)
+
+    monkeypatch.setattr(tracker, "write", fail_once)
+    curve = Curve(tracker)
+    with Checkpointer(tmp_path, make_state(curve), run="r", every=2) as ckpt:
+        for step in range(6):
+            curve.log(step + 1, {"loss": float(step)})
+            ckpt.tick(step + 1)
+            assert ckpt.wait(60)
+            if step == 3:
+                until(lambda: failures, lambda: "no write", within_s=60)
+    assert list_steps(runs) == [[1, 2, 3, 4, 5, 6]]
+
+
+@pytest.mark.process
+def test_curve_serves_two_blocks_in_one_process(tmp_path: Path) -> None:
+    runs: Runs = {}
+    tracker = FakeTracker(runs)
+    curve = Curve(tracker)
+    for steps in (4, 8):
+        with Checkpointer(tmp_path, make_state(curve), run="r", every=2) as ckpt:
+            for step in range(ckpt.step, steps):
+                curve.log(step + 1, {"loss": float(step)})
+                ckpt.tick(step + 1)
+    assert list_steps(runs) == [[1, 2, 3, 4, 5, 6, 7, 8]]
+    assert tracker.endings == [True, True]
+
+
+@pytest.mark.process
 def test_branch_gets_its_own_curve(tmp_path: Path) -> None:
     runs: Runs = {}
     train(tmp_path, runs, 4)

@@ -72,7 +72,7 @@ class State(NamedTuple):
     late: int = 0
     """Number of times that a collective failed because a member was slow."""
 
-    def pruned(self) -> "State":
+    def prune(self) -> "State":
         """Returns the state without parts that no living member can read."""
         oldest_epoch = 1 << 30
         oldest_sums = 0

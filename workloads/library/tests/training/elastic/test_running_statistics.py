@@ -1,6 +1,6 @@
 """Tests that running statistics are those of all shards, for any division over members."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from copy import deepcopy
 from pathlib import Path
 
@@ -113,14 +113,64 @@ def test_a_statistic_that_is_not_finite_is_nan_on_every_member() -> None:
 class Counting(nn.Module):
     """Counts its forward passes in a buffer."""
 
-    def __init__(self) -> None:
+    calls: torch.Tensor
+
+    def __init__(self, count: Callable[["Counting"], object] | None = None) -> None:
         super().__init__()
         self.register_buffer("calls", torch.zeros(()))
         self.weight = nn.Parameter(torch.ones(()))
+        self._count = count or count_in_place
 
     def forward(self, values: torch.Tensor) -> torch.Tensor:
-        self.calls += 1
+        self._count(self)
         return values * self.weight
+
+
+def count_in_place(model: Counting) -> None:
+    model.calls += 1
+
+
+def count_in_data(model: Counting) -> None:
+    model.calls.data.add_(1)
+
+
+def count_in_new_tensor(model: Counting) -> None:
+    model.calls = model.calls + 1
+
+
+def leave_as_it_is(_: Counting) -> None:
+    """A constant."""
+
+
+def grow(model: Counting) -> None:
+    """Replaces a cache that became too small."""
+    model.calls = torch.zeros(5)
+
+
+@pytest.mark.parametrize("count", [count_in_place, count_in_data, count_in_new_tensor])
+def test_all_ways_to_change_a_buffer_are_refused(count: Callable[[Counting], object]) -> None:
+    model = Counting(count)
+    statistics = make_statistics(model)
+    statistics.begin_step()
+    statistics.begin_shard()
+    model(make_inputs(0))
+    with pytest.raises(InputError, match="buffer calls of the model"):
+        statistics.add_shard()
+
+
+@pytest.mark.parametrize("count", [leave_as_it_is, grow])
+def test_constant_buffers_are_accepted(
+    count: Callable[[Counting], object],
+) -> None:
+    models = [Counting(count), Counting(count)]
+    models[0].calls.fill_(7)  # as a restore does
+    statistics = RunningStatistics(models, shards=SHARDS, exact=True, is_batch_over_ranks=False)
+    statistics.begin_step()
+    statistics.begin_shard()
+    for model in models:
+        model(make_inputs(0))
+    statistics.add_shard()
+    assert not statistics.is_active
 
 
 def test_other_buffers_that_change_are_refused_by_name(tmp_path: Path) -> None:

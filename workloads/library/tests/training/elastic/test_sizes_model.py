@@ -82,8 +82,6 @@ class State(NamedTuple):
             broken=broken,
         )
 
-    pruned = prune
-
     def with_node(self, index: int, **changes: Any) -> "State":
         nodes = list(self.nodes)
         nodes[index] = nodes[index]._replace(**changes)
