@@ -51,7 +51,10 @@ MODULES = (
     "probes",
     "variables",
     "programs",
+    "options",
     "contents",
+    "models",
+    "files",
     "schedules",
     "metadata",
     "affinity",
@@ -59,6 +62,7 @@ MODULES = (
     "images",
     "fields",
     "refusals",
+    "forms",
     "combinations",
     "linter",
 )

@@ -23,16 +23,41 @@ from holdfast.lint.api_fields import FILE
 UPSTREAM = Path(__file__).parents[3] / "operators" / "upstream"
 OWN_TYPES = {"containers": "V1PodSpec", "completionMode": "V1JobSpec"}
 """Field -> the type of Kubernetes that a schema of a CRD repeats if it has this field."""
-SCALARS = {str: "s", int: "i", bool: "b", float: "n"}
-SCHEMA_SCALARS = {"string": "s", "integer": "i", "boolean": "b", "number": "n"}
-QUANTITIES = {"averageValue", "divisor", "sizeLimit", "value"}
-"""Fields for an amount, which is a text or a number; the package has them as texts."""
-AMOUNTS = {
-    *("allocatable", "capacity", "hard", "limits", "overhead", "podFixed", "requests", "used"),
-    *("default", "defaultRequest", "max", "maxLimitRequestRatio", "min"),
+SCALARS = {
+    str: "s",
+    int: "i",
+    bool: "b",
+    float: "n",
 }
-"""The same, of maps."""
-QUANTITY_TYPES = {"V2MetricTarget", "V1ResourceFieldSelector", "V1EmptyDirVolumeSource"}
+SCHEMA_SCALARS = {
+    "string": "s",
+    "integer": "i",
+    "boolean": "b",
+    "number": "n",
+}
+QUANTITIES = [
+    "V1EmptyDirVolumeSource.sizeLimit",
+    "V1ResourceFieldSelector.divisor",
+    "V2MetricTarget.averageValue",
+    "V2MetricTarget.value",
+]
+"""Fields for an amount, which is a text or a number; the package has them as texts."""
+AMOUNTS = [
+    "allocatable",
+    "capacity",
+    "default",
+    "defaultRequest",
+    "hard",
+    "limits",
+    "max",
+    "maxLimitRequestRatio",
+    "min",
+    "overhead",
+    "podFixed",
+    "requests",
+    "used",
+]
+"""The same, of maps of any type."""
 GIVEN_BY_WEBHOOKS = {"jobset.x-k8s.io/v1alpha2/JobSet.spec.failurePolicy.rules": {"name"}}
 """Fields that a schema requires and a webhook adds."""
 Table = dict[str, dict[str, Any]]
@@ -65,9 +90,12 @@ def make_table() -> dict[str, Any]:
     for file in sorted(UPSTREAM.glob("*.yaml")):
         for api_version, schema in _list_schemas(file.read_text()):
             kinds[api_version] = _add_schema(table, api_version, schema)
-    rows = {}
+    rows: dict[str, Any] = {}
     for section, entries in table.items():
-        rows[section] = {name: entries[name] for name in sorted(entries) if entries[name]}
+        rows[section] = {}
+        for name, entry in sorted(entries.items()):
+            if entry:
+                rows[section][name] = entry
     return rows
 
 
@@ -107,9 +135,11 @@ def _list_fields(model: str) -> dict[str, str]:
     for name, field in getattr(client, model).model_fields.items():
         json_name = field.serialization_alias or field.alias or name
         shape = _read_shape(field.annotation)
-        if model in QUANTITY_TYPES and json_name in QUANTITIES:
+        if shape == "{s" and json_name in AMOUNTS:
+            shape = "{"
+        if f"{model}.{json_name}" in QUANTITIES:
             shape = ""
-        fields[json_name] = "{" if shape == "{s" and json_name in AMOUNTS else shape
+        fields[json_name] = shape
     return fields
 
 
@@ -127,15 +157,20 @@ def _read_shape(annotation: Any) -> str:
     if origin is Annotated:
         return _read_shape(get_args(annotation)[0])
     if inspect.isclass(annotation) and origin is None:
-        is_model = issubclass(annotation, BaseModel)
-        return annotation.__name__ if is_model else SCALARS.get(annotation, "")
-    arguments = [argument for argument in get_args(annotation) if argument is not type(None)]
+        if issubclass(annotation, BaseModel):
+            return annotation.__name__
+        return SCALARS.get(annotation, "")
+    arguments = list(get_args(annotation))
+    if type(None) in arguments:
+        arguments.remove(type(None))
     if origin is list:
         return f"[{_read_shape(arguments[0])}"
     if origin is dict:
         return f"{{{_read_shape(arguments[1])}"
     # A union of two types takes both, as a port is a number or a name.
-    return _read_shape(arguments[0]) if len(arguments) == 1 else ""
+    if len(arguments) != 1:
+        return ""
+    return _read_shape(arguments[0])
 
 
 def _list_schemas(manifests: str) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -165,8 +200,9 @@ def _add_schema(table: Table, name: str, schema: dict[str, Any]) -> str:
     table["types"][name] = fields
     # A field with a default may be left out, although the schema requires it.
     defaulted = {field for field, child in properties.items() if "default" in child}
-    given = defaulted | GIVEN_BY_WEBHOOKS.get(name, set())
-    table["required"][name] = [field for field in schema.get("required", []) if field not in given]
+    optional = defaulted | GIVEN_BY_WEBHOOKS.get(name, set())
+    required = schema.get("required", [])
+    table["required"][name] = [field for field in required if field not in optional]
     return name
 
 

@@ -87,20 +87,28 @@ def _fix(field: UnknownField) -> str:
     source=DOC,
     fix="write the value in the form that the field takes",
     base="job",
-    bad="spec: {activeDeadlineSeconds: 72h}",
-    good="spec: {activeDeadlineSeconds: 259200}",
+    bad="""\
+spec:
+  activeDeadlineSeconds: 72h
+""",
+    good="""\
+spec:
+  activeDeadlineSeconds: 259200
+""",
 )
-def value_of_wrong_type(obj: Object, context: Context) -> Iterator[Hit]:
+def check_types(obj: Object, context: Context) -> Iterator[Hit]:
     for path, type_name, value in api_fields.walk_object(obj):
         for field, shape in api_fields.get_shapes(type_name).items():
             yield from _check_shape((*path, field), value.get(field), shape)
 
 
 def _check_shape(path: Path, value: Any, shape: str) -> Iterator[Hit]:
-    if value is None or not shape or _PLACEHOLDER.search(str(value)[:200]):
+    if value is None or not shape or _PLACEHOLDER.search(as_text(value)[:200]):
         return
     if not _has_shape(value, shape):
-        shown = {list: "a list", dict: "a mapping"}.get(type(value), str(value)[:60])
+        shown = str(value)[:60]
+        if isinstance(value, list | dict):
+            shown = "a list" if isinstance(value, list) else "a mapping"
         yield Hit(path, f"takes {_NOUNS.get(shape[0], 'a mapping')}, and is {shown}")
     elif shape[0] == "[":
         for index, item in enumerate(value):
@@ -138,10 +146,17 @@ def _has_shape(value: Any, shape: str) -> bool:
     source=DOC,
     fix="add the field",
     base="container",
-    bad="env: [{value: '1'}]",
-    good="env: [{name: RATE, value: '1'}]",
+    bad="""\
+env:
+- value: '1'
+""",
+    good="""\
+env:
+- name: RATE
+  value: '1'
+""",
 )
-def field_missing(obj: Object, context: Context) -> Iterator[Hit]:
+def require_fields(obj: Object, context: Context) -> Iterator[Hit]:
     if not api_fields.find_type(as_text(obj.body.get("apiVersion")), obj.kind):
         return
     # A template without containers is a patch, in whatever file.

@@ -185,6 +185,9 @@ def flex_job_outlives_node(job: Job, context: Context) -> Iterator[Hit]:
         text = "".join(demand.values)
         if text.isdecimal():
             max_run_s = min(int(text), FLEX_MAX_RUN_S)
+    run = as_text(job.owner.annotations.get(_QUEUED_RUN))
+    if run.isdecimal():
+        max_run_s = min(int(run[:9]), max_run_s)
     deadline_s = as_int(job.spec.get("activeDeadlineSeconds"))
     if deadline_s is not None and deadline_s <= max_run_s:
         return

@@ -30,6 +30,7 @@ _FAIL = '{action: FailJob, onPodConditions: [{type: DisruptionTarget, status: "T
 _FATAL = "{action: FailJob, onExitCodes: {operator: In, values: [2, 70]}}"
 _RESUMABLE = {EXIT_PREEMPTED, EXIT_KILLED, EXIT_RETRY}
 _FREE = ("RestartJobSetAndIgnoreMaxRestarts", "RestartJobAndIgnoreMaxRestarts")
+_LAST_CODE = 255
 _NODES = ("--nodes", "--nnodes", "--num-nodes", "--num_nodes", "--num_machines")
 
 
@@ -68,7 +69,10 @@ def _is_interruptible(job: Job, context: Context) -> bool:
     source=DOC_POLICY,
     fix="add podFailurePolicy with Ignore on DisruptionTarget as the first rule",
     base="job",
-    bad="spec: {podFailurePolicy: null}",
+    bad="""\
+spec:
+  podFailurePolicy: null
+""",
 )
 def no_pod_failure_policy(job: Job, context: Context) -> Iterator[Hit]:
     if not _is_interruptible(job, context):
@@ -118,7 +122,9 @@ def failure_policy_order(job: Job, context: Context) -> Iterator[Hit]:
     source=DOC_POLICY,
     fix="set restartPolicy: Never",
     base="job-pod",
-    bad="restartPolicy: OnFailure",
+    bad="""\
+restartPolicy: OnFailure
+""",
 )
 def policy_needs_never(job: Job, context: Context) -> Iterator[Hit]:
     if not job.pod or not job.spec.get("podFailurePolicy"):
@@ -141,7 +147,13 @@ def policy_needs_never(job: Job, context: Context) -> Iterator[Hit]:
     source=DOC_JOB,
     fix="set restartPolicy: Never, and a podFailurePolicy",
     base="job",
-    bad="spec: {podFailurePolicy: null, template: {spec: {restartPolicy: OnFailure}}}",
+    bad="""\
+spec:
+  podFailurePolicy: null
+  template:
+    spec:
+      restartPolicy: OnFailure
+""",
 )
 def restart_in_place(job: Job, context: Context) -> Iterator[Hit]:
     if not job.pod or job.spec.get("podFailurePolicy") or not _is_interruptible(job, context):
@@ -166,7 +178,11 @@ def restart_in_place(job: Job, context: Context) -> Iterator[Hit]:
     source="tests/cluster: 20 pods, 2 nodes preempted: not recovered in 45 s against 10 s",
     fix="use a JobSet, or completionMode Indexed with backoffLimitPerIndex",
     base="job",
-    bad="spec: {backoffLimitPerIndex: null, backoffLimit: 3}",
+    bad="""\
+spec:
+  backoffLimitPerIndex: null
+  backoffLimit: 3
+""",
 )
 def shared_backoff_on_spot(job: Job, context: Context) -> Iterator[Hit]:
     if job.in_jobset or job.pod is None or context.place(job.pod).on_spot is None:
@@ -216,7 +232,12 @@ def eviction_treated_as_bug(job: Job, context: Context) -> Iterator[Hit]:
     why="After that many evictions the JobSet fails, although nothing was wrong with it.",
     source=DOC_JOBSET,
     base="jobset",
-    bad="spec: {failurePolicy: {maxRestarts: 3, rules: null}}",
+    bad="""\
+spec:
+  failurePolicy:
+    maxRestarts: 3
+    rules: null
+""",
     fix=(
         "child Jobs: FailJob on DisruptionTarget; JobSet: RestartJobSetAndIgnoreMaxRestarts on"
         " PodFailurePolicy"
@@ -283,8 +304,19 @@ def jobset_exit_codes(obj: Object, context: Context) -> Iterator[Hit]:
     fix="put $(JOB_COMPLETION_INDEX) into --run, or make a gang of them",
     base="job-pod",
     bad=(
-        "containers: [{name: main, image: train, command: [python, -m, holdfast, train, run, --run,"
-        " sweep]}]"
+        """\
+containers:
+- name: main
+  image: train
+  command:
+  - python
+  - -m
+  - holdfast
+  - train
+  - run
+  - --run
+  - sweep
+"""
     ),
 )
 def indices_share_a_run(job: Job, context: Context) -> Iterator[Hit]:
@@ -311,7 +343,15 @@ def indices_share_a_run(job: Job, context: Context) -> Iterator[Hit]:
     source="https://docs.pytorch.org/docs/stable/elastic/run.html",
     fix="make --nodes and parallelism equal",
     base="job-pod",
-    bad="containers: [{name: main, image: train, command: [torchrun, --nnodes=4, train.py]}]",
+    bad="""\
+containers:
+- name: main
+  image: train
+  command:
+  - torchrun
+  - --nnodes=4
+  - train.py
+""",
 )
 def nodes_are_not_the_pods(job: Job, context: Context) -> Iterator[Hit]:
     for container in job.containers:
@@ -320,6 +360,12 @@ def nodes_are_not_the_pods(job: Job, context: Context) -> Iterator[Hit]:
             if nodes is not None and nodes != job.parallelism:
                 message = f"{name} {nodes}, but the Job has {job.parallelism} pods"
                 yield Hit(container.command_path, message)
+            completions = as_int(job.spec.get("completions"))
+            pods = as_int(job.spec.get("parallelism")) or 1
+            is_ranked = ENV_COMPLETION_INDEX in container.script
+            if is_ranked and nodes is not None and completions and completions > pods:
+                message = f"{completions} completions for a gang of {nodes}: {pods} run at once"
+                yield Hit((*job.path, "completions"), message)
 
 
 @rule(
@@ -336,7 +382,11 @@ def nodes_are_not_the_pods(job: Job, context: Context) -> Iterator[Hit]:
     source=DOC_JOBSET,
     fix="set failurePolicy.maxRestarts to 3",
     base="jobset",
-    bad="spec: {failurePolicy: {maxRestarts: 0}}",
+    bad="""\
+spec:
+  failurePolicy:
+    maxRestarts: 0
+""",
 )
 def gang_without_restarts(obj: Object, context: Context) -> Iterator[Hit]:
     policy = as_map(obj.spec.get("failurePolicy"))
@@ -353,7 +403,7 @@ def gang_without_restarts(obj: Object, context: Context) -> Iterator[Hit]:
     "exit-codes-of-no-container",
     Severity.ERROR,
     on=Job,
-    what="A rule on exit codes names a container that the pod does not have.",
+    what="A rule on exit codes names a container, or a code, that there is not.",
     why="The API server refuses the Job. In a JobSet nothing is refused: the Jobs are never made.",
     source=DOC_POLICY,
     fix="name a container of the pod, or none",
@@ -367,6 +417,10 @@ def exit_codes_without_container(job: Job, context: Context) -> Iterator[Hit]:
         if name and names and name not in names:
             path = (*job.path, "podFailurePolicy", "rules", index, "onExitCodes", "containerName")
             yield Hit(path, f"no container {name}; there are {', '.join(names)}")
+        for code in as_list(dig(failure_rule, "onExitCodes", "values")):
+            if (as_int(code) or 0) > _LAST_CODE:
+                path = (*job.path, "podFailurePolicy", "rules", index, "onExitCodes", "values")
+                yield Hit(path, f"no program ends with {code}: {_LAST_CODE} is the last code")
 
 
 @rule(
@@ -403,7 +457,10 @@ def job_variable_wrong(pod: Pod, context: Context) -> Iterator[Hit]:
     source=DOC_JOB,
     fix="set activeDeadlineSeconds",
     base="job",
-    bad="spec: {activeDeadlineSeconds: null}",
+    bad="""\
+spec:
+  activeDeadlineSeconds: null
+""",
 )
 def job_without_deadline(job: Job, context: Context) -> Iterator[Hit]:
     deadline = job.spec.get("activeDeadlineSeconds")
@@ -425,7 +482,10 @@ def job_without_deadline(job: Job, context: Context) -> Iterator[Hit]:
     source=DOC_JOB,
     fix="set ttlSecondsAfterFinished",
     base="job",
-    bad="spec: {ttlSecondsAfterFinished: null}",
+    bad="""\
+spec:
+  ttlSecondsAfterFinished: null
+""",
 )
 def job_without_ttl(obj: Object, context: Context) -> Iterator[Hit]:
     if obj.spec.get("ttlSecondsAfterFinished") is None:

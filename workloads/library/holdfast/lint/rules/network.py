@@ -6,7 +6,17 @@ from typing import Any
 from holdfast.lint.document import Path
 from holdfast.lint.finding import Hit, Severity
 from holdfast.lint.object_index import get_selector, match_labels, selects
-from holdfast.lint.objects import KNOWN_KINDS, Container, Object, Pod, as_int, as_list, as_text, dig
+from holdfast.lint.objects import (
+    KNOWN_KINDS,
+    Container,
+    Object,
+    Pod,
+    as_int,
+    as_list,
+    as_maps,
+    as_text,
+    dig,
+)
 from holdfast.lint.registry import Context, rule
 from holdfast.lint.rules.elastic import GOOD, find_member, replace_once
 from holdfast.lint.spelling import find_near
@@ -87,6 +97,12 @@ def reaches_no_pod(obj: Object, context: Context) -> Iterator[Hit]:
     for path, port in _list_ports(obj):
         if not any(_find_port(port, pod) for pod in pods):
             yield Hit(path, f"no container of its pods has the port {port}")
+        elif obj.kind == "Service":
+            protocol = as_text(dig(obj.body, *path[:-1], "protocol")) or "TCP"
+            protocols = {name for pod in pods for name in _list_protocols(port, pod)}
+            if protocols and protocol not in protocols:
+                message = f"is {protocol}, and the port of its pods is {', '.join(protocols)}"
+                yield Hit(path[:-1], message)
 
 
 def _find_spaces(obj: Object, selector: dict[str, Any], context: Context) -> list[str]:
@@ -134,6 +150,16 @@ def _list_ports(obj: Object | None) -> list[tuple[Path, int | str]]:
         if as_int(port) or as_text(port):
             ports.append((("spec", field, index, key), port))
     return ports
+
+
+def _list_protocols(port: int | str, pod: Pod) -> list[str]:
+    """Lists the protocols of a port of a pod's containers."""
+    protocols: list[str] = []
+    for container in pod.containers:
+        for entry in as_maps(container.body.get("ports")):
+            if port in (entry.get("containerPort"), entry.get("name")):
+                protocols.append(as_text(entry.get("protocol")) or "TCP")
+    return protocols
 
 
 def _find_port(port: int | str, pod: Pod) -> int:

@@ -27,6 +27,7 @@ _SHARD_COUNTS = (
 _LAST_PORT = 65_535
 _SHARES = ("--gpu-memory-utilization", "--gpu_memory_utilization", "--mem-fraction-static")
 _PORT_OPTIONS = ("--port", "--http-port", "--server-port", "--listen-port")
+_BIND_OPTIONS = ("--host", "--bind", "-b", "--listen", "--server-name", "--address")
 _COLLECTIVE = ("torchrun", "deepspeed", "accelerate", "mpirun", "vllm", "sglang")
 _ADDRESS_OPTIONS = ("--master-port", "--master_port", "--main_process_port")
 _RANKS = ("--ranks", "--nproc-per-node", "--nproc_per_node")
@@ -43,6 +44,7 @@ _HOST_VARIABLES = (
     "HEAD_ADDRESS",
     "LEADER_ADDRESS",
 )
+_LOOPBACK = ("localhost", "127.0.0.1", "0.0.0.0", "::1")
 _POD_OF_A_SET = re.compile(r"(.+)-(\d{1,6})-\d{1,6}")
 
 
@@ -178,6 +180,12 @@ def listens_elsewhere(pod: Pod, context: Context) -> Iterator[Hit]:
     for container in pod.main_containers:
         if not container.ports or pod.job:
             continue
+        for option in _BIND_OPTIONS:
+            host = container.option(option).partition(":")[0]
+            is_needed = _is_asked(container) or _is_behind_service(pod, context)
+            if host in ("127.0.0.1", "localhost") and is_needed:
+                message = f"{option} is {host}: nothing outside the pod reaches it"
+                yield Hit(container.command_path, message)
         for option in _PORT_OPTIONS:
             port = container.number(option)
             if port is None or port in container.ports:
@@ -307,6 +315,7 @@ containers:
 )
 def compare_gang_ports(job: Job, context: Context) -> Iterator[Hit]:
     for container in job.containers:
+        yield from _check_rendezvous(container)
         master_port = container.number("", "MASTER_PORT") or container.number("", "PET_MASTER_PORT")
         for option in _ADDRESS_OPTIONS:
             port = container.number(option)
@@ -319,6 +328,16 @@ def compare_gang_ports(job: Job, context: Context) -> Iterator[Hit]:
                 ports = ", ".join(map(str, sorted(container.ports)))
                 message = f"{option} is {port}, and the container has the ports {ports}"
                 yield Hit(container.command_path, message)
+
+
+def _check_rendezvous(container: Container) -> Iterator[Hit]:
+    """Yields a rendezvous at a port that its container does not declare."""
+    for option in _HEADS[1:]:
+        port = container.expand(container.option(option)).rpartition(":")[2]
+        if container.ports and port.isdecimal() and int(port[:9]) not in container.ports:
+            ports = ", ".join(map(str, sorted(container.ports)))
+            message = f"{option} has port {port}, and the container has the ports {ports}"
+            yield Hit(container.command_path, message)
 
 
 @rule(
@@ -361,7 +380,12 @@ def require_valid_ports(pod: Pod, context: Context) -> Iterator[Hit]:
     source="https://docs.pytorch.org/docs/stable/elastic/run.html",
     fix="make --ranks and nvidia.com/gpu equal",
     base="container",
-    bad="command: [torchrun, --nproc-per-node=8, train.py]",
+    bad="""\
+command:
+- torchrun
+- --nproc-per-node=8
+- train.py
+""",
 )
 def ranks_are_not_the_gpus(pod: Pod, context: Context) -> Iterator[Hit]:
     for container in pod.containers:
@@ -448,11 +472,19 @@ def _may_be_member(job: Job, host: str) -> bool:
     """
     pod, dot, domain = host[:300].partition(".")
     match = _POD_OF_A_SET.fullmatch(pod)
+    if host in _LOOPBACK:
+        return job.parallelism < 2
     if not job.in_jobset and dot and job.pod and pod.rpartition("-")[0] == job.owner.name:
-        return domain.partition(".")[0] == as_text(job.pod.spec.get("subdomain"))
-    if not match or not job.in_jobset or "name" not in job.owner.metadata:
+        index = pod.rpartition("-")[2]
+        is_there = not index.isdecimal() or int(index[:9]) < job.parallelism
+        is_near = domain.partition(".")[0] == as_text(job.pod.spec.get("subdomain"))
+        return is_there and is_near
+    if not job.in_jobset or "name" not in job.owner.metadata:
         return True
     subdomain = as_text(dig(job.owner.spec, "network", "subdomain")) or job.owner.name
+    if not match:
+        # A name of the JobSet's own domain is that of a pod.
+        return not dot or domain.partition(".")[0] != subdomain or "$" in pod
     if dot and domain.partition(".")[0] != subdomain:
         return False
     for replicated_job in as_list(job.owner.spec.get("replicatedJobs")):

@@ -68,6 +68,9 @@ def explain_absence(kind: str, name: str, obj: Object, context: Context) -> str:
     near_name = find_near(name, neighbours, _NEAR)
     if near_name:
         return f"no {kind} {name}; did you mean {near_name}?"
+    other_kind = {CONFIG_MAP: SECRET, SECRET: CONFIG_MAP}.get(kind, "")
+    if context.index.find(other_kind, name, obj.namespace):
+        return f"{name} is a {other_kind}, not a {kind}"
     unused = [neighbour for neighbour in neighbours if not _is_named(kind, neighbour, obj, context)]
     if len(unused) == 1:
         return f"no {kind} {name}; its file has {unused[0]}, which nothing names"
@@ -220,9 +223,12 @@ _BOUND = _ROLE.format("true", "training")
 def binding_names_nothing(obj: Object, context: Context) -> Iterator[Hit]:
     yield from _check_role(obj, context)
     for index, subject in enumerate(_subjects(obj)):
-        if subject.get("kind") != ACCOUNT:
-            continue
         name = as_text(subject.get("name"))
+        if subject.get("kind") != ACCOUNT:
+            if any(is_near_file(account, obj) for account in context.index.find_all(ACCOUNT, name)):
+                message = f"{name} is a ServiceAccount, not a {subject.get('kind')}"
+                yield Hit(("subjects", index, "kind"), message)
+            continue
         namespace = as_text(subject.get("namespace"))
         path = ("subjects", index, "namespace")
         # A RoleBinding means its own namespace; Kustomize adds one to a ClusterRoleBinding.

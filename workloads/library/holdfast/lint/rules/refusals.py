@@ -40,8 +40,12 @@ _FIELD_PATHS = re.compile(
     source=DOC_API,
     fix="use one of the values",
     base="container",
-    bad="imagePullPolicy: IfNotFound",
-    good="imagePullPolicy: IfNotPresent",
+    bad="""\
+imagePullPolicy: IfNotFound
+""",
+    good="""\
+imagePullPolicy: IfNotPresent
+""",
 )
 def value_unknown(obj: Object, context: Context) -> Iterator[Hit]:
     for path, type_name, value in api_fields.walk_object(obj):
@@ -121,8 +125,14 @@ def _check_text(path: Path, value: Any) -> Iterator[Hit]:
     source=DOC_NAMES,
     fix="use letters, digits and hyphens; put other text into an annotation",
     base="job",
-    bad="metadata: {name: train_model}",
-    good="metadata: {name: train}",
+    bad="""\
+metadata:
+  name: train_model
+""",
+    good="""\
+metadata:
+  name: train
+""",
 )
 def name_invalid(obj: Object, context: Context) -> Iterator[Hit]:
     name = as_text(obj.metadata.get("name"))
@@ -177,16 +187,25 @@ metadata:
 )
 def version_unknown(obj: Object, context: Context) -> Iterator[Hit]:
     version = as_text(obj.body.get("apiVersion"))
-    versions = api_fields.find_versions(obj.kind)
+    known_versions = load_table("versions")
+    operator_versions = known_versions["of_kinds"].get(obj.kind, [])
+    versions = api_fields.find_versions(obj.kind) or operator_versions
     if not versions or version in versions:
         return
-    known_versions = load_table("versions")
     is_still_served = obj.kind in known_versions["kinds_still_served"]
     is_removed = version in known_versions["removed"] and not is_still_served
     # A version of the table without the kind; betas that it lacks may be served all the same.
     is_other = _STABLE.search(version[:100]) and version in api_fields.list_versions()
-    if is_removed or is_other:
+    # Of a stable API; new versions of an operator's API come without a word.
+    group = version.rpartition("/")[0]
+    is_future = _STABLE.search(version[:100]) and group in _list_groups(versions)
+    is_unknown = bool(operator_versions) and group in _list_groups(versions)
+    if is_removed or is_other or is_future or is_unknown:
         yield Hit(("apiVersion",), f"{version} has no {obj.kind}; it is in {', '.join(versions)}")
+
+
+def _list_groups(versions: list[str]) -> set[str]:
+    return {version.rpartition("/")[0] for version in versions}
 
 
 def _service(ports: str) -> str:
