@@ -149,6 +149,9 @@ def check_dependent_fields(obj: Object, context: Context) -> Iterator[Hit]:
             if value["containerName"] not in names:
                 message = f"no container {value['containerName']}; there are {', '.join(names)}"
                 yield Hit((*path, "containerName"), message)
+        has_servers = bool(dig(value, "dnsConfig", "nameservers"))
+        if type_name == "V1PodSpec" and value.get("dnsPolicy") == "None" and not has_servers:
+            yield Hit((*path, "dnsPolicy"), "None needs dnsConfig with nameservers")
         if type_name == "V1JobSpec":
             yield from _check_job(path, value)
 

@@ -18,7 +18,7 @@ _TORCHRUN = ("torchrun", "torch.distributed.run", "torch.distributed.launch")
 _SWITCHES = ("m", "module", "no-python", "run-path", "standalone", "virtual-local-rank")
 _PYTHON = re.compile(r"python(\d(\.\d+)?)?")
 _PLAIN_WORD = re.compile(r"[A-Za-z_]\w*")
-_ONE_SLASH = re.compile(r"(?<![\w./])(gs|s3|hf|https?):/(?![/\s])[\w.-]+")
+_ONE_SLASH = re.compile(r"(?<![\w./])(gs|s3|hf|https?)(?::/(?![/\s])|//)[\w.-]+")
 
 
 def _find_program(container: Container) -> str:
@@ -192,5 +192,9 @@ def check_python(pod: Pod, context: Context) -> Iterator[Hit]:
                 yield Hit(container.command_path, message)
         for path, text in container.list_texts():
             match = _ONE_SLASH.search(text[:4_000])
-            if match and programs[:1] and programs[0] not in SHELLS:
-                yield Hit(path, f"{match[0]} has one slash: {match[1]}://")
+            if (
+                match
+                and match[0]
+                and (match[1] in ("gs", "s3") or (programs[:1] and programs[0] not in SHELLS))
+            ):
+                yield Hit(path, f"{match[0]} is no URL: {match[1]}://")

@@ -369,6 +369,8 @@ def _is_scratch(container: Container, folder: str) -> bool:
             for _, volume in container.pod.volumes:
                 if volume.get("name") == mount.get("name"):
                     return bool(volume.keys() & _BROUGHT)
+            # The claims of a StatefulSet are no volumes of the pod.
+            return True
     return False
 
 
@@ -398,7 +400,13 @@ def _list_folders(container: Container) -> Iterator[tuple[Path, str]]:
             option, equals, value = word.partition("=")
             before = words[index - 1] if index else ""
             folder = value if equals and option.startswith("-") else word
-            is_option = (equals and _FOLDER_OPTION.fullmatch(option)) or before.startswith("--")
+            # What an init container copies goes where its last word says.
+            is_target = not container.is_main and index == len(words) - 1
+            is_option = (
+                is_target
+                or (equals and _FOLDER_OPTION.fullmatch(option))
+                or before.startswith("--")
+            )
             if is_option and folder.startswith("/") and " " not in folder:
                 yield (*container.path, key, index), folder
 
