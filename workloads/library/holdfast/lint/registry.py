@@ -67,6 +67,8 @@ MODULES = (
     "refusals",
     "forms",
     "combinations",
+    "exposure",
+    "progress",
     "linter",
 )
 GROUP = "holdfast.lint_rules"

@@ -5,11 +5,11 @@ from collections.abc import Iterator
 from holdfast.lint.document import Path
 from holdfast.lint.finding import Hit, Severity
 from holdfast.lint.known_values import load_table
-from holdfast.lint.objects import Object, Pod, as_list, as_map, as_text, dig, list_names
+from holdfast.lint.objects import Object, Pod, as_list, as_map, as_text, as_texts, dig, list_names
 from holdfast.lint.registry import Context, rule
 from holdfast.lint.spelling import suggest
 from holdfast.vocabulary.kubernetes import LABEL_JOB_PRIORITY, LABEL_NAMESPACE, LABEL_QUEUE
-from holdfast.vocabulary.pools import LABEL_ACCELERATOR
+from holdfast.vocabulary.pools import GPU_RESOURCE, LABEL_ACCELERATOR
 
 DOC_QUEUE = "https://kueue.sigs.k8s.io/docs/concepts/cluster_queue/"
 DOC_FLAVOR = "https://kueue.sigs.k8s.io/docs/concepts/resource_flavor/"
@@ -101,6 +101,7 @@ def check_flavors(obj: Object, context: Context) -> Iterator[Hit]:
     queue = as_text(obj.labels.get(LABEL_QUEUE))
     flavors: list[Object] = []
     names: list[str] = []
+    yield from _check_cover(obj, queue, context)
     for cluster_queue in context.index.find_cluster_queues(obj, queue) if queue else []:
         for group in as_list(cluster_queue.spec.get("resourceGroups")):
             names += list_names(dig(group, "flavors"))
@@ -113,6 +114,20 @@ def check_flavors(obj: Object, context: Context) -> Iterator[Hit]:
             message = f"no flavor of queue {queue} has the nodes that the pods select"
             yield Hit(("metadata", "labels", LABEL_QUEUE), message)
             return
+
+
+def _check_cover(obj: Object, queue: str, context: Context) -> Iterator[Hit]:
+    """Yields a resource that a job requests and its queue does not cover."""
+    cluster_queues = context.index.find_cluster_queues(obj, queue) if queue else []
+    covered: set[str] = set()
+    for cluster_queue in cluster_queues:
+        for group in as_list(cluster_queue.spec.get("resourceGroups")):
+            covered |= set(as_texts(dig(group, "coveredResources")))
+    for pod in obj.pods if covered else ():
+        for resource in ("cpu", "memory", GPU_RESOURCE):
+            if pod.request(resource) and resource not in covered:
+                message = f"queue {queue} covers {', '.join(sorted(covered))}, not {resource}"
+                yield Hit(("metadata", "labels", LABEL_QUEUE), message)
 
 
 def _check_labels(flavor: Object) -> Iterator[Hit]:

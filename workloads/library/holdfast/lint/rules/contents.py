@@ -201,11 +201,16 @@ def find_model(container: Container) -> str:
 
 
 def find_weights(container: Container) -> float:
-    """Returns the bytes of a model by the parameters in its name; 0 where it does not say."""
+    """Returns the bytes of a model of a hub by its name; 0 where it does not say."""
+    model = find_model(container)
+    return find_size(container) if "/" in model and not model.startswith("/") else 0.0
+
+
+def find_size(container: Container) -> float:
+    """Returns the bytes of a model, of a hub or a folder, by the parameters in its name."""
     model = find_model(container)
     match = _PARAMETERS.search(model[:300].replace("-", " ").replace("_", " "))
     quantization = container.option("--quantization") or container.option("-q")
-    is_small = _SMALL_WEIGHTS.search(model) or quantization
-    if match and "/" in model and not is_small and not model.startswith("/"):
-        return float(match[1]) * 1e9 * _BYTES
-    return 0.0
+    if match is None or quantization or _SMALL_WEIGHTS.search(model):
+        return 0.0
+    return float(match[1]) * 1e9 * _BYTES

@@ -390,7 +390,8 @@ spec:
 )
 def gang_without_restarts(obj: Object, context: Context) -> Iterator[Hit]:
     policy = as_map(obj.spec.get("failurePolicy"))
-    if policy.get("maxRestarts") or not policy.get("rules"):
+    is_off = policy.get("maxRestarts") == 0
+    if policy.get("maxRestarts") or not (policy.get("rules") or is_off):
         return
     for job in obj.jobs:
         if job.pod and job.parallelism > 1 and context.place(job.pod).on_spot:

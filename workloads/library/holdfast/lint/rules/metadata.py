@@ -149,12 +149,12 @@ def _find_misspelt(key: str) -> str:
     bad="""\
 metadata:
   annotations:
-    cluster-autoscaler.kubernetes.io/safe-to-evict: 'no'
+    gke-gcsfuse/memory-limit: 2GB
 """,
     good="""\
 metadata:
   annotations:
-    cluster-autoscaler.kubernetes.io/safe-to-evict: 'true'
+    gke-gcsfuse/memory-limit: 2Gi
 """,
 )
 def check_values(obj: Object, context: Context) -> Iterator[Hit]:

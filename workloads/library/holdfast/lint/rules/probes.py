@@ -19,6 +19,7 @@ from holdfast.lint.objects import (
     dig,
 )
 from holdfast.lint.registry import Context, rule
+from holdfast.lint.rules.contents import find_size
 from holdfast.lint.rules.shutdown import DEFAULT_GRACE_S, DOC_HOOKS, pre_stop_sleep
 from holdfast.lint.spelling import count_differences
 from holdfast.support.values import quantity
@@ -32,6 +33,8 @@ _SHORTEST_LOAD_S = 120
 _SHORTEST_START_S = 30
 # A long request, or a load of the node, may keep a server from answering for that long.
 _SHORTEST_HANG_S = 10
+# What a bucket or a hub gives to one server.
+_BYTES_PER_S = 400e6
 _LONGEST_GRACE_S = 3_600
 _STARTING = """\
 spec:
@@ -223,6 +226,7 @@ def restart_interrupts_load(pod: Pod, context: Context) -> Iterator[Hit]:
         if not probe:
             continue
         seconds = _probe_time_s(probe)
+        shortest_s = max(shortest_s, find_size(container) / _BYTES_PER_S)
         if seconds < shortest_s:
             yield Hit((*container.path, field), f"gives it {seconds:g} s to load")
         liveness = as_map(container.body.get("livenessProbe"))

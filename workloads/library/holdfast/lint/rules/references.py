@@ -8,7 +8,14 @@ from pathlib import PurePosixPath
 from holdfast.lint.document import Path
 from holdfast.lint.finding import Hit, Severity
 from holdfast.lint.objects import DEFAULT_NAMESPACE, Object, Pod, as_list, as_map, as_text, dig
-from holdfast.lint.references import ACCOUNT, CONFIG_MAP, SECRET, list_keys, list_references
+from holdfast.lint.references import (
+    ACCOUNT,
+    CONFIG_MAP,
+    EXTERNAL_SECRET,
+    SECRET,
+    list_keys,
+    list_references,
+)
 from holdfast.lint.registry import Context, rule
 from holdfast.lint.spelling import find_near
 from holdfast.vocabulary.kubernetes import ANNOTATION_GOOGLE_ACCOUNT
@@ -153,11 +160,21 @@ def reference_to_nothing(pod: Pod, context: Context) -> Iterator[Hit]:
 def key_is_absent(pod: Pod, context: Context) -> Iterator[Hit]:
     for reference in list_references(pod):
         obj = context.index.find(reference.kind, reference.name, pod.owner.namespace)
+        if obj is None and reference.kind == SECRET:
+            obj = _find_external(reference.name, pod, context)
         keys = list_keys(obj) if obj and reference.key else set[str]()
         if keys and reference.key not in keys:
             message = f"{reference.name} has no key {reference.key}; it has {_join(keys)}"
             yield Hit(reference.key_path, message)
     yield from _check_sub_paths(pod, context)
+
+
+def _find_external(name: str, pod: Pod, context: Context) -> Object | None:
+    """Finds the ExternalSecret that makes a Secret."""
+    for external in context.index.list_namespace(EXTERNAL_SECRET, pod.owner.namespace):
+        if (as_text(dig(external.spec, "target", "name")) or external.name) == name:
+            return external
+    return None
 
 
 def _check_sub_paths(pod: Pod, context: Context) -> Iterator[Hit]:

@@ -7,7 +7,13 @@ from holdfast.lint.document import Path
 from holdfast.lint.finding import Hit, Severity
 from holdfast.lint.objects import MAX_SCRIPT, Container, Pod, as_int, as_list, as_text, dig
 from holdfast.lint.registry import Context, rule
-from holdfast.lint.shell import exits_zero_on_term, handlers, loses_exit_code, slept_s
+from holdfast.lint.shell import (
+    exits_zero_on_term,
+    handlers,
+    loses_code_in_pipe,
+    loses_exit_code,
+    slept_s,
+)
 from holdfast.support.values import quantity
 from holdfast.vocabulary.environment import ENV_WINDOW_S
 from holdfast.vocabulary.exit_codes import EXIT_PREEMPTED
@@ -287,9 +293,13 @@ command:
 """,
 )
 def exit_code_lost(pod: Pod, context: Context) -> Iterator[Hit]:
-    if not pod.job or not context.place(pod).interruptible:
+    if not pod.job:
         return
     for container in pod.main_containers:
+        if loses_code_in_pipe(_get_script(container)):
+            yield Hit(container.command_path, "the pipe ends as tee does, whatever came before")
+        if not context.place(pod).interruptible:
+            continue
         if loses_exit_code(_get_script(container)):
             yield Hit(container.command_path, "hides how the program ended")
 

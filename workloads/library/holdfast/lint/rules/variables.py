@@ -13,6 +13,7 @@ from holdfast.lint.objects import (
     Container,
     Job,
     Pod,
+    as_int,
     as_map,
     as_text,
     dig,
@@ -151,6 +152,12 @@ def reference_undefined(pod: Pod, context: Context) -> Iterator[Hit]:
         if environment.ENV_POINT in container.env:
             names |= _list_parameters(pod, context)
         yield from _check_variables(container, pod)
+        index = environment.ENV_COMPLETION_INDEX
+        is_read = _has_shell(container) and index in container.script and index not in names
+        is_several = pod.job is not None and (as_int(pod.job.spec.get("completions")) or 1) > 1
+        if is_read and is_several:
+            message = f"{index} is there only with completionMode Indexed"
+            yield Hit(container.command_path, message)
         if _has_shell(container):
             continue
         for path, word in container.list_words():
