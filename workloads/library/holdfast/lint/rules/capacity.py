@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from holdfast.lint.document import Path
 from holdfast.lint.finding import Hit, Severity
 from holdfast.lint.known_values import load_table
-from holdfast.lint.objects import Object, Pod, as_list, as_map, as_text, as_texts, dig, list_names
+from holdfast.lint.objects import Object, Pod, as_list, as_map, as_text, as_texts, dig
 from holdfast.lint.registry import Context, rule
 from holdfast.lint.spelling import suggest
 from holdfast.vocabulary.kubernetes import LABEL_JOB_PRIORITY, LABEL_NAMESPACE, LABEL_QUEUE
@@ -47,7 +47,7 @@ metadata: {{name: spot}}
     why="Kueue admits no job of the LocalQueue; its webhook refuses limits without a cohort.",
     source=DOC_QUEUE,
     fix="select the namespaces of the LocalQueues; name a cohort",
-    bad=_write_queue("reserch"),
+    bad=_write_queue("default"),
     good=_write_queue("research"),
 )
 def check_spaces(obj: Object, context: Context) -> Iterator[Hit]:
@@ -99,15 +99,9 @@ def check_flavors(obj: Object, context: Context) -> Iterator[Hit]:
         return
     yield from _check_priority(obj, context)
     queue = as_text(obj.labels.get(LABEL_QUEUE))
-    flavors: list[Object] = []
-    names: list[str] = []
     yield from _check_cover(obj, queue, context)
-    for cluster_queue in context.index.find_cluster_queues(obj, queue) if queue else []:
-        for group in as_list(cluster_queue.spec.get("resourceGroups")):
-            names += list_names(dig(group, "flavors"))
-    for name in names:
-        flavors += context.index.find_all("ResourceFlavor", name)
-    if not names or len(flavors) < len(names):
+    flavors = context.index.list_flavors(obj, queue) if queue else None
+    if flavors is None:
         return
     for pod in obj.pods:
         if not any(_may_run(pod, flavor) for flavor in flavors):
