@@ -35,7 +35,7 @@ class Machines:
 
     capacity: Capacity
     machine_types: tuple[str, ...]
-    most: int
+    limit: int
     """The platform has at most this number of them."""
 
     def select(self, nodes: Mapping[str, Node]) -> dict[str, Node]:
@@ -145,7 +145,7 @@ class Ratings:
         if self._platform is None or now_s - asked_s < self.every_s:
             return
         # What the platform's own limit keeps away says nothing of Google.
-        size = min(size, machines.most - len(machines.select(nodes)), MAX_SIZE)
+        size = min(size, machines.limit - len(machines.select(nodes)), MAX_SIZE)
         if size < 1:
             return
         request = Request(
@@ -207,8 +207,8 @@ def find_machines(pod: Pod, platform: Platform) -> Machines | None:
         is_selected = pod.pool_class in ("", pool.pool_class or pool.name)
         has_gpus = pool.accelerator == pod.accelerator and pool.gpus_per_node >= pod.gpus
         if is_selected and has_gpus and pool.capacity is capacity:
-            most = machine_types.get(pool.machine_type, 0)
-            machine_types[pool.machine_type] = most + pool.max_nodes
+            count = machine_types.get(pool.machine_type, 0)
+            machine_types[pool.machine_type] = count + pool.max_nodes
     if not machine_types and capacity is Capacity.FLEX_START and not pod.pool_class:
         machine_types = _list_provisionable(pod, platform)
     if not machine_types:
@@ -216,7 +216,7 @@ def find_machines(pod: Pod, platform: Platform) -> Machines | None:
     return Machines(
         capacity=capacity,
         machine_types=tuple(machine_types),
-        most=sum(machine_types.values()),
+        limit=sum(machine_types.values()),
     )
 
 

@@ -147,7 +147,7 @@ def test_machines_that_did_not_come_in_time_count_too(
 def test_the_report_shows_how_often_a_rating_came_true(
     advisor: Advisor, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    """From the exporter's own lines to the page: one of two ratings of 0.9 came true."""
+    """The exporter's own lines make the page: one of two ratings of 0.9 came true."""
     watched = Watched()
     watched.add_waiting_pod("a")
     watched.pass_at(0)
@@ -194,8 +194,8 @@ def test_the_same_machines_are_asked_for_once_in_the_interval(advisor: Advisor) 
 def test_nothing_is_asked_while_no_pod_waits_or_the_pool_is_full(advisor: Advisor) -> None:
     watched = Watched()
     watched.pass_at(0)
-    most = sum(pool.max_nodes for pool in EXAMPLE.pools if pool.pool_class == POOL.pool_class)
-    for number in range(most):
+    limit = sum(pool.max_nodes for pool in EXAMPLE.pools if pool.pool_class == POOL.pool_class)
+    for number in range(limit):
         watched.add_node(f"node-{number}", 0)
     watched.add_waiting_pod("a")
     watched.pass_at(60)
@@ -254,7 +254,7 @@ def test_an_exporter_that_does_not_lead_drops_its_trials(
     assert read_ratings(capsys) == []
 
 
-def test_flex_start_pods_wait_for_the_smallest_machine_of_auto_provisioning() -> None:
+def test_flex_start_pods_get_the_smallest_provisioned_machine() -> None:
     cluster = Cluster()
     body = make_pod("a")
     body["spec"]["nodeSelector"] = {
@@ -266,6 +266,6 @@ def test_flex_start_pods_wait_for_the_smallest_machine_of_auto_provisioning() ->
     platform = replace(EXAMPLE, auto_provisioning={"nvidia-l4": 9}, pools=())
     machines = find_machines(cluster.pods["a"], platform)
     assert machines is not None
-    assert (machines.machine_types, machines.most) == (("g2-standard-24",), 4)
+    assert (machines.machine_types, machines.limit) == (("g2-standard-24",), 4)
     nowhere = replace(platform, auto_provisioning={})
     assert find_machines(cluster.pods["a"], nowhere) is None
