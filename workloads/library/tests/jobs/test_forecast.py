@@ -14,6 +14,9 @@ from holdfast.jobs.diagnose.forecast import read_own_lines
 from holdfast.jobs.diagnose.job_snapshot import JobSnapshot, find_limit
 from holdfast.jobs.submit import existing_jobs, prepared_job
 from holdfast.support.errors import InputError, Unjudged
+from holdfast.support.values import rfc3339
+from holdfast.vocabulary.lifecycle import ANNOTATION_TERMINATION
+from holdfast.vocabulary.pools import flex_selector
 from tests import platforms
 from tests.platforms import with_images
 from workloads.library.tests.jobs.api_server import serving
@@ -110,6 +113,30 @@ def test_pod_logs_are_enough(tmp_path: Path) -> None:
     assert 0.5 < forecast.undisturbed < 1.0
     text = dict(explanation.lines())["forecast"]
     assert text.startswith("done ") and " UTC, likely " in text and ", for $" in text
+
+
+def test_the_planned_end_of_a_flex_start_node_delays_the_job(tmp_path: Path) -> None:
+    """Its node ends in half an hour, and its work takes longer: it queues for another one."""
+    lists = make_cluster()
+    [pod] = lists["/api/v1/pods"]
+    pod["spec"]["nodeSelector"] = flex_selector("nvidia-l4")
+    end = rfc3339(time.time() + 1_800)
+    node = {
+        "metadata": {
+            "name": pod["spec"]["nodeName"],
+            "annotations": {ANNOTATION_TERMINATION: end},
+        },
+    }
+    lists["/api/v1/nodes"] = [node]
+    forecast = ask(tmp_path, write_lines(1_100), lists).forecast
+    assert forecast is not None
+    assert forecast.undisturbed == 0.0
+    low = stopping.moment(forecast.done_from)
+    assert low is not None
+    assert low.timestamp() - time.time() > 1_000 * STEP_S
+    del node["metadata"]["annotations"]
+    undisturbed = ask(tmp_path, write_lines(1_100), lists).forecast
+    assert undisturbed is not None and undisturbed.undisturbed == 1.0
 
 
 def test_stated_hours_replace_unknown_steps(tmp_path: Path) -> None:
