@@ -49,7 +49,7 @@ from holdfast.vocabulary.pools import LABEL_POOL_CLASS, Pool
 from tests.cluster.sim.waiting import until
 from tests.cluster.sim.world import World
 from tests.platforms import load
-from workloads.library.tests.cluster.cast import limited
+from workloads.library.tests.cluster.cast import Submitted, limited
 from workloads.library.tests.jobs.test_job_file import own
 
 KUEUE = api_path(KUEUE_API)
@@ -416,17 +416,8 @@ def test_mover_ends_workloads_and_starts_none(
     api: Api, mover_account: client.ApiClient, body: Object
 ) -> None:
     mover = Api.over(mover_account)
-    workloads = f"{KUEUE}/namespaces/training/workloads"
-    uid = api.get(api.path_of(body))["metadata"]["uid"]
-
-    def find_workload() -> str:
-        for item in api.items(workloads):
-            owners = item["metadata"].get("ownerReferences") or ()
-            if any(owner["uid"] == uid for owner in owners):
-                return f"{workloads}/{item['metadata']['name']}"
-        return ""
-
-    path = until("it has a Workload", find_workload, 60)
+    workload = until("it has a Workload", Submitted(api, body).workload, 60)
+    path = f"{KUEUE}/namespaces/training/workloads/{workload['metadata']['name']}"
     wait_for_policies(mover, path)
     assert "active" in refusal(lambda: mover.merge(path, {"spec": {"priority": 1_000}}))
     assert "no labels" in refusal(lambda: mover.merge(path, {"metadata": {"labels": {"a": "b"}}}))

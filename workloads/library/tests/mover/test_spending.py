@@ -83,22 +83,35 @@ def pod(
     }
 
 
+def make_workload(name: str, *conditions: str) -> dict[str, Any]:
+    owner = {"uid": "uid-run-7", "controller": True}
+    status = [{"type": kind, "status": "True"} for kind in conditions]
+    return {
+        "metadata": {"name": name, "ownerReferences": [owner]},
+        "spec": {"active": True},
+        "status": {"conditions": status},
+    }
+
+
 @dataclass
 class Cluster:
     """Fakes an API server with one Workload, and applies annotations to the job."""
 
     body: dict[str, Any]
     view: View
+    workloads: list[dict[str, Any]] = field(default_factory=lambda: [make_workload("w")])
     changes: list[tuple[str, Any]] = field(default_factory=list)
     events: list[str] = field(default_factory=list)
 
     def items(self, path: str, **query: str) -> list[Any]:
         assert path == WORKLOADS
-        owner = {"uid": "uid-run-7", "controller": True}
-        return [{"metadata": {"name": "w", "ownerReferences": [owner]}}]
+        return self.workloads
 
     def merge(self, path: str, change: Any) -> None:
         self.changes.append((path, change))
+        for workload in self.workloads:
+            if path == f"{WORKLOADS}/{workload['metadata']['name']}":
+                workload["spec"] |= change["spec"]
         if not path.startswith(PATH):
             return
         meta = change.get("metadata", {})
@@ -174,6 +187,24 @@ def test_a_job_is_stopped_with_the_money_for_its_window_left() -> None:
     assert cluster.annotations["holdfast.dev/stopped-for"] == "max_usd"
     [event] = cluster.events
     assert event.startswith("MaxUsd: stopped with $")
+
+
+def test_a_gang_that_grows_ends_its_second_workload_after_the_first() -> None:
+    """Kueue finishes both if both end at once, and leaves the pods."""
+    spent = f"2.0000 {EPOCH:.0f}"
+    cluster, clock = start(make_limited(1.0, spent=spent), pod())
+    first = make_workload("first", "QuotaReserved")
+    second = make_workload("second")
+    cluster.workloads = [second, first]
+    cluster.spend(clock, EPOCH + 30)
+    assert not first["spec"]["active"]
+    assert second["spec"]["active"]
+    assert len(cluster.events) == 1
+
+    finished = make_workload("first", "QuotaReserved", "Finished")
+    cluster.workloads = [finished, second]
+    cluster.spend(clock, EPOCH + 60)
+    assert not second["spec"]["active"]
 
 
 def test_each_node_is_paid_for() -> None:
