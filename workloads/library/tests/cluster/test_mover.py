@@ -30,6 +30,7 @@ from holdfast.vocabulary.capacity import (
     ANNOTATION_PLAN,
     ANNOTATION_QUEUED_AGAIN,
     ANNOTATION_RECEIPT,
+    ANNOTATION_REQUEST_SPENT,
     LABEL_LEAST_NODES,
     LABEL_MOVES,
     Capacity,
@@ -426,6 +427,9 @@ def test_mover_ends_workloads_and_starts_none(
     assert "activates none" in refusal(lambda: mover.merge(path, {"spec": {"active": True}}))
     mark = {"metadata": {"annotations": {ANNOTATION_QUEUED_AGAIN: "2026-01-01T00:00:00Z"}}}
     assert "where it ends" in refusal(lambda: mover.merge(path, mark)), "a person stopped it"
+    spent = {"metadata": {"annotations": {ANNOTATION_REQUEST_SPENT: "true"}}}
+    assert "where it ends" in refusal(lambda: mover.merge(path, spent))
+    assert "was stopped" in refusal(lambda: mover.delete(path)), "Kueue would make an active one"
     api.merge(path, {"spec": {"active": True}})
     end = {"spec": {"active": False}}
     start = {"spec": {"active": True}}
@@ -436,6 +440,9 @@ def test_mover_ends_workloads_and_starts_none(
     mover.merge(path, mark | end)
     mover.merge(path, no_mark | end)
     assert "activates none" in refusal(lambda: mover.merge(path, start)), "max_usd stopped it"
+    api.merge(path, start)
+    mover.merge(path, spent | end)
+    mover.delete(path)
 
 
 @pytest.mark.usefixtures("platform")

@@ -22,6 +22,7 @@ from holdfast.jobs.control.shell import read_exit_code
 from holdfast.jobs.control.stopping import Saves, describe, is_stopped, stop
 from holdfast.jobs.diagnose.job_snapshot import JobSnapshot
 from holdfast.support.errors import InputError, Unjudged
+from holdfast.vocabulary.capacity import ANNOTATION_QUEUED_AGAIN, ANNOTATION_REQUEST_SPENT
 from tests import platforms
 from tests.command_lines import COMMANDS
 
@@ -133,9 +134,11 @@ def test_a_job_that_completes_in_its_window_is_stopped() -> None:
     job = make_job(active=True)
     assert job.workload
     job.workload["metadata"] = {"name": "w"}
+    changes: list[Object] = []
 
     class Completing:
         def merge(self, path: str, change: Object) -> Object:
+            changes.append(change)
             return {"metadata": {}}
 
         def items(self, path: str, **query: str) -> list[Object]:
@@ -148,6 +151,13 @@ def test_a_job_that_completes_in_its_window_is_stopped() -> None:
     platform = platforms.load("example")
     clock = itertools.count()
     stop(api, platform, job, print, clock=clock.__next__)
+    (change,) = changes
+    assert change["spec"] == {"active": False}
+    marks = change["metadata"]["annotations"]
+    assert marks == {
+        ANNOTATION_QUEUED_AGAIN: None,
+        ANNOTATION_REQUEST_SPENT: None,
+    }, "the mover would start it again"
 
 
 def test_only_commits_after_the_call_are_reported() -> None:

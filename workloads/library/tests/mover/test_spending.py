@@ -8,10 +8,11 @@ import pytest
 from holdfast.clients.api import ApiError
 from holdfast.cost.money import find_prices
 from holdfast.mover.cluster_view import View, list_job_kinds
-from holdfast.mover.requeue import REVOKED, requeue
+from holdfast.mover.requeue import requeue
 from holdfast.mover.spending import MARGIN_S, Spent, read_limited_job, read_spent
 from holdfast.support.values import rfc3339
 from holdfast.vocabulary.capacity import LABEL_REQUEUES
+from holdfast.vocabulary.kubernetes import KUEUE_REVOKED
 from workloads.library.tests.controllers.test_cluster import node
 from workloads.library.tests.exporter.test_cloud import Clock
 from workloads.library.tests.sample import EPOCH
@@ -264,7 +265,7 @@ def test_a_gang_without_its_nodes_queues_again_unless_max_usd_stopped_it(stopped
         "annotations": {"holdfast.dev/stopped-for": stopped_for},
     }
     revoked = [
-        {"type": "Evicted", "status": "True", "reason": REVOKED},
+        {"type": "Evicted", "status": "True", "reason": KUEUE_REVOKED},
         {"type": "Admitted", "status": "False"},
     ]
     owner = {"uid": "u", "controller": True}

@@ -23,7 +23,7 @@ from holdfast.jobs.submit.submission import lacks_right
 from holdfast.platform import Platform
 from holdfast.support.errors import InputError, Later, Unjudged
 from holdfast.support.values import moment, rfc3339
-from holdfast.vocabulary.capacity import ANNOTATION_QUEUED_AGAIN
+from holdfast.vocabulary.capacity import ANNOTATION_QUEUED_AGAIN, ANNOTATION_REQUEST_SPENT
 from holdfast.vocabulary.kubernetes import (
     ANNOTATION_MAX_USD,
     ANNOTATION_STOPPED_FOR,
@@ -238,10 +238,9 @@ def _make_change(job: JobSnapshot, *, stopped: bool) -> tuple[str, Object]:
     workload = job.workload
     if workload is not None:
         path = f"{KUEUE}/namespaces/{job.namespace}/workloads/{workload['metadata']['name']}"
-        change: Object = {"spec": {"active": not stopped}}
-        if job.return_time:
-            # With the mark the mover would start it again.
-            change["metadata"] = {"annotations": {ANNOTATION_QUEUED_AGAIN: None}}
+        # With a mark the mover would start it again.
+        marks = {ANNOTATION_QUEUED_AGAIN: None, ANNOTATION_REQUEST_SPENT: None}
+        change: Object = {"metadata": {"annotations": marks}, "spec": {"active": not stopped}}
         return path, change
     if _queue(job) and job.suspended:
         raise Later(
