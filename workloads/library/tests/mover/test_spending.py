@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.clients.api import ApiError
+from holdfast.clients.api import ApiError, Object
 from holdfast.cost.money import find_prices
 from holdfast.mover.cluster_view import View, list_job_kinds
 from holdfast.mover.requeue import requeue
@@ -26,7 +26,7 @@ PATH = "/apis/batch/v1/namespaces/training/jobs/run-7"
 WORKLOADS = "/apis/kueue.x-k8s.io/v1beta2/namespaces/training/workloads"
 
 
-def job(**annotations: str) -> dict[str, Any]:
+def job(**annotations: str) -> Object:
     pod_spec = {
         "terminationGracePeriodSeconds": WINDOW_S,
         "containers": [],
@@ -47,7 +47,7 @@ def job(**annotations: str) -> dict[str, Any]:
     }
 
 
-def make_limited(max_usd: float, **annotations: str) -> dict[str, Any]:
+def make_limited(max_usd: float, **annotations: str) -> Object:
     texts = {MAX_USD: f"{max_usd}"}
     for field_name, text in annotations.items():
         name = field_name.replace("_", "-")
@@ -60,7 +60,7 @@ def pod(
     on: str = "n",
     began_s: float = EPOCH,
     owner: str = "uid-run-7",
-) -> dict[str, Any]:
+) -> Object:
     controller = {
         "kind": "Job",
         "uid": owner,
@@ -84,7 +84,7 @@ def pod(
     }
 
 
-def make_workload(name: str, *conditions: str) -> dict[str, Any]:
+def make_workload(name: str, *conditions: str) -> Object:
     owner = {"uid": "uid-run-7", "controller": True}
     status = [{"type": kind, "status": "True"} for kind in conditions]
     return {
@@ -98,9 +98,9 @@ def make_workload(name: str, *conditions: str) -> dict[str, Any]:
 class Cluster:
     """Fakes an API server with one Workload, and applies annotations to the job."""
 
-    body: dict[str, Any]
+    body: Object
     view: View
-    workloads: list[dict[str, Any]] = field(default_factory=lambda: [make_workload("w")])
+    workloads: list[Object] = field(default_factory=lambda: [make_workload("w")])
     changes: list[tuple[str, Any]] = field(default_factory=list)
     events: list[str] = field(default_factory=list)
 
@@ -126,11 +126,11 @@ class Cluster:
         message = body["message"]
         self.events.append(f"{reason}: {message}")
 
-    def change_job(self, change: str, body: dict[str, Any]) -> None:
+    def change_job(self, change: str, body: Object) -> None:
         handle = JOBS.apply(self.view)
         handle(change, body)
 
-    def add_pod(self, body: dict[str, Any]) -> None:
+    def add_pod(self, body: Object) -> None:
         """Adds a pod and its node, which has a price."""
         name = body["spec"]["nodeName"]
         self.view.node("ADDED", node(name, labels=MACHINE))
@@ -165,8 +165,8 @@ class Cluster:
 
 
 def start(
-    body: dict[str, Any],
-    *pods: dict[str, Any],
+    body: Object,
+    *pods: Object,
     now_s: float = EPOCH,
 ) -> tuple[Cluster, Clock]:
     """A mover that begins to watch now."""
