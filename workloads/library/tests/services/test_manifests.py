@@ -1,10 +1,10 @@
 """Tests of the objects of a service: its windows, its scalers, its policies, its roll-outs."""
 
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
+from holdfast.clients.api import Object
 from holdfast.lint.engine import Options, lint_texts
 from holdfast.manifests import serving
 from holdfast.manifests.envoy import CARRIES, count_proxies
@@ -34,7 +34,7 @@ from workloads.library.tests.services import example_services
 from workloads.library.tests.services.example_services import find, read, render
 
 
-def pod(bodies: list[dict[str, Any]], name: str) -> dict[str, Any]:
+def pod(bodies: list[Object], name: str) -> Object:
     return find(bodies, "Deployment", name)["spec"]["template"]["spec"]
 
 
@@ -53,7 +53,7 @@ def test_vllm_drains_within_its_grace_period(tier: str) -> None:
     assert sidecar["restartPolicy"] == "Always", "it must outlive the container that it drains"
 
 
-def list_open_ports(bodies: list[dict[str, Any]], labels: dict[str, str]) -> dict[str, set[int]]:
+def list_open_ports(bodies: list[Object], labels: dict[str, str]) -> dict[str, set[int]]:
     """Returns the ports of pods with `labels` that pods of one name may reach, by that name."""
     ports: dict[str, set[int]] = {}
     for body in bodies:
@@ -142,7 +142,7 @@ def test_the_linter_finds_nothing_in_a_service(name: str) -> None:
 
 def test_two_services_share_no_object_but_the_metrics() -> None:
     other = replace(read("chat"), name="chat-2")
-    titles: dict[str, list[dict[str, Any]]] = {}
+    titles: dict[str, list[Object]] = {}
     for body in (*render(read("chat")), *render(other), *render(read("scores"))):
         titles.setdefault(f"{body['kind']}/{body['metadata']['name']}", []).append(body)
     shared = {title: bodies for title, bodies in titles.items() if len(bodies) > 1}
@@ -173,7 +173,7 @@ def test_watchers_share_rejections(name: str) -> None:
     assert "--share-rejections" in watcher["command"]
 
 
-def find_watcher(spec: dict[str, Any]) -> dict[str, Any]:
+def find_watcher(spec: Object) -> Object:
     """Returns the container that watches servers."""
     containers = spec["initContainers"]
     (watcher,) = [container for container in containers if "endpoints" in container["command"]]
@@ -240,7 +240,7 @@ SCALER = "HorizontalPodAutoscaler"
 PLACES = [*example_services.NAMES, *names()]
 
 
-def load(place: str) -> list[dict[str, Any]]:
+def load(place: str) -> list[Object]:
     """Returns the objects of an example service or of an environment."""
     if place in example_services.NAMES:
         return render(read(place))
@@ -250,7 +250,7 @@ def load(place: str) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("place", PLACES)
 def test_every_scaler_reads_a_metric_that_is_rendered_too(place: str) -> None:
     bodies = load(place)
-    metrics: dict[tuple[str, str, str], dict[str, Any]] = {}
+    metrics: dict[tuple[str, str, str], Object] = {}
     for body in bodies:
         if body["kind"] == "AutoscalingMetric":
             for metric in body["spec"]["metrics"]:
@@ -273,11 +273,11 @@ def test_every_scaler_reads_a_metric_that_is_rendered_too(place: str) -> None:
                 check_source(bodies, scaler, source)
 
 
-def list_metrics(metric: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
+def list_metrics(metric: Object) -> list[tuple[str, Object]]:
     """Returns the names of an entry, each with its pod source; of a query it is empty."""
     if "promql" in metric:
         return [(metric["promql"]["name"], {})]
-    gauges: list[tuple[str, dict[str, Any]]] = []
+    gauges: list[tuple[str, Object]] = []
     for container in metric["pod"]["containers"]:
         for entry in container["metrics"]:
             source = container["endpoint"] | metric["pod"]["selector"]
@@ -285,15 +285,13 @@ def list_metrics(metric: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
     return gauges
 
 
-def list_names(scaler: dict[str, Any]) -> list[str]:
+def list_names(scaler: Object) -> list[str]:
     return [
         metric[metric["type"].lower()]["metric"]["name"] for metric in scaler["spec"]["metrics"]
     ]
 
 
-def check_source(
-    bodies: list[dict[str, Any]], scaler: dict[str, Any], source: dict[str, Any]
-) -> None:
+def check_source(bodies: list[Object], scaler: Object, source: Object) -> None:
     """Checks that the pods of a scaler's Deployment have the label and the port of a metric."""
     deployment = find(bodies, "Deployment", scaler["spec"]["scaleTargetRef"]["name"])
     template = deployment["spec"]["template"]
