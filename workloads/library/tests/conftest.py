@@ -1,4 +1,4 @@
-"""What every test of the library leaves as it was."""
+"""Checks that every test of the library leaves its process as it was."""
 
 import signal
 from collections.abc import Iterator
