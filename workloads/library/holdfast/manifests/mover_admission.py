@@ -18,25 +18,19 @@ from holdfast.manifests.render_context import Body, manifest, meta
 from holdfast.vocabulary.capacity import (
     ANNOTATION_BOOST,
     ANNOTATION_GIVEN_BACK,
+    ANNOTATION_MAX_USD,
     ANNOTATION_QUEUED_AGAIN,
     ANNOTATION_RECEIPT,
-    ANNOTATION_REQUEST_SPENT,
+    ANNOTATION_REQUEST_ENDED,
+    ANNOTATION_SPENT_USD,
+    ANNOTATION_STOPPED_FOR,
     ANNOTATION_TEMPLATES,
     ANNOTATION_YIELDED,
     LABEL_LEAST_NODES,
     LABEL_MOVES,
     LABEL_REQUEUES,
 )
-from holdfast.vocabulary.kubernetes import (
-    ANNOTATION_MAX_USD,
-    ANNOTATION_SPENT,
-    ANNOTATION_STOPPED_FOR,
-    JOB_API,
-    JOBSET_API,
-    KUEUE_API,
-    LABEL_QUEUE,
-    api_group,
-)
+from holdfast.vocabulary.kubernetes import JOB_API, JOBSET_API, KUEUE_API, LABEL_QUEUE, api_group
 from holdfast.vocabulary.roles import NAMESPACE_MONITORING
 
 ADMISSION = "admissionregistration.k8s.io/v1"
@@ -88,7 +82,7 @@ def _make_job_policy(
         ANNOTATION_TEMPLATES,
         ANNOTATION_RECEIPT,
         ANNOTATION_YIELDED,
-        ANNOTATION_SPENT,
+        ANNOTATION_SPENT_USD,
         ANNOTATION_STOPPED_FOR,
     )
     validations = {
@@ -133,7 +127,7 @@ def _make_workload_policy() -> Iterator[Body]:
     marked = f".metadata.?annotations[?{json.dumps(ANNOTATION_QUEUED_AGAIN)}].hasValue()"
     annotations = (
         ANNOTATION_BOOST,
-        ANNOTATION_REQUEST_SPENT,
+        ANNOTATION_REQUEST_ENDED,
         ANNOTATION_QUEUED_AGAIN,
         ANNOTATION_GIVEN_BACK,
     )

@@ -23,12 +23,12 @@ from holdfast.jobs.submit.submission import lacks_right
 from holdfast.platform import Platform
 from holdfast.support.errors import InputError, Later, Unjudged
 from holdfast.support.values import moment, rfc3339
-from holdfast.vocabulary.capacity import ANNOTATION_QUEUED_AGAIN
-from holdfast.vocabulary.kubernetes import (
+from holdfast.vocabulary.capacity import (
     ANNOTATION_MAX_USD,
+    ANNOTATION_QUEUED_AGAIN,
     ANNOTATION_STOPPED_FOR,
-    LABEL_QUEUE,
 )
+from holdfast.vocabulary.kubernetes import LABEL_QUEUE
 from holdfast.vocabulary.lifecycle import DEFAULT_WINDOW
 
 ANNOTATION_REPLICAS = "holdfast.dev/stopped-replicas"

@@ -29,8 +29,7 @@ from holdfast.place.preemption_rate import PRIOR_CHURN
 from holdfast.place.scenarios import Waits, flex_waits, list_scenarios
 from holdfast.support.errors import Unjudged
 from holdfast.support.values import rfc3339, unix_s
-from holdfast.vocabulary.capacity import Capacity
-from holdfast.vocabulary.kubernetes import ANNOTATION_HOURS
+from holdfast.vocabulary.capacity import ANNOTATION_HOURS, Capacity
 from holdfast.vocabulary.lifecycle import ANNOTATION_TERMINATION, FLEX_MAX_RUN_S
 from holdfast.vocabulary.pools import LABEL_ACCELERATOR
 from holdfast.vocabulary.telemetry import KIND_BATCH, KIND_TRAINING
