@@ -42,7 +42,7 @@ class _Worker:
         return max(0, self.run.ends_us - self.begins_us) / HOUR_US
 
     @property
-    def billed_h(self) -> float:
+    def machine_h(self) -> float:
         return max(0, self.run.ends_us - self.machine_us) / HOUR_US
 
 
@@ -64,18 +64,18 @@ def measure_batch(events: Sequence[Event], workers: int, share: float = 1.0) -> 
     newest_start = starts[-1]
     total = float(newest_start.fields["steps"])
     done = _count_done(commits, newest_start.t_us)
-    left = max(0.0, count_items(newest_start) - done / share)
+    backlog = max(0.0, count_items(newest_start) - done / share)
     began_whole = count_items(first_start) == first_start.fields["steps"]
-    billed_h = sum(worker.billed_h for worker in staff)
+    billed_h = sum(worker.machine_h for worker in staff)
     return Pace(
         world_size=1,
-        step=total - left,
+        step=total - backlog,
         total_steps=total,
         step_h=item_h / workers,
         spread=find_spread(commits),
         save_every_h=max(window.end_us - window.begin_us for window in commits) / HOUR_US,
-        closed_lives_h=_list_lives_h(working, lost=True),
-        open_lives_h=_list_lives_h(working, lost=False),
+        closed_lives_h=_list_lives_h(working, is_lost=True),
+        open_lives_h=_list_lives_h(working, is_lost=False),
         interruptions=tuple(_find_interruptions(working, item_h)),
         last_s=max(window.end_us for window in commits) / 1e6,
         down_since_s=_find_down_since_s(staff),
@@ -142,8 +142,8 @@ def _mark_silent(workers: Iterable[_Worker], limit: int) -> None:
         worker.is_lost = True
 
 
-def _list_lives_h(workers: Iterable[_Worker], *, lost: bool) -> tuple[float, ...]:
-    return tuple(worker.life_h for worker in workers if worker.is_lost is lost)
+def _list_lives_h(workers: Iterable[_Worker], *, is_lost: bool) -> tuple[float, ...]:
+    return tuple(worker.life_h for worker in workers if worker.is_lost is is_lost)
 
 
 def _count_done(commits: Iterable[StepWindow], since_us: int) -> int:
@@ -169,8 +169,8 @@ def _find_interruptions(workers: Sequence[_Worker], item_h: float) -> Iterable[I
     lost_workers = [worker for worker in workers if worker.is_lost]
     lost_workers.sort(key=lambda worker: worker.run.ends_us)
     candidates = iter(workers)
-    for lost in lost_workers:
-        ends_us = lost.run.ends_us
+    for victim in lost_workers:
+        ends_us = victim.run.ends_us
         for successor in candidates:
             if successor.run.begins_us <= ends_us:
                 continue
@@ -179,6 +179,6 @@ def _find_interruptions(workers: Sequence[_Worker], item_h: float) -> Iterable[I
             yield Interruption(
                 wait_h=wait_us / HOUR_US,
                 restart_h=restart_us / HOUR_US,
-                lost_h=count_in_hand(lost.run) * item_h,
+                lost_h=count_in_hand(victim.run) * item_h,
             )
             break

@@ -29,15 +29,13 @@ from holdfast.vocabulary.capacity import (
     LABEL_REQUEUES,
     STOPPED_FOR_MAX_USD,
 )
-from holdfast.vocabulary.kubernetes import JOBSET_API, KUEUE_API, api_path
+from holdfast.vocabulary.kubernetes import JOBSET_API, KUEUE_API, KUEUE_REVOKED, api_path
 from holdfast.vocabulary.roles import JOB_NAMESPACES
 
 LOG = get_logger("move")
 REASON = "Requeued"
 # GKE's limit for a granted node to come and take pods.
 PATIENCE_S = 900.0
-# Marks a Workload that the mover deactivated: the job is stopped first, then queued again.
-REVOKED = "DeactivatedDueToAdmissionCheck"
 
 
 def requeue(
@@ -121,7 +119,10 @@ def _advance(
 
 
 def _deactivate(api: Api, workload: Object) -> None:
-    """Makes Kueue stop the job and take back what it wrote into the pods."""
+    """Makes Kueue stop the job and take back what it wrote into the pods.
+
+    By its mark the job is queued again once it has stopped.
+    """
     change = {
         "metadata": {"annotations": {ANNOTATION_REQUEST_ENDED: "true"}},
         "spec": {"active": False},
@@ -148,7 +149,7 @@ def _is_spent(workload: Object) -> bool:
     annotations = workload["metadata"].get("annotations") or {}
     if annotations.get(ANNOTATION_REQUEST_ENDED) == "true":
         return True
-    is_revoked = find_condition(workload, "Evicted").get("reason") == REVOKED
+    is_revoked = find_condition(workload, "Evicted").get("reason") == KUEUE_REVOKED
     return is_revoked and bool(find_condition(workload, "Admitted"))
 
 

@@ -13,6 +13,7 @@ from holdfast.vocabulary.roles import (
     DEFAULT_TEAM,
     JOB_NAMESPACES,
     NAMESPACE_MONITORING,
+    NAMESPACE_SERVING,
     NAMESPACE_TRAINING,
     team_folder,
     team_role,
@@ -265,6 +266,11 @@ class Platform:
         for team in self.other_teams:
             namespaces.update(dict.fromkeys(team.namespaces, team.name))
         return namespaces
+
+    @property
+    def service_namespaces(self) -> tuple[str, ...]:
+        """Namespaces in which services run."""
+        return (NAMESPACE_SERVING,)
 
     def list_egress(self, namespace: str) -> tuple[str, ...]:
         """Returns the names and ranges that pods of a namespace reach besides Google's APIs."""

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.clients.api import Api
+from holdfast.clients.api import Api, Object
 from holdfast.jobs.control import stopping
 from holdfast.jobs.diagnose.explain import Explanation, explain
 from holdfast.jobs.diagnose.forecast import read_own_lines
@@ -377,7 +377,7 @@ def test_a_limit_that_cannot_be_kept_is_refused(fields: dict[str, Any], problem:
 class LiveJobs(Api):
     """Holds running jobs by name, and records what is merged."""
 
-    def __init__(self, *bodies: dict[str, Any]) -> None:
+    def __init__(self, *bodies: Object) -> None:
         self.bodies = {body["metadata"]["name"]: body for body in bodies}
         self.changes: dict[str, Any] = {}
         self.path_of = lambda document: document["metadata"]["name"]
@@ -389,7 +389,7 @@ class LiveJobs(Api):
         self.changes[path] = change["metadata"]["annotations"]
 
 
-def make_version(name: str, **annotations: str) -> dict[str, Any]:
+def make_version(name: str, **annotations: str) -> Object:
     labels = {"app.kubernetes.io/name": "train"}
     meta = {
         "name": name,

@@ -9,7 +9,7 @@ from workloads.library.tests.sample import EPOCH, Line, encoded, line
 TOTAL = 10_000
 
 
-def write_worker(pod: str, begin_s: float, batches: int, left: int) -> list[Line]:
+def write_worker(pod: str, begin_s: float, batches: int, backlog: int) -> list[Line]:
     """A worker that starts in a minute, and stores 20 items every 40 s."""
     process = f"{pod}-7-abc"
 
@@ -32,7 +32,7 @@ def write_worker(pod: str, begin_s: float, batches: int, left: int) -> list[Line
             capacity="spot",
             accelerator="nvidia-l4",
         ),
-        write_line(begin_s, "start", rank=0, world_size=1, attempt=0, steps=TOTAL, items=left),
+        write_line(begin_s, "start", rank=0, world_size=1, attempt=0, steps=TOTAL, items=backlog),
     ]
     for number in range(batches):
         t = begin_s + 60 + 40 * number
@@ -102,7 +102,7 @@ def test_workers_that_were_not_read_store_as_much() -> None:
     assert not pace.is_whole
 
 
-def test_a_silent_worker_beyond_the_number_of_workers_was_lost() -> None:
+def test_silent_workers_beyond_the_limit_were_lost() -> None:
     a = write_worker("pod-a", EPOCH, 3, TOTAL)
     b = write_worker("pod-b", EPOCH + 3_600, 3, TOTAL - 60)
     pace = measure_batch(read(*a, *b), workers=1)
@@ -111,7 +111,7 @@ def test_a_silent_worker_beyond_the_number_of_workers_was_lost() -> None:
     assert len(pace.open_lives_h) == 1
 
 
-def test_lines_of_an_older_worker_have_no_pace() -> None:
+def test_lines_without_items_have_no_pace() -> None:
     lines = write_worker("pod-a", EPOCH, 5, TOTAL)
     del lines[1]["steps"]
     assert measure_batch(read(*lines), workers=1) is None
