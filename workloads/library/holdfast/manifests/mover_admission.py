@@ -19,9 +19,12 @@ from holdfast.manifests.render_context import Body, manifest, meta
 from holdfast.vocabulary.capacity import (
     ANNOTATION_BOOST,
     ANNOTATION_GIVEN_BACK,
+    ANNOTATION_MAX_USD,
     ANNOTATION_QUEUED_AGAIN,
     ANNOTATION_RECEIPT,
-    ANNOTATION_REQUEST_SPENT,
+    ANNOTATION_REQUEST_ENDED,
+    ANNOTATION_SPENT_USD,
+    ANNOTATION_STOPPED_FOR,
     ANNOTATION_TEMPLATES,
     ANNOTATION_YIELDED,
     LABEL_LEAST_NODES,
@@ -29,9 +32,6 @@ from holdfast.vocabulary.capacity import (
     LABEL_REQUEUES,
 )
 from holdfast.vocabulary.kubernetes import (
-    ANNOTATION_MAX_USD,
-    ANNOTATION_SPENT,
-    ANNOTATION_STOPPED_FOR,
     JOB_API,
     JOBSET_API,
     KUEUE_API,
@@ -90,7 +90,7 @@ def _make_job_policy(
         ANNOTATION_TEMPLATES,
         ANNOTATION_RECEIPT,
         ANNOTATION_YIELDED,
-        ANNOTATION_SPENT,
+        ANNOTATION_SPENT_USD,
         ANNOTATION_STOPPED_FOR,
     )
     validations = {
@@ -133,11 +133,11 @@ def _make_workload_policy() -> Iterator[Body]:
     was_active = "oldObject.spec.?active.orValue(true)"
     same_active = "object.spec.?active == oldObject.spec.?active"
     queued_again = _has_annotation(ANNOTATION_QUEUED_AGAIN)
-    spent = _has_annotation(ANNOTATION_REQUEST_SPENT)
+    spent = _has_annotation(ANNOTATION_REQUEST_ENDED)
     new_mark = " || ".join(f"object{mark} && !oldObject{mark}" for mark in (queued_again, spent))
     annotations = (
         ANNOTATION_BOOST,
-        ANNOTATION_REQUEST_SPENT,
+        ANNOTATION_REQUEST_ENDED,
         ANNOTATION_QUEUED_AGAIN,
         ANNOTATION_GIVEN_BACK,
     )
@@ -151,7 +151,7 @@ def _make_workload_policy() -> Iterator[Body]:
         ),
         # Otherwise it could mark what a person has stopped, and start that.
         f"!({new_mark}) || ({was_active} && {ends})": (
-            f"the mover writes {ANNOTATION_QUEUED_AGAIN} and {ANNOTATION_REQUEST_SPENT} where it"
+            f"the mover writes {ANNOTATION_QUEUED_AGAIN} and {ANNOTATION_REQUEST_ENDED} where it"
             " ends the Workload"
         ),
         # With a mark that stays it could start what a person stops later.

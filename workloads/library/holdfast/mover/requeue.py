@@ -23,18 +23,13 @@ from holdfast.mover.cluster_api import write_event
 from holdfast.mover.patches import Patch, escape_key
 from holdfast.support.values import unix_s
 from holdfast.vocabulary.capacity import (
-    ANNOTATION_REQUEST_SPENT,
+    ANNOTATION_REQUEST_ENDED,
     ANNOTATION_REQUEUES_FOR,
-    LABEL_REQUEUES,
-)
-from holdfast.vocabulary.kubernetes import (
     ANNOTATION_STOPPED_FOR,
-    JOBSET_API,
-    KUEUE_API,
-    KUEUE_REVOKED,
+    LABEL_REQUEUES,
     STOPPED_FOR_MAX_USD,
-    api_path,
 )
+from holdfast.vocabulary.kubernetes import JOBSET_API, KUEUE_API, KUEUE_REVOKED, api_path
 from holdfast.vocabulary.roles import JOB_NAMESPACES
 
 LOG = get_logger("move")
@@ -129,7 +124,7 @@ def _deactivate(api: Api, workload: Object) -> None:
     By its mark the job is queued again once it has stopped.
     """
     change = {
-        "metadata": {"annotations": {ANNOTATION_REQUEST_SPENT: "true"}},
+        "metadata": {"annotations": {ANNOTATION_REQUEST_ENDED: "true"}},
         "spec": {"active": False},
     }
     api.merge(_workload_path(workload), change)
@@ -152,7 +147,7 @@ def _is_spent(workload: Object) -> bool:
     A Workload that was never admitted had no nodes that could end.
     """
     annotations = workload["metadata"].get("annotations") or {}
-    if annotations.get(ANNOTATION_REQUEST_SPENT) == "true":
+    if annotations.get(ANNOTATION_REQUEST_ENDED) == "true":
         return True
     is_revoked = find_condition(workload, "Evicted").get("reason") == KUEUE_REVOKED
     return is_revoked and bool(find_condition(workload, "Admitted"))

@@ -21,16 +21,15 @@ from holdfast.controllers.controller_log import get_logger
 from holdfast.cost.money import find_prices
 from holdfast.mover.cluster_api import write_event
 from holdfast.support.errors import InputError
-from holdfast.vocabulary.capacity import ANNOTATION_QUEUED_AGAIN, ANNOTATION_REQUEST_SPENT
-from holdfast.vocabulary.kubernetes import (
+from holdfast.vocabulary.capacity import (
     ANNOTATION_MAX_USD,
-    ANNOTATION_SPENT,
+    ANNOTATION_QUEUED_AGAIN,
+    ANNOTATION_REQUEST_ENDED,
+    ANNOTATION_SPENT_USD,
     ANNOTATION_STOPPED_FOR,
-    KUEUE_API,
-    LABEL_QUEUE,
     STOPPED_FOR_MAX_USD,
-    api_path,
 )
+from holdfast.vocabulary.kubernetes import KUEUE_API, LABEL_QUEUE, api_path
 from holdfast.vocabulary.lifecycle import DEFAULT_WINDOW
 
 LOG = get_logger("spend")
@@ -104,7 +103,7 @@ def read_limited_job(watch_path: str, body: Mapping[str, Any]) -> LimitedJob | N
         path=f"{watch_path}/{meta['name']}",
         body=involved | {"apiVersion": _find_api_version(watch_path), "kind": kind},
         max_usd=max_usd,
-        spent=read_spent(annotations.get(ANNOTATION_SPENT)),
+        spent=read_spent(annotations.get(ANNOTATION_SPENT_USD)),
         window_s=_find_window_s(spec),
         queued=LABEL_QUEUE in (meta.get("labels") or {}),
         suspended=bool(spec.get("suspend")),
@@ -229,7 +228,7 @@ class Spending:
                     self._written_s[uid] = now_s
                 elif spent.per_hour and now_s - self._written_s.get(uid, 0.0) >= WRITE_EVERY_S:
                     self._written_s[uid] = now_s
-                    annotations = {ANNOTATION_SPENT: spent.text}
+                    annotations = {ANNOTATION_SPENT_USD: spent.text}
                     api.merge(job.path, {"metadata": {"annotations": annotations}})
             except ApiError as error:
                 if error.status != 404:
@@ -264,13 +263,13 @@ def _stop(
     pods; so the one that has quota ends, and in a later pass the other one, with which Kueue goes
     on. Returns False if there is nothing to end in this pass.
     """
-    annotations = {ANNOTATION_SPENT: spent.text, ANNOTATION_STOPPED_FOR: STOPPED_FOR_MAX_USD}
+    annotations = {ANNOTATION_SPENT_USD: spent.text, ANNOTATION_STOPPED_FOR: STOPPED_FOR_MAX_USD}
     api.merge(job.path, {"metadata": {"annotations": annotations}})
     if job.queued:
         namespace = job.body["namespace"]
         path = f"{api_path(KUEUE_API)}/namespaces/{namespace}/workloads"
         # With a mark of one that had ended its nodes before, the mover would start it again.
-        marks = {ANNOTATION_QUEUED_AGAIN: None, ANNOTATION_REQUEST_SPENT: None}
+        marks = {ANNOTATION_QUEUED_AGAIN: None, ANNOTATION_REQUEST_ENDED: None}
         end = {"metadata": {"annotations": marks}, "spec": {"active": False}}
         workload = find_held(api.items(path)).get(job.body["uid"])
         if workload is None or not _may_start(workload):
@@ -300,5 +299,5 @@ def _stop(
 def _may_start(workload: Object) -> bool:
     """Returns whether the job runs by this Workload, or the mover would start it again."""
     annotations = workload["metadata"].get("annotations") or {}
-    is_marked = ANNOTATION_QUEUED_AGAIN in annotations or ANNOTATION_REQUEST_SPENT in annotations
+    is_marked = ANNOTATION_QUEUED_AGAIN in annotations or ANNOTATION_REQUEST_ENDED in annotations
     return is_marked or workload["spec"].get("active", True)

@@ -103,16 +103,6 @@ ANNOTATION_STATE = "holdfast.dev/state"
 # On a job and its pods: digest of the code that `source` of its file names.
 ANNOTATION_SOURCE = "holdfast.dev/source"
 
-# On a job: hours of undisturbed work, as its file says.
-ANNOTATION_HOURS = "holdfast.dev/hours"
-# On a job: dollars that it may cost; the mover stops it before.
-ANNOTATION_MAX_USD = "holdfast.dev/max-usd"
-# On a job with max-usd, written by the mover: dollars so far, and the Unix time up to which.
-ANNOTATION_SPENT = "holdfast.dev/spent"
-# On a job that was stopped without a person: the field of its file that was the reason.
-ANNOTATION_STOPPED_FOR = "holdfast.dev/stopped-for"
-STOPPED_FOR_MAX_USD = "max_usd"
-
 LABEL_MACHINE_TYPE = "node.kubernetes.io/instance-type"
 LABEL_NAMESPACE = "kubernetes.io/metadata.name"  # set by the API server on every namespace
 SYSTEM_NAMESPACES = ("kube-system", "gmp-system", "gke-managed-system")

@@ -25,12 +25,9 @@ from holdfast.jobs.render import manifests
 from holdfast.manifests.render_context import RenderContext
 from holdfast.mover.gang_sizes import CALM_S, GangSizes
 from holdfast.mover.spending import Spending, Spent, read_limited_job
+from holdfast.vocabulary.capacity import ANNOTATION_MAX_USD, ANNOTATION_SPENT_USD
 from holdfast.vocabulary.exit_codes import EXIT_COMPLETE
-from holdfast.vocabulary.kubernetes import (
-    ANNOTATION_CHARGED_FAILURES,
-    ANNOTATION_MAX_USD,
-    ANNOTATION_SPENT,
-)
+from holdfast.vocabulary.kubernetes import ANNOTATION_CHARGED_FAILURES
 from tests.cluster.sim.pods import if_there
 from tests.cluster.sim.waiting import until
 from tests.cluster.sim.world import World
@@ -238,7 +235,7 @@ def stop_for_max_usd(api: Api, gang: Submitted) -> None:
     spent = Spent(usd=2.0, until_s=now_s)
     annotations = {
         ANNOTATION_MAX_USD: "1",
-        ANNOTATION_SPENT: spent.text,
+        ANNOTATION_SPENT_USD: spent.text,
     }
     api.merge(path, {"metadata": {"annotations": annotations}})
     spending = Spending()

@@ -22,7 +22,7 @@ from holdfast.cost.money import find_prices
 from holdfast.jobs.diagnose import explain
 from holdfast.mover.cluster_view import View, list_job_kinds
 from holdfast.support.command_line import run_app
-from holdfast.vocabulary.kubernetes import ANNOTATION_MAX_USD, ANNOTATION_STOPPED_FOR
+from holdfast.vocabulary.capacity import ANNOTATION_MAX_USD, ANNOTATION_STOPPED_FOR
 from holdfast.vocabulary.pools import LABEL_ZONE, Pool
 from tests import platforms
 from tests.cluster.sim import queues

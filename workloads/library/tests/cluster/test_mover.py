@@ -27,25 +27,19 @@ from holdfast.mover.spending import Spending, read_limited_job
 from holdfast.place.plan import Plan
 from holdfast.vocabulary.capacity import (
     ANNOTATION_BOOST,
+    ANNOTATION_MAX_USD,
     ANNOTATION_PLAN,
     ANNOTATION_QUEUED_AGAIN,
     ANNOTATION_RECEIPT,
-    ANNOTATION_REQUEST_SPENT,
+    ANNOTATION_REQUEST_ENDED,
+    ANNOTATION_SPENT_USD,
+    ANNOTATION_STOPPED_FOR,
     LABEL_LEAST_NODES,
     LABEL_MOVES,
+    STOPPED_FOR_MAX_USD,
     Capacity,
 )
-from holdfast.vocabulary.kubernetes import (
-    ANNOTATION_MAX_USD,
-    ANNOTATION_SPENT,
-    ANNOTATION_STOPPED_FOR,
-    JOB_API,
-    KUEUE_API,
-    LABEL_GANG,
-    LABEL_QUEUE,
-    STOPPED_FOR_MAX_USD,
-    api_path,
-)
+from holdfast.vocabulary.kubernetes import JOB_API, KUEUE_API, LABEL_GANG, LABEL_QUEUE, api_path
 from holdfast.vocabulary.pools import LABEL_POOL_CLASS, Pool
 from tests.cluster.sim.waiting import until
 from tests.cluster.sim.world import World
@@ -429,7 +423,7 @@ def test_mover_ends_workloads_and_starts_none(
     assert "activates none" in refusal(lambda: mover.merge(path, {"spec": {"active": True}}))
     mark = {"metadata": {"annotations": {ANNOTATION_QUEUED_AGAIN: "2026-01-01T00:00:00Z"}}}
     assert "where it ends" in refusal(lambda: mover.merge(path, mark)), "a person stopped it"
-    spent = {"metadata": {"annotations": {ANNOTATION_REQUEST_SPENT: "true"}}}
+    spent = {"metadata": {"annotations": {ANNOTATION_REQUEST_ENDED: "true"}}}
     assert "where it ends" in refusal(lambda: mover.merge(path, spent))
     assert "was stopped" in refusal(lambda: mover.delete(path)), "Kueue would make an active one"
     api.merge(path, {"spec": {"active": True}})
@@ -472,7 +466,7 @@ def test_mover_stops_a_job_that_has_a_limit(
         until("Kueue starts it again", lambda: not api.get(path)["spec"].get("suspend"), 60)
 
         now_s = time.time()
-        spent = {"metadata": {"annotations": {ANNOTATION_SPENT: f"2 {now_s:.0f}"}}}
+        spent = {"metadata": {"annotations": {ANNOTATION_SPENT_USD: f"2 {now_s:.0f}"}}}
         mover.merge(path, spent)
         job = api.get(path)
         limited_job = read_limited_job(path.rpartition("/")[0], job)

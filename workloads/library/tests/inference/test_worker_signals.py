@@ -10,6 +10,7 @@ import psycopg
 import pytest
 
 from holdfast.inference.results.embedded_postgres import EmbeddedPostgres
+from holdfast.ledger.events import read_folder
 from holdfast.vocabulary.exit_codes import EXIT_COMPLETE, EXIT_PREEMPTED
 from workloads.library.tests.inference.harness import (
     CountingPredictor,
@@ -70,6 +71,9 @@ def test_after_sigterm_another_worker_finishes(
     assert (status["held"], status["preempted"]) == (0, 1)
     next_worker = workers(job, "--predictor", "entropy", "--events-file", events)
     assert next_worker.wait(120) == EXIT_COMPLETE
+    starts = [event for event in read_folder(tmp_path).events if event.type == "start"]
+    assert [event.fields["steps"] for event in starts] == [1000, 1000]
+    assert [event.fields["items"] for event in starts] == [1000, 1000 - status["done"]]
     status = query_status(server.uri, job)
     assert status["done"] == 1000
     assert status["retried"] > 0

@@ -22,7 +22,7 @@ from holdfast.jobs.control.shell import read_exit_code
 from holdfast.jobs.control.stopping import Saves, describe, is_stopped, stop
 from holdfast.jobs.diagnose.job_snapshot import JobSnapshot
 from holdfast.support.errors import InputError, Unjudged
-from holdfast.vocabulary.capacity import ANNOTATION_QUEUED_AGAIN, ANNOTATION_REQUEST_SPENT
+from holdfast.vocabulary.capacity import ANNOTATION_QUEUED_AGAIN, ANNOTATION_REQUEST_ENDED
 from tests import platforms
 from tests.command_lines import COMMANDS
 
@@ -156,7 +156,7 @@ def test_a_job_that_completes_in_its_window_is_stopped() -> None:
     marks = change["metadata"]["annotations"]
     assert marks == {
         ANNOTATION_QUEUED_AGAIN: None,
-        ANNOTATION_REQUEST_SPENT: None,
+        ANNOTATION_REQUEST_ENDED: None,
     }, "the mover would start it again"
 
 

@@ -115,7 +115,47 @@ def test_pod_logs_are_enough(tmp_path: Path) -> None:
     assert text.startswith("done ") and " UTC, likely " in text and ", for $" in text
 
 
-def test_the_planned_end_of_a_flex_start_node_delays_the_job(tmp_path: Path) -> None:
+def write_batch_lines(**start: int) -> list[Line]:
+    """The lines of a worker that has stored 600 items in ten minutes, until now."""
+    begin_s = time.time() - 660
+
+    def write_line(after_s: float, event: str, **fields: Any) -> Line:
+        return line(
+            begin_s + after_s,
+            event,
+            job="train",
+            kind="batch",
+            **fields,
+        )
+
+    lines = [
+        write_line(0, "start", rank=0, world_size=1, attempt=0, **start),
+    ]
+    for number in range(30):
+        after_s = 60 + 20 * number
+        lines.append(write_line(after_s, "claimed", items=20))
+        lines.append(write_line(after_s + 20, "stored", items=20, seconds=0.1))
+    return lines
+
+
+def test_explain_forecasts_a_batch_from_its_items(tmp_path: Path) -> None:
+    lines = write_batch_lines(steps=4_200, items=4_200)
+    explanation = ask(tmp_path, lines, make_cluster())
+    forecast = explanation.forecast
+    assert forecast is not None
+    done = stopping.moment(forecast.done_likely)
+    assert done is not None
+    assert done.timestamp() - time.time() == pytest.approx(3_600, rel=0.1)
+    assert forecast.done_from < forecast.done_likely < forecast.done_to
+    assert ", for $" in forecast.text()
+    resumed = write_batch_lines(steps=8_400, items=4_200)
+    later = ask(tmp_path, resumed, make_cluster()).forecast
+    assert later is not None
+    assert later.usd_from is None  # what its earlier workers cost is not known
+    assert ask(tmp_path, write_batch_lines(), make_cluster()).forecast is None
+
+
+def test_planned_ends_delay_a_job(tmp_path: Path) -> None:
     """Its node ends in half an hour, and its work takes longer: it queues for another one."""
     lists = make_cluster()
     [pod] = lists["/api/v1/pods"]
@@ -234,7 +274,7 @@ def test_a_lost_node_ends_reading_logs() -> None:
     [body] = lists["/apis/batch/v1/jobs"]
     job = JobSnapshot(body=body | {"kind": "Job"}, pods=2 * lists["/api/v1/pods"])
     api = Lost()
-    assert read_own_lines(api, job) == [] and api.asked == 1
+    assert read_own_lines(api, job, job.pods) == [] and api.asked == 1
 
 
 def test_without_lines_nothing_is_forecast(tmp_path: Path) -> None:

@@ -99,7 +99,8 @@ def test_an_interruption_costs_its_wait_its_restart_and_the_lost_steps() -> None
     assert cost.wait_h == pytest.approx(600 / 3600)
     assert cost.restart_h == pytest.approx(360 / 3600)
     assert cost.lost_h == pytest.approx((10 * STEP_S + 30) / 3600)
-    assert pace.lives_h == pytest.approx((630 / 3600, 180 / 3600))
+    assert pace.closed_lives_h == pytest.approx((630 / 3600,))
+    assert pace.open_lives_h == pytest.approx((180 / 3600,))
     assert pace.billed_h == pytest.approx((690 + 300 + 240) / 3600)
     assert pace.capacity == "spot"
 

@@ -83,7 +83,7 @@ def test_planned_ends_count_with_their_waits() -> None:
     assert forecast(in_time).hours == (10.0, 10.0)
 
 
-def test_intervals_of_jobs_on_flex_start_hold_four_times_in_five() -> None:
+def test_flex_start_intervals_hold_four_times_in_five() -> None:
     """The jobs are played step by step, with other random numbers than those of the forecast."""
     rng = np.random.default_rng(7)
     waits = flex_waits()
@@ -107,6 +107,39 @@ def test_intervals_of_jobs_on_flex_start_hold_four_times_in_five() -> None:
         low_h, high_h = forecast(outlook, draws=1_000).hours
         count += low_h <= hours + left_h <= high_h
     assert 0.75 * 300 <= count <= 0.85 * 300
+
+
+def test_lanes_that_share_a_queue_are_forecast_together() -> None:
+    """Eight workers are played around one queue, with other random numbers."""
+    rng = np.random.default_rng(3)
+    count = 0
+    for _ in range(200):
+        lives_h = rng.exponential(2.0, 40)
+        lives = [Life(hours, interrupted=True) for hours in lives_h]
+        outlook = replace(STORMY, lives=lives, lanes=8)
+        low_h, high_h = forecast(outlook).hours
+        hours = play_lanes(rng, lanes=8, work_h=80.0)
+        count += low_h <= hours <= high_h
+    assert 0.75 * 200 <= count <= 0.85 * 200
+
+
+def play_lanes(rng: np.random.Generator, lanes: int, work_h: float) -> float:
+    """Plays workers minute by minute: each lives two hours, then waits one and starts again."""
+    tick_h = 1 / 60
+    hours = 0.0
+    busy_h = rng.exponential(2.0, lanes)
+    idle_h = np.zeros(lanes)
+    while work_h > 0:
+        hours += tick_h
+        is_busy = idle_h <= 0
+        work_h -= tick_h * is_busy.sum()
+        busy_h -= tick_h * is_busy
+        idle_h -= tick_h
+        is_lost = is_busy & (busy_h <= 0)
+        work_h += 0.1 * is_lost.sum()
+        idle_h[is_lost] = 1.1
+        busy_h[is_lost] = rng.exponential(2.0, int(is_lost.sum()))
+    return hours
 
 
 def test_unseen_waits_last_as_long_again() -> None:

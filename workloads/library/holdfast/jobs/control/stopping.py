@@ -23,12 +23,13 @@ from holdfast.jobs.submit.submission import lacks_right
 from holdfast.platform import Platform
 from holdfast.support.errors import InputError, Later, Unjudged
 from holdfast.support.values import moment, rfc3339
-from holdfast.vocabulary.capacity import ANNOTATION_QUEUED_AGAIN, ANNOTATION_REQUEST_SPENT
-from holdfast.vocabulary.kubernetes import (
+from holdfast.vocabulary.capacity import (
     ANNOTATION_MAX_USD,
+    ANNOTATION_QUEUED_AGAIN,
+    ANNOTATION_REQUEST_ENDED,
     ANNOTATION_STOPPED_FOR,
-    LABEL_QUEUE,
 )
+from holdfast.vocabulary.kubernetes import LABEL_QUEUE
 from holdfast.vocabulary.lifecycle import DEFAULT_WINDOW
 
 ANNOTATION_REPLICAS = "holdfast.dev/stopped-replicas"
@@ -239,7 +240,7 @@ def _make_change(job: JobSnapshot, *, stopped: bool) -> tuple[str, Object]:
     if workload is not None:
         path = f"{KUEUE}/namespaces/{job.namespace}/workloads/{workload['metadata']['name']}"
         # With a mark the mover would start it again.
-        marks = {ANNOTATION_QUEUED_AGAIN: None, ANNOTATION_REQUEST_SPENT: None}
+        marks = {ANNOTATION_QUEUED_AGAIN: None, ANNOTATION_REQUEST_ENDED: None}
         change: Object = {"metadata": {"annotations": marks}, "spec": {"active": not stopped}}
         return path, change
     if _queue(job) and job.suspended:

@@ -14,7 +14,14 @@ from holdfast.platform import Platform
 from holdfast.support.errors import InputError
 from holdfast.support.values import moment
 from holdfast.vocabulary import kubernetes
-from holdfast.vocabulary.capacity import ANNOTATION_QUEUED_AGAIN, LABEL_LEAST_NODES
+from holdfast.vocabulary.capacity import (
+    ANNOTATION_MAX_USD,
+    ANNOTATION_QUEUED_AGAIN,
+    ANNOTATION_SPENT_USD,
+    ANNOTATION_STOPPED_FOR,
+    LABEL_LEAST_NODES,
+    STOPPED_FOR_MAX_USD,
+)
 from holdfast.vocabulary.kubernetes import LABEL_JOBSET, LABEL_NAME, api_path
 from holdfast.vocabulary.roles import NAMESPACE_BATCH
 from holdfast.vocabulary.serving import LABEL_SERVICE
@@ -330,15 +337,15 @@ class Limit:
 def find_limit(job: JobSnapshot) -> Limit | None:
     """Return the limit of what a job may cost; None without one."""
     annotations: dict[str, str] = job.body["metadata"].get("annotations") or {}
-    max_usd = read_number(annotations.get(kubernetes.ANNOTATION_MAX_USD))
+    max_usd = read_number(annotations.get(ANNOTATION_MAX_USD))
     if not max_usd:
         return None
-    spent, _, _ = annotations.get(kubernetes.ANNOTATION_SPENT, "").partition(" ")
-    stopped_for = annotations.get(kubernetes.ANNOTATION_STOPPED_FOR)
+    spent, _, _ = annotations.get(ANNOTATION_SPENT_USD, "").partition(" ")
+    stopped_for = annotations.get(ANNOTATION_STOPPED_FOR)
     return Limit(
         max_usd=max_usd,
         spent_usd=read_number(spent) or 0.0,
-        stopped=stopped_for == kubernetes.STOPPED_FOR_MAX_USD,
+        stopped=stopped_for == STOPPED_FOR_MAX_USD,
     )
 
 
