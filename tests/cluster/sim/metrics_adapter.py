@@ -11,7 +11,6 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from holdfast.clients.api import Api, Object
@@ -145,7 +144,7 @@ def running(api: Api, host: ControlPlane) -> Generator[Adapter]:
         server.server_close()
 
 
-def _make_objects(port: int) -> list[dict[str, Any]]:
+def _make_objects(port: int) -> list[Object]:
     service = {
         "apiVersion": "v1",
         "kind": "Service",

@@ -3,10 +3,10 @@
 import csv
 import re
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
+from holdfast.clients.api import Object
 from holdfast.manifests.render_context import RenderContext
 from holdfast.vocabulary.capacity import Capacity
 from holdfast.vocabulary.pools import LABEL_ACCELERATOR
@@ -16,7 +16,7 @@ from tests.workloads.manifests.rendered import find_object
 from workloads.manifests import gpu_metrics
 
 
-def daemon(env: str) -> dict[str, Any]:
+def daemon(env: str) -> Object:
     return find_object(env, "DaemonSet", gpu_metrics.NAME)["spec"]
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from holdfast.clients.api import Object
 from holdfast.cost import prices
 from holdfast.jobs.file.job_file import OwnJob
 from holdfast.jobs.plan import placement
@@ -31,9 +32,9 @@ def bodies(environment: Any = TEAMS) -> list[Any]:
     return rendering.platform(RenderContext(describe.platform(environment, {})))
 
 
-def list_queues(environment: Any = TEAMS) -> dict[str, Any]:
+def list_queues(environment: Any = TEAMS) -> Object:
     """Returns the specs of the ClusterQueues by name."""
-    specs: dict[str, Any] = {}
+    specs: Object = {}
     for body in bodies(environment):
         if body["kind"] == "ClusterQueue":
             specs[body["metadata"]["name"]] = body["spec"]
@@ -140,7 +141,7 @@ def test_manifests_with_two_teams_are_clean() -> None:
 
 
 def make_job(**fields: Any) -> OwnJob:
-    defaults: dict[str, Any] = {
+    defaults: Object = {
         "name": "detector",
         "environment": "example",
         "image": IMAGE,
@@ -151,7 +152,7 @@ def make_job(**fields: Any) -> OwnJob:
 
 
 @pytest.mark.parametrize("shape", [{"nodes": 2}, {"nodes": "2..4"}, {"nodes": 1}])
-def test_job_objects_are_in_the_teams_namespace(shape: dict[str, Any]) -> None:
+def test_job_objects_are_in_the_teams_namespace(shape: Object) -> None:
     job = make_job(namespace="vision", **shape)
     placed_job = placement.place(job, PLATFORM, prices.load())
     objects = manifests.bodies(job, RenderContext(PLATFORM), placed_job)

@@ -1,8 +1,8 @@
 """Tests of rendered training pods: tokens, failure policies, GPUs, names and identities."""
 
 from dataclasses import replace
-from typing import Any
 
+from holdfast.clients.api import Object
 from holdfast.controllers.cluster_objects import read_pod
 from holdfast.manifests import training
 from holdfast.manifests.render_context import RenderContext
@@ -135,17 +135,17 @@ def test_job_name_changes_with_the_image_but_not_the_run() -> None:
     assert all(len(f"{name}-workers-0-0-xxxxx") <= 63 for name in new_jobs)
 
 
-def render_jobs(digest: str) -> dict[str, dict[str, Any]]:
+def render_jobs(digest: str) -> dict[str, Object]:
     images = {"trainer": digest, "batch": "2" * 64}
     context = RenderContext(replace(load("example"), images=images))
-    jobs: dict[str, dict[str, Any]] = {}
+    jobs: dict[str, Object] = {}
     for body in training.samples(context):
         if body["kind"] in ("Job", "JobSet"):
             jobs[body["metadata"]["name"]] = body
     return jobs
 
 
-def list_runs(jobs: dict[str, dict[str, Any]]) -> list[str]:
+def list_runs(jobs: dict[str, Object]) -> list[str]:
     runs: list[str] = []
     for body in jobs.values():
         for template in templates(body):

@@ -5,7 +5,6 @@ import shlex
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from typer.testing import CliRunner, Result
@@ -74,7 +73,7 @@ def is_ready(api: Api, name: str) -> bool:
     body = api.find(f"{DEPLOYMENTS}/{name}")
     if body is None:
         return False
-    status: dict[str, Any] = body.get("status") or {}
+    status: Object = body.get("status") or {}
     replicas = body["spec"]["replicas"]
     is_observed = status.get("observedGeneration") == body["metadata"]["generation"]
     counts = (status.get("readyReplicas"), status.get("updatedReplicas"), status.get("replicas"))
@@ -247,7 +246,7 @@ def test_the_autoscaler_follows_the_load(
 def wait_replicas(api: Api, name: str, count: int) -> None:
     def count_ready() -> bool:
         body = api.find(f"{DEPLOYMENTS}/{name}")
-        status: dict[str, Any] = (body or {}).get("status") or {}
+        status: Object = (body or {}).get("status") or {}
         return status.get("readyReplicas") == status.get("replicas") == count
 
     until(f"{name} has {count} replicas", count_ready, timeout_s=360)

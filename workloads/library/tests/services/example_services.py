@@ -2,11 +2,11 @@
 
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 from ruamel.yaml import YAML
 
 import holdfast.services
+from holdfast.clients.api import Object
 from holdfast.jobs.render.manifests import text
 from holdfast.manifests.render_context import RenderContext
 from holdfast.platform import Platform
@@ -26,7 +26,7 @@ def read(name: str) -> OwnService:
     return file_text.parse(YAML(typ="safe").load(path.read_text()), str(path))
 
 
-def render(service: OwnService, platform: Platform | None = None) -> list[dict[str, Any]]:
+def render(service: OwnService, platform: Platform | None = None) -> list[Object]:
     platform = platform or with_images("example")
     return manifests.bodies(service, RenderContext(platform), placement.place(service, platform))
 
@@ -35,5 +35,5 @@ def render_text(name: str) -> str:
     return text("example", render(read(name)))
 
 
-def find(bodies: list[dict[str, Any]], kind: str, name: str) -> dict[str, Any]:
+def find(bodies: list[Object], kind: str, name: str) -> Object:
     return next(body for body in bodies if (body["kind"], body["metadata"]["name"]) == (kind, name))

@@ -3,12 +3,12 @@
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 from urllib.parse import parse_qs
 
 import pytest
 from typer.testing import CliRunner, Result
 
+from holdfast.clients.api import Object
 from holdfast.commands import app
 from holdfast.platform.cluster import PATH
 from holdfast.support.errors import InputError
@@ -17,7 +17,6 @@ from workloads.library.tests.http_server import answering
 from workloads.library.tests.jobs.api_server import write_kubeconfig
 from workloads.library.tests.services import example_services
 
-Object = dict[str, Any]
 FOLDERS = {
     "Service": "/api/v1/namespaces/serving/services",
     "Deployment": "/apis/apps/v1/namespaces/serving/deployments",

@@ -10,6 +10,7 @@ import pytest
 from ruamel.yaml import YAML
 from typer.testing import CliRunner, Result
 
+from holdfast.clients.api import Object
 from holdfast.commands import app
 from holdfast.services.file import file_text, service_file
 from holdfast.services.file.service_file import OwnService
@@ -207,7 +208,7 @@ def test_a_folder_that_is_no_model_is_refused(
     assert got in error.got
 
 
-def list_objects(**sizes: int) -> list[dict[str, Any]]:
+def list_objects(**sizes: int) -> list[Object]:
     """Returns objects of a bucket as gcloud lists them; `_` is a dot of the name."""
     return [
         {"name": f"llama/{name.replace('_', '.')}", "size": size} for name, size in sizes.items()
@@ -224,7 +225,7 @@ def list_objects(**sizes: int) -> list[dict[str, Any]]:
     ],
 )
 def test_bucket_models_are_checked(
-    objects: list[dict[str, Any]], problem: str, tmp_path: Path, document: Path, gcloud: Gcloud
+    objects: list[Object], problem: str, tmp_path: Path, document: Path, gcloud: Gcloud
 ) -> None:
     gcloud.answer("storage objects list gs://models/llama/*", objects)
     gcloud.answer("storage cat gs://models/llama/config.json", CONFIG)
