@@ -4,9 +4,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from holdfast.clients.api import Api, ApiError, Object
+from holdfast.clients.api import Api, Object
 from holdfast.manifests.gateway import EXTERNAL_CLASS, GATEWAY_API
 from holdfast.manifests.serving_proxy import KEYS_VOLUME
+from holdfast.platform import Platform
 from holdfast.services import live_service
 from holdfast.services.render.manifests import ANNOTATION_SOURCE
 from holdfast.vocabulary.roles import NAMESPACE_SERVING
@@ -49,19 +50,14 @@ class Explanation:
         }
 
 
-def explain(api: Api, name: str, namespace: str = "") -> Explanation | None:
+def explain(api: Api, platform: Platform, name: str, namespace: str = "") -> Explanation | None:
     """Explain a service, or return None if no service of this name runs, or the user may not read
     it.
     """
-    home = namespace or NAMESPACE_SERVING
-    try:
-        service = live_service.find(api, name, home)
-    except ApiError as error:
-        if error.status != 403:
-            raise
-        service = None
+    service = live_service.find_in(api, platform, name, namespace)
     if service is None:
         return None
+    home = service["metadata"]["namespace"]
     annotations: dict[str, str] = service["metadata"].get("annotations") or {}
     source = annotations.get(ANNOTATION_SOURCE, "")
     selector = f"{LABEL_SERVICE}={name}"
@@ -92,6 +88,8 @@ def find_address(api: Api, name: str, namespace: str) -> tuple[str, str]:
     """Return the URL that the widest circle of clients can use, and who they are."""
     inside = f"http://{name}.{namespace}.svc.cluster.local:{PORT}"
     pods = "from pods of the namespaces that may call"
+    if namespace != NAMESPACE_SERVING:  # people of a team may not read load balancers
+        return inside, pods
     folder = f"/apis/{GATEWAY_API}/namespaces/{namespace}/gateways"
     gateway = api.find(f"{folder}/{name}")
     if gateway is None:
@@ -119,6 +117,9 @@ def _describe_replicas(deployment: Object) -> str:
         text += f"; roll-out: {new} of {replicas} are of the new version"
     if ready < replicas:
         text += f"; why: holdfast explain {deployment['metadata']['name']}"
+    for condition in status.get("conditions") or ():
+        if condition["type"] == "ReplicaFailure" and condition["status"] == "True":
+            text += f"; no pod: {condition.get('message', '')}"
     return text
 
 

@@ -75,6 +75,9 @@ class OwnService:
         form=formats.NAME,
     )
     environment: str = about("Environment whose machines it uses.")
+    namespace: str = about(
+        "Namespace of your team; empty: serving, that of the platform team.", "", form=formats.CLAIM
+    )
     model: str = about(
         "gs://BUCKET/FOLDER of a model as save_pretrained() writes it; vLLM serves it through"
         " OpenAI's API. Empty: there is a predictor.",
@@ -174,7 +177,7 @@ class OwnService:
     )
 
     keys: str = about(
-        "Secret of the namespace serving with an API key of each caller: NAME=KEY. Empty: a call"
+        "Secret of the service's namespace with an API key of each caller: NAME=KEY. Empty: a call"
         " needs no key.",
         "",
         form=formats.CLAIM,
@@ -360,7 +363,7 @@ class OwnService:
     @property
     def home(self) -> str:
         """The namespace of its objects."""
-        return NAMESPACE_SERVING
+        return self.namespace or NAMESPACE_SERVING
 
     @property
     def caller_namespaces(self) -> tuple[str, ...]:
