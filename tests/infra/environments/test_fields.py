@@ -326,6 +326,7 @@ WRONG: list[tuple[str, str, Make]] = [
         flow_logs="on",
         load_balancers_cidr="10.50.0.0/28",
         public_services="yes",
+        public_keys=True,
     ),
     *wrong(
         CLUSTER,

@@ -121,6 +121,8 @@ class Network:
     """Proxy-only subnet; empty: services get no load balancer."""
     public_services: bool = False
     """Services may be reachable from the internet."""
+    public_keys: bool = False
+    """Services on the internet may ask for keys instead of Google identities."""
     egress: tuple[str, ...] = ()
     """Names, as huggingface.co or *.wandb.ai, and ranges that pods of all job namespaces reach on
     port 443; Google's APIs are open to all.

@@ -67,7 +67,10 @@ def explain(api: Api, platform: Platform, name: str, namespace: str = "") -> Exp
     scalers = api.items(
         f"/apis/autoscaling/v2/namespaces/{home}/horizontalpodautoscalers", labelSelector=selector
     )
+    has_keys = any(mounts_keys(body) for body in deployments)
     address, clients = find_address(api, name, home)
+    if has_keys:
+        clients += ", with a key"
     return Explanation(
         name=name,
         namespace=home,
@@ -79,7 +82,7 @@ def explain(api: Api, platform: Platform, name: str, namespace: str = "") -> Exp
             name,
             source,
             address,
-            has_keys=any(mounts_keys(body) for body in deployments),
+            has_keys=has_keys,
         ),
     )
 
@@ -101,7 +104,7 @@ def find_address(api: Api, name: str, namespace: str) -> tuple[str, str]:
     host = listener.get("hostname") or addresses[0]["value"]
     clients = "from the VPC"
     if gateway["spec"]["gatewayClassName"] == EXTERNAL_CLASS:
-        clients = "from the internet, for members"
+        clients = "from the internet"
     if "hostname" in listener:
         clients += f"; its DNS record names {addresses[0]['value']}"
     return f"{listener['protocol'].lower()}://{host}", clients
@@ -140,7 +143,7 @@ def mounts_keys(deployment: Object) -> bool:
 def make_curl(name: str, source: str, address: str, *, has_keys: bool) -> str:
     """Return one command that sends a first request, with the key of a caller if one is needed.
 
-    Google's proxy gets a token that says who you are.
+    Without keys, Google's proxy gets a token that says who you are.
     """
     if source.startswith("gs://"):
         path = "/v1/completions"
@@ -149,8 +152,8 @@ def make_curl(name: str, source: str, address: str, *, has_keys: bool) -> str:
         path = f"/v2/models/{name}/infer"
         body = _TEXTS_ITEM
     token = ""
-    if address.startswith("https"):
-        token = ' -H "authorization: Bearer $(gcloud auth print-identity-token)"'
     if has_keys:
-        token += ' -H "x-api-key: $KEY"'
+        token = ' -H "x-api-key: $KEY"'
+    elif address.startswith("https"):
+        token = ' -H "authorization: Bearer $(gcloud auth print-identity-token)"'
     return f"curl -sS {address}{path}{token} -H 'content-type: application/json' -d '{body}'"

@@ -191,8 +191,8 @@ class OwnService:
     )
     reach: str = about(
         "cluster: pods only. internal: also the VPC, through a load balancer. external: also the"
-        " internet, with TLS and Identity-Aware Proxy. auto: internal if the environment has"
-        " load balancers.",
+        " internet, with TLS, and members or keys. auto: internal if the environment has load"
+        " balancers.",
         Reach.AUTO.value,
         form=REACH,
     )
@@ -207,7 +207,8 @@ class OwnService:
         form=formats.CLAIM,
     )
     members: tuple[str, ...] = about(
-        "Who may call from the internet, as group:TEAM@EXAMPLE.ORG or serviceAccount:NAME.",
+        "Who may call from the internet by Identity-Aware Proxy, as group:TEAM@EXAMPLE.ORG or"
+        " serviceAccount:NAME.",
         (),
         form=MEMBER,
     )
@@ -289,16 +290,16 @@ class OwnService:
                 " --private-key=FILE, and state both"
             )
             yield "a public service without TLS", f"no {' and no '.join(missing)}", allowed, fix
-        if external and not self.members:
-            allowed = "the people and service accounts that may call"
-            fix = "members: [group:team@example.org]"
+        if external and not (self.members or self.keys):
+            allowed = "the people and service accounts that may call, or keys"
+            fix = "members: [group:team@example.org], or keys: SECRET"
             yield "a public service that does not say who may call", "no members", allowed, fix
         if self.quota_per_s and not self.keys:
             allowed = "0 without keys: callers are known by their keys"
             yield "quota_per_s", self.quota_per_s, allowed, "keys: SECRET"
-        if self.keys and external:
-            allowed = "nothing, if reach is external: Identity-Aware Proxy asks who calls"
-            yield "keys", self.keys, allowed, "leave it out, or reach: internal"
+        if self.keys and self.members:
+            allowed = "keys or members: both come in the header authorization"
+            yield "keys", f"{self.keys}, with members", allowed, "leave one of them out"
         if self.members and not external:
             allowed = "nothing, unless reach is external"
             yield "members", ", ".join(self.members), allowed, "leave it out, or reach: external"

@@ -180,6 +180,13 @@ def _find_reach(service: OwnService, platform: Platform) -> Reach:
             allowed=", ".join(allowed),
             fix=f"ask the platform team to set network.{field} of {platform.name}",
         )
+    if reach is Reach.EXTERNAL and service.keys and not network.public_keys:
+        raise InputError(
+            f"keys of a public service: {platform.name} does not offer it",
+            got=service.keys,
+            allowed="members, whom Identity-Aware Proxy knows",
+            fix="state members, or ask the platform team to set network.public_keys",
+        )
     return reach
 
 

@@ -88,6 +88,7 @@ def _make_way_in(
         window_s=hop.drain_s,
         longest_s=longest_s,
         external=placed.reach is Reach.EXTERNAL,
+        asks_identity=bool(service.members),
         hostname=service.hostname,
         certificate=service.certificate,
     )
