@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.clients import gcloud
 from tests import plugin, tiers
 from tests.support import ran
 
@@ -181,3 +182,8 @@ def test_a_worker_gets_its_tests_in_that_order() -> None:
     environment = os.environ | {"PYTEST_XDIST_WORKER_COUNT": "2"}
     done = ran([*command, *files], variables=environment)
     assert done.returncode == 0 and done.stdout.startswith(files[1]), done.stdout + done.stderr
+
+
+def test_no_test_asks_google() -> None:
+    with pytest.raises(gcloud.GcloudFailed, match="tests ask no cloud"):
+        gcloud.ask("projects", "list", project="acme")

@@ -205,20 +205,10 @@ def installed(wheel: Path, extra: str, folder: Path) -> Path:
     (site,) = folder.glob("lib/python3.*/site-packages")
     zipfile.ZipFile(wheel).extractall(site)
     for name in closure(declared(extra)):
-        link_files(name, site)
+        support.link_distribution(name, site)
     for path in site.glob("*.dist-info/entry_points.txt"):
         write_scripts(path, folder / "bin")
     return folder / "bin"
-
-
-def link_files(distribution: str, site: Path) -> None:
-    """File by file: namespace packages share a folder."""
-    for file in importlib.metadata.files(distribution) or []:
-        if ".." in file.parts or file.suffix == ".pyc":
-            continue
-        link = site / file
-        link.parent.mkdir(parents=True, exist_ok=True)
-        link.symlink_to(str(file.locate()))
 
 
 def write_scripts(entry_points: Path, folder: Path) -> None:

@@ -137,6 +137,10 @@ class Security:
     """A privileged exporter of NVIDIA runs on each GPU node, in a namespace of its own."""
     faulty_nodes_per_hour: int = 0
     """Spot nodes with a broken GPU that the mover replaces in an hour; 0: it only reports them."""
+    ratings_every_s: int = 0
+    """Seconds after which the exporter asks Google again how obtainable machines are for which pods
+    wait; 0: never.
+    """
     secret_manager: bool = False
     """GKE's Secret Manager add-on is on, so jobs can mount secrets."""
     image_patterns: tuple[str, ...] | None = None

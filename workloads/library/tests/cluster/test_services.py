@@ -243,5 +243,4 @@ def wait_replicas(api: Api, name: str, count: int) -> None:
         status: dict[str, Any] = (body or {}).get("status") or {}
         return status.get("readyReplicas") == status.get("replicas") == count
 
-    # The autoscaler test takes 80 s alone, and over 180 s for one of its waits on a busy machine.
     until(f"{name} has {count} replicas", count_ready, timeout_s=360)
