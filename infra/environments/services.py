@@ -144,8 +144,19 @@ class Network:
     """
     public_services: bool = False
     """Services may be reachable from the internet, with TLS and Identity-Aware Proxy."""
+    public_keys: bool = False
+    """Such a service may ask for API keys instead, for clients without Google accounts. Envoy's
+    filter for keys is still marked as work in progress (infra/decisions/0158).
+    """
 
     def __post_init__(self) -> None:
+        require(
+            self.public_services or not self.public_keys,
+            "network.public_keys",
+            True,
+            "False without public_services",
+            "set public_services too",
+        )
         require(
             bool(self.load_balancers_cidr) or not self.public_services,
             "network.public_services",

@@ -212,12 +212,11 @@ def workload_bindings(environment: Environment) -> list[Resource]:
         (role, role, namespace, f"workload-{role}")
         for role, namespace in roles.KSA_NAMESPACES.items()
     ]
-    homes = [(team, space) for team in environment.teams for space in team.spaces]
-    places += [
-        (team.role, name, space, f"workload-{name}-{space}")
-        for team, space in homes
-        for name in roles.JOB_ROLES
-    ]
+    for team in environment.teams:
+        places += [
+            (team.role, name, space, f"workload-{name}-{space}")
+            for space, name in team.pod_identities
+        ]
     pods = f"serviceAccount:{environment.workload_pool}"
     return [
         acting_as(

@@ -58,6 +58,7 @@ RESTRICTED = {
     "seccompProfile": {"type": "RuntimeDefault"},
 }
 PEERS = {"podSelector": {"matchLabels": {"holdfast.dev/gang": "mine"}}}
+CALLERS: Object = {"from": [{"namespaceSelector": {}}]}
 
 
 def template(*, gpus: int = 0, priority: str | None = PRIORITY_FLEX, **spec: object) -> Object:
@@ -212,6 +213,26 @@ REFUSED = {
     "traffic from another namespace": (
         POLICIES,
         network_policy(ingress=[{"from": [PEERS | {"namespaceSelector": {}}]}]),
+        "opens pods of its namespace",
+    ),
+    "traffic from other namespaces to any port": (
+        POLICIES,
+        network_policy(ingress=[CALLERS]),
+        "opens pods of its namespace",
+    ),
+    "traffic from other namespaces to the port of a shell": (
+        POLICIES,
+        network_policy(ingress=[CALLERS | {"ports": [{"port": 8080}, {"port": 22}]}]),
+        "opens pods of its namespace",
+    ),
+    "traffic from other namespaces to a range of ports": (
+        POLICIES,
+        network_policy(ingress=[CALLERS | {"ports": [{"port": 8080, "endPort": 9999}]}]),
+        "opens pods of its namespace",
+    ),
+    "traffic to the services of other namespaces": (
+        POLICIES,
+        network_policy(egress=[{"to": CALLERS["from"], "ports": [{"port": 8080}]}]),
         "opens pods of its namespace",
     ),
     "one open rule of two": (

@@ -6,17 +6,20 @@ from kubernetes import client
 
 from holdfast.manifests.rbac import bind_groups
 from holdfast.manifests.render_context import Body, RenderContext
+from holdfast.manifests.serving_proxy import SERVER, watcher_account
 from holdfast.platform.cluster import NAME
 from holdfast.vocabulary.kubernetes import (
+    AUTOSCALING_METRIC_API,
     JOB_API,
     JOBSET_API,
     KUEUE_API,
     LABEL_TEAM,
+    MONITORING_API,
     PROVISIONING_API,
     SECRETS_API,
     api_group,
 )
-from holdfast.vocabulary.roles import JOB_ROLES, NAMESPACE_MONITORING
+from holdfast.vocabulary.roles import JOB_ROLES, NAMESPACE_MONITORING, TEAM_PROXY
 from workloads.manifests import team_admission
 from workloads.manifests.tenancy import namespace, pod_security
 
@@ -30,6 +33,12 @@ SUBMITTED = {
     "networking.k8s.io": ("networkpolicies",),
     "policy": ("poddisruptionbudgets",),
     api_group(SECRETS_API): ("secretproviderclasses",),
+}
+# Kinds that `holdfast submit` sends of a service in addition.
+SERVED = {
+    "autoscaling": ("horizontalpodautoscalers",),
+    api_group(AUTOSCALING_METRIC_API): ("autoscalingmetrics",),
+    api_group(MONITORING_API): ("podmonitorings",),
 }
 # Kinds that `list`, `explain` and `logs` read in addition.
 READ = {
@@ -52,11 +61,16 @@ def objects(context: RenderContext) -> Iterator[Body]:
     for team in teams:
         for name in team.namespaces:
             labels = pod_security("restricted") | {LABEL_TEAM: team.name}
-            yield from namespace(context, name, JOB_ROLES, labels)
-            yield team_admission.reserved_priorities(name)
+            serves = name in context.platform.service_namespaces
+            account_roles = (*JOB_ROLES, SERVER) if serves else JOB_ROLES
+            yield from namespace(context, name, account_roles, labels)
+            yield from team_admission.priority_quotas(name, team.service_gpus if serves else 0)
+            if serves:
+                yield from watcher_account(TEAM_PROXY, TEAM_PROXY, name)
             if team.members:
+                submitted = SUBMITTED | SERVED if serves else SUBMITTED
                 rules = [
-                    *_rules(SUBMITTED, *READS, "create", "patch", "delete"),
+                    *_rules(submitted, *READS, "create", "patch", "delete"),
                     *_rules(READ, *READS),
                     *_rules(SUSPENDED, "patch"),
                     *_rules(ENTERED, "get", "create"),

@@ -205,6 +205,7 @@ WRONG: list[tuple[str, str, Make]] = [
     ("Environment.teams", "teams[].name", on(ENV, teams=(TEAM, TEAM))),
     ("Environment.teams", "teams[].name", on(ENV, teams=(Team(name="default"),))),
     ("Team.name", "teams[].name", on(TEAM, name="Vision!")),
+    ("Team.service_gpus", "teams[vision].service_gpus", on(TEAM, service_gpus=-1)),
     ("Team.alert_emails", "teams.alert_emails", on(TEAM, alert_emails=("vision",))),
     ("Team.alert_channels", "teams.alert_channels", on(TEAM, alert_channels=("#vision",))),
     ("Team.members", "teams.members", on(TEAM, members="group:vision@example.org")),
@@ -326,6 +327,7 @@ WRONG: list[tuple[str, str, Make]] = [
         flow_logs="on",
         load_balancers_cidr="10.50.0.0/28",
         public_services="yes",
+        public_keys=True,
     ),
     *wrong(
         CLUSTER,

@@ -132,6 +132,25 @@ def test_identities_and_budget_follow_the_namespace() -> None:
     assert team_budget["amount"]["specified_amount"]["units"] == "500"
 
 
+def test_team_servers_act_as_the_team() -> None:
+    vision, speech = TEAMS.teams
+    serving = replace(TEAMS, teams=(replace(vision, service_gpus=2), speech))
+    servers: list[str] = []
+    for resource in specs.resources(serving):
+        member = str(resource.arguments.get("member"))
+        if member.endswith("/server]"):
+            servers.append(member.removeprefix(f"serviceAccount:{TEAMS.workload_pool}"))
+    assert servers == ["[serving/server]", "[vision/server]"]
+    accounts: dict[str, str] = {}
+    for body in bodies(serving):
+        metadata = body["metadata"]
+        if body["kind"] == "ServiceAccount" and metadata["name"] == "server":
+            accounts[metadata["namespace"]] = str(metadata["annotations"])
+    assert "team-vision" in accounts["vision"]
+    assert "team-vision" not in accounts["serving"]
+    assert not judge_environment(serving)
+
+
 def test_manifests_with_two_teams_are_clean() -> None:
     texts = rendering.texts(PLATFORM)
     manifests = {name: text for name, text in texts.items() if name.endswith(".yaml")}

@@ -91,6 +91,8 @@ class Team:
     """Training runs that live in the first namespace."""
     egress: tuple[str, ...] = ()
     """Names and ranges that its pods reach on port 443 besides those of `network.egress`."""
+    service_gpus: int = 0
+    """GPUs of all its services at most, which run in its first namespace; 0: it has none."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -119,6 +121,8 @@ class Network:
     """Proxy-only subnet; empty: services get no load balancer."""
     public_services: bool = False
     """Services may be reachable from the internet."""
+    public_keys: bool = False
+    """Services on the internet may ask for keys instead of Google identities."""
     egress: tuple[str, ...] = ()
     """Names, as huggingface.co or *.wandb.ai, and ranges that pods of all job namespaces reach on
     port 443; Google's APIs are open to all.
@@ -269,8 +273,9 @@ class Platform:
 
     @property
     def service_namespaces(self) -> tuple[str, ...]:
-        """Namespaces in which services run."""
-        return (NAMESPACE_SERVING,)
+        """Namespaces in which services run: that of the platform, and those of teams."""
+        teams = [team for team in self.other_teams if team.service_gpus]
+        return NAMESPACE_SERVING, *(team.namespaces[0] for team in teams)
 
     def list_egress(self, namespace: str) -> tuple[str, ...]:
         """Returns the names and ranges that pods of a namespace reach besides Google's APIs."""

@@ -124,7 +124,7 @@ def _describe_grant(service: OwnService, platform: Platform) -> list[str]:
     bucket, _ = parse_bucket("model", service.model)
     if bucket in platform.buckets.values():
         return []
-    account = platform.accounts[SERVER]
+    account = platform.accounts[platform.role_in(service.home, SERVER)]
     return [
         f"model: the servers may read gs://{bucket} after gcloud storage buckets"
         f" add-iam-policy-binding gs://{bucket} --member=serviceAccount:{account}"

@@ -146,6 +146,7 @@ class Priority:
 PRIORITY_SPOT = "spot-workload-low"
 PRIORITY_FLEX = "flex-workload"
 PRIORITY_SERVING = "serving"
+PRIORITY_OVERFLOW = "serving-overflow"
 PRIORITY_PLATFORM = "platform"
 # All are below the system classes at 2,000,000,000.
 PRIORITIES = {
@@ -153,6 +154,12 @@ PRIORITIES = {
         value=-5,
         preempts=False,
         what="Work on Spot: yields to everything that says nothing",
+    ),
+    # A class of its own: a quota of GPUs counts the pods of a class.
+    PRIORITY_OVERFLOW: Priority(
+        value=-5,
+        preempts=False,
+        what="Online serving on Spot, above a base on demand",
     ),
     PRIORITY_FLEX: Priority(
         value=0,
@@ -170,6 +177,8 @@ PRIORITIES = {
         what="Exporter and maintenance",
     ),
 }
+
+SERVICE_PRIORITIES = (PRIORITY_SERVING, PRIORITY_OVERFLOW)
 
 # `priority` of a job file -> its WorkloadPriorityClass. A normal job has none, and then the value
 # of its pods: -5 or 0. The distances are larger than the mover's boosts.

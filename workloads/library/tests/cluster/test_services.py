@@ -1,7 +1,5 @@
 """Services on the real control plane, by the commands that a person types."""
 
-import re
-import shlex
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -27,7 +25,6 @@ from tests.cluster.test_platform import gke_kinds as gke_kinds
 from workloads.library.tests.services import example_services
 from workloads.operators import platform
 
-PAGE = Path(__file__).parents[2] / "docs/how-to/run-a-service.md"
 EXAMPLE = platforms.with_images("example")
 IMAGE = f"us-docker.pkg.dev/team/repo/scores@sha256:{'b' * 64}"
 DEPLOYMENTS = "/apis/apps/v1/namespaces/serving/deployments"
@@ -97,9 +94,7 @@ def test_page_commands_start_a_service(
     holdfast: Callable[..., Result], api: Api, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Types the commands, with the kubeconfig and the answer to the question added."""
-    block = re.search(r"```sh\n(holdfast new-service scores .*?)```", PAGE.read_text(), re.DOTALL)
-    assert block
-    written, sent, explained = [shlex.split(line)[1:] for line in block[1].strip().splitlines()]
+    written, sent, explained = example_services.read_commands("holdfast new-service scores")
     document = platforms.write_document(EXAMPLE, tmp_path / "document")
     monkeypatch.setenv(ENV_PLATFORM, str(document))
     result = CliRunner().invoke(app, written, catch_exceptions=False)
@@ -112,9 +107,7 @@ def test_page_commands_start_a_service(
     lines = holdfast(*explained).stdout
     assert "scores in serving serves entropy" in lines
     assert "curl -sS http://scores.serving.svc" in lines
-    block = re.search(r"```sh\n(holdfast list\n.*?)```", PAGE.read_text(), re.DOTALL)
-    assert block
-    listed, _, stopped = [shlex.split(line)[1:] for line in block[1].strip().splitlines()]
+    listed, _, stopped = example_services.read_commands("holdfast list\n")
     (line,) = [line for line in holdfast(*listed).stdout.splitlines() if "scores" in line]
     assert line.split()[:4] == ["scores", "entropy", "2/2", "2/2"]
     assert isinstance(holdfast(*stopped).exception, InputError), "it asks, and nobody answers"

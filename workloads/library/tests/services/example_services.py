@@ -1,5 +1,7 @@
 """The objects of the example services, as `submit` sends them to the environment `example`."""
 
+import re
+import shlex
 from functools import cache
 from pathlib import Path
 
@@ -18,6 +20,7 @@ from tests.platforms import with_images
 
 FOLDER = Path(holdfast.services.__file__).parent / "examples"
 NAMES = ("chat", "scores")
+PAGE = Path(__file__).parents[2] / "docs/how-to/run-a-service.md"
 
 
 @cache
@@ -33,6 +36,14 @@ def render(service: OwnService, platform: Platform | None = None) -> list[Object
 
 def render_text(name: str) -> str:
     return text("example", render(read(name)))
+
+
+def read_commands(beginning: str) -> list[list[str]]:
+    """Returns the commands of the page's block that begins so, as words without `holdfast`."""
+    block = re.search(rf"```sh\n({beginning}.*?)```", PAGE.read_text(), re.DOTALL)
+    assert block
+    lines = block[1].strip().splitlines()
+    return [shlex.split(line)[1:] for line in lines]
 
 
 def find(bodies: list[Object], kind: str, name: str) -> Object:

@@ -232,13 +232,39 @@ def test_keys_stay_in_their_secret() -> None:
     assert CALLER_HEADER in config, "the quota is of each caller"
 
 
-@pytest.mark.parametrize(("keys", "has_keys"), [("scores-keys", True), ("", False)])
-def test_the_first_request_has_a_key_where_one_is_needed(keys: str, has_keys: bool) -> None:
+KEY_OPTION = '-H "x-api-key: $KEY"'
+TOKEN_OPTION = '-H "authorization: Bearer'
+
+
+@pytest.mark.parametrize(("keys", "header"), [("scores-keys", KEY_OPTION), ("", TOKEN_OPTION)])
+def test_the_first_request_has_a_key_or_a_token(keys: str, header: str) -> None:
+    """A token in addition would be judged as a key."""
     service = replace(read("scores"), keys=keys)
     proxies = find(render(service), "Deployment", "scores-proxy")
-    assert mounts_keys(proxies) == has_keys
-    curl = make_curl("scores", "entropy", "http://here", has_keys=mounts_keys(proxies))
-    assert ('-H "x-api-key: $KEY"' in curl) == has_keys
+    curl = make_curl("scores", "entropy", "https://here", has_keys=mounts_keys(proxies))
+    assert header in curl
+    assert (KEY_OPTION in curl) != (TOKEN_OPTION in curl)
+
+
+@pytest.mark.parametrize("way", ["keys", "members"])
+def test_public_services_ask_for_keys_or_identities(way: str) -> None:
+    example = with_images("example")
+    network = replace(example.network, public_services=True, public_keys=True)
+    public = replace(
+        read("chat"),
+        reach="external",
+        hostname="chat.example.org",
+        certificate="chat",
+        keys="chat-keys" if way == "keys" else "",
+        members=("group:team@example.org",) if way == "members" else (),
+    )
+    bodies = render(public, replace(example, network=network))
+    listener = find_spec(bodies, "Gateway", "chat")["listeners"][0]
+    assert listener["protocol"] == "HTTPS"
+    policy = find_spec(bodies, "GCPBackendPolicy", "chat")["default"]
+    assert ("iap" in policy) == (way == "members")
+    proxies = find(bodies, "Deployment", "chat-proxy")
+    assert mounts_keys(proxies) == (way == "keys")
 
 
 def test_services_without_keys_ask_for_none() -> None:

@@ -150,9 +150,12 @@ def test_public_services_name_members_where_allowed(
     options = ["--predictor", "entropy", "--base", "1", "--set", "reach=external"]
     options += ["--set", "hostname=chat.example.org", "--set", "certificate=chat"]
     members = ["--set", "members=group:team@example.org"]
+    keys = ["--set", "keys=chat-keys"]
     for allows, extra, problem in (
         (True, [], "a public service that does not say who may call"),
         (False, members, "reach: example does not offer it"),
+        (True, keys, "keys of a public service: example does not offer it"),
+        (True, [*members, *keys], "keys"),
         (True, members, ""),
     ):
         network = replace(example.network, public_services=allows)

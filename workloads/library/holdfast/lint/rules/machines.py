@@ -10,6 +10,7 @@ from holdfast.vocabulary import pools as contract
 from holdfast.vocabulary.kubernetes import DRIVER_LATEST, LABEL_DRIVER, LABEL_QUEUE
 from holdfast.vocabulary.machines import ACCELERATORS
 from holdfast.vocabulary.pools import GPU_RESOURCE
+from holdfast.vocabulary.serving import LABEL_SERVICE
 
 DOC_GPU = "https://cloud.google.com/kubernetes-engine/docs/how-to/gpus"
 MACHINES = "holdfast/vocabulary/machines.py"
@@ -107,7 +108,8 @@ def zone_without_pool(pod: Pod, context: Context) -> Iterator[Hit]:
     ),
 )
 def service_on_spot_alone(obj: Object, context: Context) -> Iterator[Hit]:
-    is_server = obj.kind == "Deployment" and obj.namespace == "serving"
+    serves = obj.namespace == "serving" or LABEL_SERVICE in obj.labels
+    is_server = obj.kind == "Deployment" and serves
     if obj.kind != "StatefulSet" and not is_server:
         return
     if "holdfast.dev/overflow-of" in obj.annotations:
