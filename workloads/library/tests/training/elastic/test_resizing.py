@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.process, pytest.mark.timeout(600)]
 CHILD = "workloads.library.tests.training.elastic.resizing_child"
 GATE = 5
 STEPS = 8
-LONG = 40
+LONG = 24
 Make = Callable[..., ShardedGang]
 
 
