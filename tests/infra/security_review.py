@@ -38,6 +38,7 @@ def make_environment() -> Environment:
         delivery=DELIVERY,
         storage=replace(environment.storage, runs=two_teams().storage.runs),
         queue=replace(environment.queue, lanes=1),
+        security=replace(environment.security, ratings_every_s=1_800),
     )
 
 

@@ -27,7 +27,13 @@ WANTED = {
     TORCH_CHECKPOINTING: ("torch-checkpointing",),
     # Without what its checkpoint managers and optimizers do not import: data sets, trackers.
     TORCHTITAN: ("torchtitan", "tyro", "docstring-parser", "spmd-types==0.2.3"),
-    TRACKERS: ("tensorboard", "mlflow-skinny", "wandb"),
+    # The exporter of traces is there too.
+    TRACKERS: (
+        "tensorboard",
+        "mlflow-skinny",
+        "wandb",
+        "opentelemetry-exporter-otlp-proto-http",
+    ),
 }
 
 

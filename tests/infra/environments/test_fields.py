@@ -282,6 +282,7 @@ WRONG: list[tuple[str, str, Make]] = [
         signed_checkpoints="yes",
         gpu_exporter="on",
         faulty_nodes_per_hour=61,
+        ratings_every_s=599,
     ),
     *wrong(
         STORAGE,

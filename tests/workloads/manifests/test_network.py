@@ -6,6 +6,7 @@ from ipaddress import ip_address, ip_network
 from itertools import product
 from typing import Any
 
+from holdfast.clients.api import Object
 from holdfast.manifests.render_context import RenderContext
 from holdfast.platform.egress import admits
 from holdfast.vocabulary import roles as contract
@@ -31,16 +32,16 @@ LINK_LOCAL = ip_network("169.254.0.0/16")
 PORT_OF_PROXY = 3307
 
 
-def list_policies(env: str, namespace: str) -> list[dict[str, Any]]:
+def list_policies(env: str, namespace: str) -> list[Object]:
     """Returns the specs of the policies of a namespace."""
-    specs: list[dict[str, Any]] = []
+    specs: list[Object] = []
     for body in list_kinds(env, "NetworkPolicy"):
         if body["metadata"]["namespace"] == namespace:
             specs.append(body["spec"])
     return specs
 
 
-def list_destinations(specs: Iterable[dict[str, Any]]) -> set[tuple[str, int]]:
+def list_destinations(specs: Iterable[Object]) -> set[tuple[str, int]]:
     """Returns the ranges and ports that some of the selected pods may call."""
     destinations: set[tuple[str, int]] = set()
     for spec in specs:
@@ -127,7 +128,7 @@ def _allows(
     return False
 
 
-def _selects(selector: dict[str, Any], labels: dict[str, str]) -> bool:
+def _selects(selector: Object, labels: dict[str, str]) -> bool:
     assert set(selector) <= {"matchLabels"}, "this test reads no expressions"
     return selector.get("matchLabels", {}).items() <= labels.items()
 
@@ -152,7 +153,7 @@ def test_gang_pods_reach_only_each_other(env: str) -> None:
 def test_mover_is_not_called_and_reaches_no_database(env: str) -> None:
     mover = find_object(env, "Deployment", "mover")
     labels = mover["spec"]["template"]["metadata"]["labels"]
-    policies: list[dict[str, Any]] = []
+    policies: list[Object] = []
     for spec in list_policies(env, contract.NAMESPACE_MONITORING):
         if _selects(spec["podSelector"], labels):
             assert not spec.get("ingress")

@@ -22,8 +22,11 @@ NOT_TRIED = (
     "accelerate",
     "transformers",
     "torchtitan",
-    # Trackers of curves have an environment of their own, with one release each.
+    # Trackers of curves and the exporter of traces have an environment of their own, with one
+    # release each.
     "mlflow-skinny",
+    "opentelemetry-exporter-otlp-proto-http",
+    "opentelemetry-sdk",
     "tensorboard",
     "wandb",
 )

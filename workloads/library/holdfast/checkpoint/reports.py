@@ -14,6 +14,7 @@ from holdfast.checkpoint.settings import Cadence
 from holdfast.runtime import logs
 from holdfast.runtime.events import EventLog
 from holdfast.runtime.gpu import name_gpu
+from holdfast.runtime.traces import are_traces_on
 from holdfast.vocabulary.environment import ENV_JOB
 from holdfast.vocabulary.job_identity import read_attempt
 from holdfast.vocabulary.lifecycle import WINDOW_MARGIN_S
@@ -28,13 +29,15 @@ class Reports:
     """Writes events and log lines of a run.
 
     If the loop has no event log and runs as a job of the platform, its starts, steps and ends are
-    written too.
+    written too. Elsewhere the lines serve traces only.
     """
 
     def __init__(self, events: EventLog | None, run: str) -> None:
-        self._writes_steps = events is None and bool(os.environ.get(ENV_JOB))
+        is_job = bool(os.environ.get(ENV_JOB))
+        self._writes_steps = events is None and (is_job or are_traces_on())
         if self._writes_steps:
-            events = EventLog.open(None, job=run, kind=KIND_TRAINING)
+            path = None if is_job else os.devnull
+            events = EventLog.open(path, job=run, kind=KIND_TRAINING)
         self._events = events
         self._first_step = 0
         self._last_step = 0
@@ -197,6 +200,8 @@ class Reports:
 
     def report_end(self, error: BaseException | None, step: int, durable_step: int) -> None:
         """Reports the end of a run at `step`, whose newest checkpoint is of `durable_step`."""
+        if self._events is not None and self.coordinator:
+            self._events.traces.end()
         if self._writes_steps:
             code = error.code if isinstance(error, SystemExit) else int(error is not None)
             self.emit("exit", code=code if isinstance(code, int) else 1, step=self._last_step)

@@ -31,6 +31,7 @@ from holdfast.vocabulary.kubernetes import (
     ANNOTATION_STOPPED_FOR,
     JOBSET_API,
     KUEUE_API,
+    KUEUE_REVOKED,
     STOPPED_FOR_MAX_USD,
     api_path,
 )
@@ -40,8 +41,6 @@ LOG = get_logger("move")
 REASON = "Requeued"
 # GKE's limit for a granted node to come and take pods.
 PATIENCE_S = 900.0
-# Marks a Workload that the mover deactivated: the job is stopped first, then queued again.
-REVOKED = "DeactivatedDueToAdmissionCheck"
 
 
 def requeue(
@@ -125,7 +124,10 @@ def _advance(
 
 
 def _deactivate(api: Api, workload: Object) -> None:
-    """Makes Kueue stop the job and take back what it wrote into the pods."""
+    """Makes Kueue stop the job and take back what it wrote into the pods.
+
+    By its mark the job is queued again once it has stopped.
+    """
     change = {
         "metadata": {"annotations": {ANNOTATION_REQUEST_SPENT: "true"}},
         "spec": {"active": False},
@@ -152,7 +154,7 @@ def _is_spent(workload: Object) -> bool:
     annotations = workload["metadata"].get("annotations") or {}
     if annotations.get(ANNOTATION_REQUEST_SPENT) == "true":
         return True
-    is_revoked = find_condition(workload, "Evicted").get("reason") == REVOKED
+    is_revoked = find_condition(workload, "Evicted").get("reason") == KUEUE_REVOKED
     return is_revoked and bool(find_condition(workload, "Admitted"))
 
 

@@ -7,7 +7,7 @@ the money for its window is still left; one whose machines have no price is neve
 log says so.
 """
 
-# Why it is so: infra/decisions/0148.
+# Why it is so: infra/decisions/0148, infra/decisions/0182.
 
 import math
 from collections import defaultdict
@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from holdfast.clients.api import Api, ApiError, Object
-from holdfast.controllers.cluster_objects import Node, Pod, find_controller, find_end_s
+from holdfast.controllers.cluster_objects import Node, Pod, find_end_s, find_held
 from holdfast.controllers.controller_log import get_logger
 from holdfast.cost.money import find_prices
 from holdfast.mover.cluster_api import write_event
@@ -225,14 +225,8 @@ class Spending:
             spent = self.by_job[uid]
             try:
                 if self._is_due(job, spent):
-                    _stop(
-                        api,
-                        job,
-                        spent,
-                        now_s,
-                    )
+                    count += _stop(api, job, spent, now_s)
                     self._written_s[uid] = now_s
-                    count += 1
                 elif spent.per_hour and now_s - self._written_s.get(uid, 0.0) >= WRITE_EVERY_S:
                     self._written_s[uid] = now_s
                     annotations = {ANNOTATION_SPENT: spent.text}
@@ -263,8 +257,13 @@ def _stop(
     job: LimitedJob,
     spent: Spent,
     now_s: float,
-) -> None:
-    """Stops a job as `holdfast stop` does: by its Workload if a queue has it."""
+) -> bool:
+    """Stops a job as `holdfast stop` does: by its Workload if a queue has it.
+
+    A gang that was growing has two. If both ended at once, Kueue would finish both and leave the
+    pods; so the one that has quota ends, and in a later pass the other one, with which Kueue goes
+    on. Returns False if there is nothing to end in this pass.
+    """
     annotations = {ANNOTATION_SPENT: spent.text, ANNOTATION_STOPPED_FOR: STOPPED_FOR_MAX_USD}
     api.merge(job.path, {"metadata": {"annotations": annotations}})
     if job.queued:
@@ -273,9 +272,10 @@ def _stop(
         # With a mark of one that had ended its nodes before, the mover would start it again.
         marks = {ANNOTATION_QUEUED_AGAIN: None, ANNOTATION_REQUEST_SPENT: None}
         end = {"metadata": {"annotations": marks}, "spec": {"active": False}}
-        for workload in list(api.items(path)):
-            if find_controller(workload) == job.body["uid"]:
-                api.merge(f"{path}/{workload['metadata']['name']}", end)
+        workload = find_held(api.items(path)).get(job.body["uid"])
+        if workload is None or not _may_start(workload):
+            return False
+        api.merge(f"{path}/{workload['metadata']['name']}", end)
     else:
         api.merge(job.path, {"spec": {"suspend": True}})
     message = (
@@ -294,3 +294,11 @@ def _stop(
         message,
         now_s,
     )
+    return True
+
+
+def _may_start(workload: Object) -> bool:
+    """Returns whether the job runs by this Workload, or the mover would start it again."""
+    annotations = workload["metadata"].get("annotations") or {}
+    is_marked = ANNOTATION_QUEUED_AGAIN in annotations or ANNOTATION_REQUEST_SPENT in annotations
+    return is_marked or workload["spec"].get("active", True)

@@ -8,6 +8,7 @@ interruptions.
 
 # Why it is so: infra/decisions/0147.
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -78,6 +79,10 @@ class Outlook:
     """Costs of interruptions that were seen here."""
     down_for_h: float | None = None
     """Hours since it was interrupted, if it has not continued yet."""
+    ends_in_h: float = math.inf
+    """Hours until the planned end of its present machines."""
+    runs_for_h: float = math.inf
+    """Planned life of the machines that follow."""
 
 
 @dataclass(
@@ -164,10 +169,12 @@ def _simulate(
         hours += cost.wait_h + cost.restart_h
         paid_h += cost.restart_h
         left_h += cost.lost_h
+    planned_h = outlook.ends_in_h if outlook.down_for_h is None else outlook.runs_for_h
     running = np.ones(draws, bool)
     undisturbed = 0.0
     for number in range(MOST_INTERRUPTIONS):
-        life_h = rng.exponential(1.0 / per_hour)
+        life_h = np.minimum(rng.exponential(1.0 / per_hour), planned_h)
+        planned_h = outlook.runs_for_h
         changed = rng.random(draws) < RATE_CHANGES
         per_hour = np.where(
             changed,

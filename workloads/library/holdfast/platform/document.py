@@ -13,6 +13,7 @@ from holdfast.vocabulary.roles import (
     DEFAULT_TEAM,
     JOB_NAMESPACES,
     NAMESPACE_MONITORING,
+    NAMESPACE_SERVING,
     NAMESPACE_TRAINING,
     team_folder,
     team_role,
@@ -132,6 +133,10 @@ class Security:
     """A privileged exporter of NVIDIA runs on each GPU node, in a namespace of its own."""
     faulty_nodes_per_hour: int = 0
     """Spot nodes with a broken GPU that the mover replaces in an hour; 0: it only reports them."""
+    ratings_every_s: int = 0
+    """Seconds after which the exporter asks Google again how obtainable machines are for which pods
+    wait; 0: never.
+    """
     secret_manager: bool = False
     """GKE's Secret Manager add-on is on, so jobs can mount secrets."""
     image_patterns: tuple[str, ...] | None = None
@@ -261,6 +266,11 @@ class Platform:
         for team in self.other_teams:
             namespaces.update(dict.fromkeys(team.namespaces, team.name))
         return namespaces
+
+    @property
+    def service_namespaces(self) -> tuple[str, ...]:
+        """Namespaces in which services run."""
+        return (NAMESPACE_SERVING,)
 
     def list_egress(self, namespace: str) -> tuple[str, ...]:
         """Returns the names and ranges that pods of a namespace reach besides Google's APIs."""

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Self
 
+from holdfast.runtime.traces import Traces
 from holdfast.support.errors import unusable
 from holdfast.support.values import finite
 from holdfast.vocabulary.environment import ENV_EVENTS
@@ -38,6 +39,7 @@ class EventLog:
         self.job = job
         self.kind = kind
         self._identity = JobIdentity.of_run(job).fields()
+        self.traces = Traces(self._identity | {"kind": kind})
         self.process = process or f"{os.uname().nodename}-{os.getpid()}-{secrets.token_hex(3)}"
 
     @classmethod
@@ -76,6 +78,7 @@ class EventLog:
             "kind": self.kind,
             "process": self.process,
         }
+        self.traces.record(event, fields)
         line = json.dumps(
             common | finite(fields),
             allow_nan=False,
@@ -93,6 +96,7 @@ class EventLog:
         self._is_torn = written_bytes < len(payload)
 
     def close(self) -> None:
+        self.traces.end()
         # Standard output belongs to the process, which may still print.
         if self._descriptor > 2:
             os.close(self._descriptor)

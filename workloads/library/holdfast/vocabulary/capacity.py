@@ -22,6 +22,13 @@ class Capacity(StrEnum):
         return Capacity.FLEX_START if self is Capacity.QUEUED else self
 
 
+# Google's ratings of how obtainable machines are now, from 0 to 1: from the first on they probably
+# come, below the second they probably do not.
+GOOD_RATING = 0.7
+POOR_RATING = 0.4
+# The exporter compares a rating with the machines that came within this time.
+RATING_WINDOW_S = 600.0
+
 # Kueue's queue for each capacity. The ClusterQueue and all its LocalQueues have this name.
 # The queue of jobs that take any of several GPUs on Spot.
 QUEUE_ANY = "any"

@@ -68,6 +68,8 @@ KUEUE_INADMISSIBLE = {
     "Suspended": "ask who stopped the queue",
     "Inadmissible": "correct the job or the queue",
 }
+KUEUE_REVOKED = "DeactivatedDueToAdmissionCheck"
+"""Reason of the condition Evicted after the nodes of a request have ended."""
 PROVISIONING_CONTROLLER = "kueue.x-k8s.io/provisioning-request"
 PROVISIONING_CLASS = "queued-provisioning.gke.io"
 # On a Job: passed on to the ProvisioningRequest that Kueue makes.

@@ -6,6 +6,7 @@ import time
 from dataclasses import dataclass, replace
 
 from holdfast.clients.api import Api, ApiError, Object
+from holdfast.controllers.cluster_objects import find_controller
 from holdfast.cost.receipt import ANNOTATION, Receipt
 from holdfast.jobs.diagnose.cluster_snapshot import PROVISIONING
 from holdfast.jobs.diagnose.job_snapshot import KUEUE
@@ -86,11 +87,14 @@ class Submitted:
     def selector(self) -> dict[str, str]:
         return job_spec(self.doc)["template"]["spec"]["nodeSelector"]
 
-    def workload(self) -> Object | None:
-        """Kueue's record of it."""
+    def workloads(self) -> list[Object]:
+        """Kueue's records of it: two while it grows."""
         uid = self.body()["metadata"]["uid"]
-        found = self.api.items(f"{KUEUE}/namespaces/{self.namespace}/workloads")
-        return next((w for w in found if w["metadata"]["ownerReferences"][0]["uid"] == uid), None)
+        workloads = self.api.items(f"{KUEUE}/namespaces/{self.namespace}/workloads")
+        return [workload for workload in workloads if find_controller(workload) == uid]
+
+    def workload(self) -> Object | None:
+        return next(iter(self.workloads()), None)
 
     def submit(self) -> None:
         self.api.apply(self.api.path_of(self.doc), self.doc)

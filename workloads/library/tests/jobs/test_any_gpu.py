@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
+from holdfast.clients.api import Object
 from holdfast.cost import prices
 from holdfast.jobs.file import file_text
 from holdfast.jobs.file.job_file import OwnJob
@@ -27,8 +28,8 @@ def own_any(**fields: Any) -> OwnJob:
     return own(**{"gpus": "any of 1xa100, 1xl4"} | fields)
 
 
-def list_rendered(kind: str, environment: str = "example") -> dict[str, dict[str, Any]]:
-    rendered: dict[str, dict[str, Any]] = {}
+def list_rendered(kind: str, environment: str = "example") -> dict[str, Object]:
+    rendered: dict[str, Object] = {}
     for body in queueing.objects(RenderContext(load(environment))):
         if body["kind"] == kind:
             rendered[body["metadata"]["name"]] = body["spec"]

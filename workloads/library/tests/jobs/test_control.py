@@ -1,8 +1,10 @@
 """Tests of `logs`, `stop` and `shell` without a cluster, and of the flags of all commands."""
 
+import itertools
 import json
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -17,9 +19,10 @@ from holdfast.jobs.control.pod_logs import (
     suggest_cloud_logs,
 )
 from holdfast.jobs.control.shell import read_exit_code
-from holdfast.jobs.control.stopping import Saves, describe, is_stopped
+from holdfast.jobs.control.stopping import Saves, describe, is_stopped, stop
 from holdfast.jobs.diagnose.job_snapshot import JobSnapshot
 from holdfast.support.errors import InputError, Unjudged
+from holdfast.vocabulary.capacity import ANNOTATION_QUEUED_AGAIN, ANNOTATION_REQUEST_SPENT
 from tests import platforms
 from tests.command_lines import COMMANDS
 
@@ -123,6 +126,38 @@ def test_a_job_without_pods_never_started_or_its_logs_are_gone() -> None:
 def test_a_job_that_waits_in_its_queue_is_not_stopped() -> None:
     assert not is_stopped(make_job(active=True))
     assert is_stopped(make_job(active=False))
+
+
+def test_a_job_that_completes_in_its_window_is_stopped() -> None:
+    """Kueue never suspends it."""
+    done = {"type": "Complete", "status": "True"}
+    job = make_job(active=True)
+    assert job.workload
+    job.workload["metadata"] = {"name": "w"}
+    changes: list[Object] = []
+
+    class Completing:
+        def merge(self, path: str, change: Object) -> Object:
+            changes.append(change)
+            return {"metadata": {}}
+
+        def items(self, path: str, **query: str) -> list[Object]:
+            return []
+
+        def find(self, path: str) -> Object:
+            return job.body | {"status": {"conditions": [done]}}
+
+    api: Any = Completing()
+    platform = platforms.load("example")
+    clock = itertools.count()
+    stop(api, platform, job, print, clock=clock.__next__)
+    (change,) = changes
+    assert change["spec"] == {"active": False}
+    marks = change["metadata"]["annotations"]
+    assert marks == {
+        ANNOTATION_QUEUED_AGAIN: None,
+        ANNOTATION_REQUEST_SPENT: None,
+    }, "the mover would start it again"
 
 
 def test_only_commits_after_the_call_are_reported() -> None:

@@ -7,13 +7,16 @@ from typing import Any
 
 import pytest
 
-from holdfast.clients.api import Api
+from holdfast.clients.api import Api, Object
 from holdfast.jobs.control import stopping
 from holdfast.jobs.diagnose.explain import Explanation, explain
 from holdfast.jobs.diagnose.forecast import read_own_lines
 from holdfast.jobs.diagnose.job_snapshot import JobSnapshot, find_limit
 from holdfast.jobs.submit import existing_jobs, prepared_job
 from holdfast.support.errors import InputError, Unjudged
+from holdfast.support.values import rfc3339
+from holdfast.vocabulary.lifecycle import ANNOTATION_TERMINATION
+from holdfast.vocabulary.pools import flex_selector
 from tests import platforms
 from tests.platforms import with_images
 from workloads.library.tests.jobs.api_server import serving
@@ -110,6 +113,30 @@ def test_pod_logs_are_enough(tmp_path: Path) -> None:
     assert 0.5 < forecast.undisturbed < 1.0
     text = dict(explanation.lines())["forecast"]
     assert text.startswith("done ") and " UTC, likely " in text and ", for $" in text
+
+
+def test_the_planned_end_of_a_flex_start_node_delays_the_job(tmp_path: Path) -> None:
+    """Its node ends in half an hour, and its work takes longer: it queues for another one."""
+    lists = make_cluster()
+    [pod] = lists["/api/v1/pods"]
+    pod["spec"]["nodeSelector"] = flex_selector("nvidia-l4")
+    end = rfc3339(time.time() + 1_800)
+    node = {
+        "metadata": {
+            "name": pod["spec"]["nodeName"],
+            "annotations": {ANNOTATION_TERMINATION: end},
+        },
+    }
+    lists["/api/v1/nodes"] = [node]
+    forecast = ask(tmp_path, write_lines(1_100), lists).forecast
+    assert forecast is not None
+    assert forecast.undisturbed == 0.0
+    low = stopping.moment(forecast.done_from)
+    assert low is not None
+    assert low.timestamp() - time.time() > 1_000 * STEP_S
+    del node["metadata"]["annotations"]
+    undisturbed = ask(tmp_path, write_lines(1_100), lists).forecast
+    assert undisturbed is not None and undisturbed.undisturbed == 1.0
 
 
 def test_stated_hours_replace_unknown_steps(tmp_path: Path) -> None:
@@ -310,7 +337,7 @@ def test_a_limit_that_cannot_be_kept_is_refused(fields: dict[str, Any], problem:
 class LiveJobs(Api):
     """Holds running jobs by name, and records what is merged."""
 
-    def __init__(self, *bodies: dict[str, Any]) -> None:
+    def __init__(self, *bodies: Object) -> None:
         self.bodies = {body["metadata"]["name"]: body for body in bodies}
         self.changes: dict[str, Any] = {}
         self.path_of = lambda document: document["metadata"]["name"]
@@ -322,7 +349,7 @@ class LiveJobs(Api):
         self.changes[path] = change["metadata"]["annotations"]
 
 
-def make_version(name: str, **annotations: str) -> dict[str, Any]:
+def make_version(name: str, **annotations: str) -> Object:
     labels = {"app.kubernetes.io/name": "train"}
     meta = {
         "name": name,

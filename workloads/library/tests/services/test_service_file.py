@@ -292,11 +292,13 @@ def test_the_price_names_base_standby_and_overflow(tmp_path: Path, document: Pat
     out = tmp_path / "chat.yaml"
     options = {
         "--predictor": "entropy",
+        "--set": "standby=1",
         "promised_per_s": "60",
         "peak_per_s": "160",
         "replica_per_s": "50",
     }
-    assert new_service(document, out, options | {"--set": "standby=1"}).exit_code == 0
+    result = new_service(document, out, options)
+    assert result.exit_code == 0, result.output
     words = ["submit", str(out), "--platform", str(document), "--dry-run", "--json"]
     result = CliRunner().invoke(app, words, catch_exceptions=False)
     plan = json.loads(result.stdout)
@@ -306,7 +308,8 @@ def test_the_price_names_base_standby_and_overflow(tmp_path: Path, document: Pat
     usd = plan["usd_per_hour"]
     for cap, code in ((usd, 0), (usd - 0.01, 4)):
         limit = ["--max-usd-per-hour", str(cap)]
-        assert CliRunner().invoke(app, [*words, *limit]).exit_code == code
+        result = CliRunner().invoke(app, [*words, *limit])
+        assert result.exit_code == code
 
 
 def test_a_file_reads_as_it_was_written(tmp_path: Path) -> None:

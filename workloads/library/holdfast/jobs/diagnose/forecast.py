@@ -4,9 +4,10 @@ jobs like it in this cluster.
 
 # Why it is so: infra/decisions/0147.
 
+import math
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from holdfast.clients.api import Api, ApiError, Object
@@ -23,11 +24,12 @@ from holdfast.ledger.pace import Pace, measure
 from holdfast.manifests.pods import MAIN
 from holdfast.place.forecast import SHARE, Cost, Forecast, Life, Outlook, forecast
 from holdfast.place.preemption_rate import PRIOR_CHURN
-from holdfast.place.scenarios import Waits, list_scenarios
+from holdfast.place.scenarios import Waits, flex_waits, list_scenarios
 from holdfast.support.errors import Unjudged
-from holdfast.support.values import rfc3339
+from holdfast.support.values import rfc3339, unix_s
 from holdfast.vocabulary.capacity import Capacity
 from holdfast.vocabulary.kubernetes import ANNOTATION_HOURS
+from holdfast.vocabulary.lifecycle import ANNOTATION_TERMINATION, FLEX_MAX_RUN_S
 from holdfast.vocabulary.pools import LABEL_ACCELERATOR
 from holdfast.vocabulary.telemetry import KIND_TRAINING
 
@@ -51,6 +53,8 @@ class Expectation:
 
     per_hour: float
     waits: Waits | None
+    runs_for_h: float = math.inf
+    """Planned life of a machine."""
 
 
 @dataclass(
@@ -94,10 +98,12 @@ def forecast_job(
     rented: Rented | None,
     events: Path | None,
     now_s: float,
+    nodes: Iterable[Object] = (),
 ) -> JobForecast | None:
     """Forecast a running job. None if it has ended or waits, or if its lines do not show enough.
 
     events: the folder of event lines of all jobs; None: the logs of the job's own pods are read.
+    nodes: those of the cluster, whose planned ends count.
     """
     if job.finished or job.suspended or job.kind == "Deployment":
         return None
@@ -124,6 +130,7 @@ def forecast_job(
         _find_accelerator(job),
         1 if by_index else job.size,
     )
+    ends_s = find_planned_end_s(job, nodes)
     forecasts: list[tuple[Pace, Forecast]] = []
     for pace in paces:
         left_h = find_left_h(
@@ -142,6 +149,8 @@ def forecast_job(
             left_h,
             now_s,
         )
+        if ends_s is not None:
+            outlook = replace(outlook, ends_in_h=max(0.0, ends_s - now_s) / HOUR_S)
         forecasts.append((pace, forecast(outlook)))
     if not forecasts:
         return None
@@ -234,12 +243,28 @@ def expect(
     accelerator: str,
     nodes: int,
 ) -> Expectation:
-    """Return what the record says. Only Spot is interrupted; the end of a node is announced."""
+    """Return what the record says. Only Spot is interrupted; flex-start nodes have a planned end,
+    after which the job waits in Google's queue again.
+    """
+    if capacity.product is Capacity.FLEX_START:
+        return Expectation(per_hour=0.0, waits=flex_waits(), runs_for_h=FLEX_MAX_RUN_S / HOUR_S)
     if capacity is not Capacity.SPOT:
         return Expectation(per_hour=0.0, waits=None)
     per_hour = nodes * PRIOR_CHURN.get(accelerator, CPU_CHURN)
     waits = list_scenarios(accelerator, nodes)[1].waits if accelerator else None
     return Expectation(per_hour=per_hour, waits=waits)
+
+
+def find_planned_end_s(job: JobSnapshot, nodes: Iterable[Object]) -> float | None:
+    """Return the first planned end of a node of the job, in Unix seconds; None without one."""
+    job_nodes = {pod["spec"].get("nodeName") for pod in job.pods}
+    ends_s: list[float] = []
+    for node in nodes:
+        meta = node["metadata"]
+        end = (meta.get("annotations") or {}).get(ANNOTATION_TERMINATION)
+        if meta["name"] in job_nodes and end:
+            ends_s.append(unix_s(end))
+    return min(ends_s, default=None)
 
 
 def find_left_h(
@@ -320,4 +345,5 @@ def make_outlook(
         age_h=age_h,
         costs=costs,
         down_for_h=down_for_h,
+        runs_for_h=expected.runs_for_h,
     )

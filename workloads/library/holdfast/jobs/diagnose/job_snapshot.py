@@ -184,11 +184,12 @@ def all_jobs(api: Api, namespace: str = "", *, with_servers: bool = False) -> It
             yield JobSnapshot(
                 body=body | {"kind": kind},
                 pods=[pod for pod in pods if _belongs(pod, meta, label)],
-                workload=_find_workload(workloads, meta["uid"]),
+                workload=find_workload(workloads, meta["uid"]),
             )
 
 
-def _find_workload(workloads: list[Object], uid: str) -> Object | None:
+def find_workload(workloads: list[Object], uid: str) -> Object | None:
+    """Return the Workload of a job: of several the one that has quota."""
     job_workloads = [workload for workload in workloads if uid in owners(workload)]
     return max(job_workloads, key=_rank_workload, default=None)
 

@@ -1,5 +1,6 @@
 """Tests of what a curve records and when a tracker in this process gets it."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -73,12 +74,28 @@ def train(
     start_from: str | None = None,
 ) -> Curve:
     curve = Curve(FakeTracker(runs))
+    log_steps(curve, url, steps, run=run, start_from=start_from)
+    return curve
+
+
+def log_steps(
+    curve: Curve,
+    url: Path,
+    steps: int,
+    *,
+    run: str = "r",
+    start_from: str | None = None,
+    follow: Callable[[int], object] | None = None,
+) -> None:
+    """Trains up to a step. `follow` is called after each save."""
     state = make_state(curve)
     with Checkpointer(url, state, run=run, every=2, start_from=start_from) as ckpt:
-        for step in range(ckpt.step, steps):
-            curve.log(step + 1, {"loss": float(step)})
-            ckpt.tick(step + 1)
-    return curve
+        for step in range(ckpt.step + 1, steps + 1):
+            curve.log(step, {"loss": float(step)})
+            ckpt.tick(step)
+            if follow:
+                assert ckpt.wait(60)
+                follow(step)
 
 
 @pytest.mark.process
@@ -95,10 +112,7 @@ def test_points_wait_in_the_checkpoint_for_a_tracker_that_is_down(tmp_path: Path
     tracker = FakeTracker(runs)
     tracker.is_down = True
     curve = Curve(tracker)
-    with Checkpointer(tmp_path, make_state(curve), run="r", every=2) as ckpt:
-        for step in range(5):
-            curve.log(step + 1, {"loss": float(step)})
-            ckpt.tick(step + 1)
+    log_steps(curve, tmp_path, 5)
     assert tracker.refusals
     assert list_steps(runs) == [[]]
     train(tmp_path, runs, 8)
@@ -110,15 +124,13 @@ def test_a_tracker_that_comes_back_gets_all_points(tmp_path: Path) -> None:
     runs: Runs = {}
     tracker = FakeTracker(runs)
     tracker.is_down = True
-    curve = Curve(tracker)
-    with Checkpointer(tmp_path, make_state(curve), run="r", every=2) as ckpt:
-        for step in range(6):
-            curve.log(step + 1, {"loss": float(step)})
-            ckpt.tick(step + 1)
-            assert ckpt.wait(60)
-            if step == 3:
-                until(lambda: tracker.refusals, lambda: "no write", within_s=60)
-                tracker.is_down = False
+
+    def repair(step: int) -> None:
+        if step == 4:
+            until(lambda: tracker.refusals, lambda: "no write", within_s=60)
+            tracker.is_down = False
+
+    log_steps(Curve(tracker), tmp_path, 6, follow=repair)
     assert list_steps(runs) == [[1, 2, 3, 4, 5, 6]]
     assert tracker.endings == [True]
 
@@ -140,14 +152,12 @@ def test_unknown_tracker_failure_delays_points(
         write(points)
 
     monkeypatch.setattr(tracker, "write", fail_once)
-    curve = Curve(tracker)
-    with Checkpointer(tmp_path, make_state(curve), run="r", every=2) as ckpt:
-        for step in range(6):
-            curve.log(step + 1, {"loss": float(step)})
-            ckpt.tick(step + 1)
-            assert ckpt.wait(60)
-            if step == 3:
-                until(lambda: failures, lambda: "no write", within_s=60)
+
+    def wait_for_failure(step: int) -> None:
+        if step == 4:
+            until(lambda: failures, lambda: "no write", within_s=60)
+
+    log_steps(Curve(tracker), tmp_path, 6, follow=wait_for_failure)
     assert list_steps(runs) == [[1, 2, 3, 4, 5, 6]]
 
 
@@ -157,10 +167,7 @@ def test_curve_serves_two_blocks_in_one_process(tmp_path: Path) -> None:
     tracker = FakeTracker(runs)
     curve = Curve(tracker)
     for steps in (4, 8):
-        with Checkpointer(tmp_path, make_state(curve), run="r", every=2) as ckpt:
-            for step in range(ckpt.step, steps):
-                curve.log(step + 1, {"loss": float(step)})
-                ckpt.tick(step + 1)
+        log_steps(curve, tmp_path, steps)
     assert list_steps(runs) == [[1, 2, 3, 4, 5, 6, 7, 8]]
     assert tracker.endings == [True, True]
 

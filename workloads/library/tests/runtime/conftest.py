@@ -1,0 +1,1 @@
+from workloads.library.tests.training.conftest import trackers as trackers
