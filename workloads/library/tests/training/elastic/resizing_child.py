@@ -85,7 +85,8 @@ def build(settings: dict[str, Any]) -> tuple[nn.Module, torch.optim.Optimizer, L
     if settings.get("norm") == "sync":
         model = nn.SyncBatchNorm.convert_sync_batchnorm(model)
     if settings.get("norm") == "spectral":
-        nn.utils.parametrizations.spectral_norm(model[5])
+        # With the one row of the last layer, its iteration would end before the first step.
+        nn.utils.parametrizations.spectral_norm(model[0])
     # Replicas in the inner dimension: each spans both nodes.
     is_replicated = settings.get("mesh") == "replicas"
     mesh = init_device_mesh("cpu", (1, 2), mesh_dim_names=("a", "b")) if is_replicated else None

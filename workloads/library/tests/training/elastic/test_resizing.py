@@ -304,7 +304,7 @@ def name_settings(value: object) -> str:
         ({"norm": "sync"}, "layer 4 of the model, with exact=True"),
         (
             {"norm": "spectral"},
-            "buffer 5.parametrizations.weight.0._u of the model",
+            "buffer 0.parametrizations.weight.0._u of the model",
         ),
     ],
     ids=name_settings,
