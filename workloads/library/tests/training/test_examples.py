@@ -42,7 +42,7 @@ SHORTER |= {
     "plain_loop": ("40",),
     "hyperparameter_search": ("--steps", "120"),
     "accelerate_loop": ("1",),
-    "sharded_fsdp2": ("60",),
+    "sharded_fsdp2": ("24", "4"),  # steps, and those between saves
 }
 FROM_ZERO = re.compile(r"beginning at step 0|^step 1 ", re.MULTILINE)
 pytestmark = [pytest.mark.process, pytest.mark.timeout(900)]  # several starts of torch in each

@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.process, pytest.mark.timeout(600)]
 CHILD = "workloads.library.tests.training.elastic.resizing_child"
 GATE = 5
 STEPS = 8
-LONG = 40
+LONG = 24
 Make = Callable[..., ShardedGang]
 
 
@@ -304,7 +304,7 @@ def name_settings(value: object) -> str:
         ({"norm": "sync"}, "layer 4 of the model, with exact=True"),
         (
             {"norm": "spectral"},
-            "buffer 5.parametrizations.weight.0._u of the model",
+            "buffer 0.parametrizations.weight.0._u of the model",
         ),
     ],
     ids=name_settings,
