@@ -1,7 +1,8 @@
-"""The exit from CDKTF: with the seam's two names changed, CDK Terrain writes the same Terraform.
+"""The exit from CDKTF: after `python -m infra.ops.cdk_terrain`, CDK Terrain writes the same
+Terraform.
 
 Its bindings are those of provider release 8. They check every argument that the seam writes past
-the older ones.
+the older ones. Its command line is played in test_cdktn_cli.py.
 """
 
 import json
@@ -13,42 +14,40 @@ from typing import Any
 
 import pytest
 
+from holdfast.support.errors import InputError
+from infra.ops import cdk_terrain
 from infra.ops.synth import synthesise
 from tests.plan.isolated import ROOT, environment, site_packages
 
 # The first run installs the tool.
+if not cdk_terrain.uses_cdktf():
+    pytest.skip("this repository has moved to CDK Terrain", allow_module_level=True)
 pytestmark = [pytest.mark.plan, pytest.mark.process, pytest.mark.timeout(900)]
-SWAP = {
-    "\nimport cdktf\n": "\nimport cdktn as cdktf\n",
-    'BINDINGS = "cdktf_cdktf_provider_google"': 'BINDINGS = "cdktn_provider_google"',
-}
 
 
 def copy_checkout(folder: Path) -> Path:
-    for room in ("infra", "monitoring"):
+    for room in ("infra", "monitoring", "requirements"):
         shutil.copytree(ROOT / room, folder / room, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "pyproject.toml", folder)
     # The library: its sources here, its pinned wheel in a team's repository.
-    for name in ("workloads/library", "requirements", "vendor"):
+    for name in ("workloads/library", "vendor"):
         if (ROOT / name).exists():
             (folder / name).parent.mkdir(exist_ok=True)
             (folder / name).symlink_to(ROOT / name)
     return folder
 
 
-def move_seam(checkout: Path) -> None:
-    seam = checkout / "infra" / "cdk.py"
-    text = seam.read_text()
-    for old, new in SWAP.items():
-        assert text.count(old) == 1, old
-        text = text.replace(old, new)
-    text, tables = re.subn(
-        r"NEWER_THAN_BINDINGS = \{.*?\n\}",
-        "NEWER_THAN_BINDINGS = {}",
-        text,
-        flags=re.DOTALL,
-    )
-    assert tables == 1
-    seam.write_text(text)
+def test_a_repository_moves_once_and_all_at_once(tmp_path: Path) -> None:
+    checkout = copy_checkout(tmp_path / "checkout")
+    changed = cdk_terrain.move(checkout)
+    for path in changed:
+        text = (checkout / path).read_text()
+        # A pin of Python, of Node, an import.
+        assert not re.search(r'cdktf[-a-z]*(==|":)|import cdktf', text), path
+        assert "cdktn" in text, path
+    assert {cdk_terrain.SEAM, cdk_terrain.GROUPS, *cdk_terrain.LOCKS} < {*changed}
+    with pytest.raises(InputError, match="moved already"):
+        cdk_terrain.move(checkout)
 
 
 def leaves(value: Any, path: str = "") -> dict[str, Any]:
@@ -74,7 +73,7 @@ def test_only_the_librarys_version_differs_without_overrides(
         local_state=True,
         root=checkout,
     )
-    move_seam(checkout)
+    cdk_terrain.move(checkout)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(packages), str(checkout)]))
     with_cdktn = synthesise(
         "example",
