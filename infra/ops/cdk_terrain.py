@@ -19,7 +19,12 @@ NAMES = {
     # The newer bindings know these arguments, and check them.
     r"^NEWER_THAN_BINDINGS = \{$.*?^\}$": "NEWER_THAN_BINDINGS = {}",
 }
-PACKAGES = {"cdktf": "cdktn", "cdktf-cdktf-provider-google": "cdktn-provider-google"}
+PACKAGES = {
+    "cdktf": "cdktn",
+    "cdktf-cdktf-provider-google": "cdktn-provider-google",
+    # CDK Terrain accepts no newer release.
+    "constructs": "constructs",
+}
 GROUPS = Path("pyproject.toml")
 NODE_TOOLS = Path("requirements/node")
 NEW_NODE_TOOLS = Path("requirements/cdktn")

@@ -9,10 +9,12 @@ import json
 import os
 import re
 import shutil
+from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any
 
 import pytest
+from packaging.requirements import Requirement
 
 from holdfast.support.errors import InputError
 from infra.ops import cdk_terrain
@@ -48,6 +50,19 @@ def test_a_repository_moves_once_and_all_at_once(tmp_path: Path) -> None:
     assert {cdk_terrain.SEAM, cdk_terrain.GROUPS, *cdk_terrain.LOCKS} < {*changed}
     with pytest.raises(InputError, match="moved already"):
         cdk_terrain.move(checkout)
+
+
+@pytest.mark.parametrize("lock", cdk_terrain.LOCKS, ids=lambda path: path.stem)
+def test_moved_lock_meets_what_cdk_terrain_requires(tmp_path: Path, lock: Path) -> None:
+    checkout = copy_checkout(tmp_path / "checkout")
+    cdk_terrain.move(checkout)
+    pins = dict(re.findall(r"^([a-z0-9-]+)==(\S+)", (checkout / lock).read_text(), re.M))
+    packages = site_packages(environment("cdktn"))
+    for name in ("cdktn", "cdktn-provider-google"):
+        [package] = distributions(name=name, path=[str(packages)])
+        assert package.version == pins[name]
+        for requirement in map(Requirement, package.requires or ()):
+            assert pins[requirement.name] in requirement.specifier, f"{name} requires {requirement}"
 
 
 def leaves(value: Any, path: str = "") -> dict[str, Any]:
