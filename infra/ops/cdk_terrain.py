@@ -25,6 +25,8 @@ PACKAGES = {
     # CDK Terrain accepts no newer release.
     "constructs": "constructs",
 }
+# A package of a lock: its name, its version, and the lines of its hashes.
+ENTRY = r"^({})==(\S+) \\\n(?: +--hash=.*\n)+"
 GROUPS = Path("pyproject.toml")
 NODE_TOOLS = Path("requirements/node")
 NEW_NODE_TOOLS = Path("requirements/cdktn")
@@ -32,31 +34,18 @@ NEW_LOCK = Path("requirements/cdktn.txt")
 LOCKS = (Path("requirements/dev.txt"), Path("requirements/infra.txt"))
 
 
-def uses_cdktf(root: Path = ROOT) -> bool:
-    return bool(re.search(r"^import cdktf$", (root / SEAM).read_text(), re.M))
-
-
 def move(root: Path = ROOT) -> list[Path]:
-    """Write the changed files below `root`, and return them. Raises InputError if the repository
-    has moved already.
+    """Write the changed files below `root`, and return them. Raises InputError, and writes nothing,
+    if the repository has moved already.
     """
-    if not uses_cdktf(root):
-        raise InputError(
-            str(SEAM),
-            got="no `import cdktf`",
-            allowed="a repository that uses CDKTF",
-            fix="nothing: it has moved already",
-        )
     changed = {SEAM: move_names((root / SEAM).read_text())}
     new_lock = (root / NEW_LOCK).read_text()
     for path in (GROUPS, *LOCKS):
         changed[path] = move_pins((root / path).read_text(), new_lock)
     for path, text in changed.items():
         (root / path).write_text(text)
-    for name in ("package.json", "package-lock.json"):
-        shutil.copy(root / NEW_NODE_TOOLS / name, root / NODE_TOOLS / name)
-        changed[NODE_TOOLS / name] = ""
-    return [*changed]
+    shutil.copytree(root / NEW_NODE_TOOLS, root / NODE_TOOLS, dirs_exist_ok=True)
+    return [*changed, NODE_TOOLS]
 
 
 def move_names(text: str) -> str:
@@ -68,21 +57,18 @@ def move_names(text: str) -> str:
                 str(SEAM),
                 got=f"{count} lines like {pattern}",
                 allowed="1",
-                fix="take the file of the release, or change the lines by hand",
+                fix="nothing if it has moved already; otherwise take the file of the release",
             )
     return text
 
 
 def move_pins(text: str, new_lock: str) -> str:
     """Return a lock file, or the groups of pyproject.toml, with the packages of CDK Terrain."""
+    entries = {entry[1]: entry for entry in re.finditer(ENTRY.format(r"[\w-]+"), new_lock, re.M)}
     for old, new in PACKAGES.items():
-        entry = re.search(rf"^{new}==(\S+) \\\n(?: +--hash=.*\n)+", new_lock, re.M)
-        if entry is None:
-            raise InputError(
-                str(NEW_LOCK), got=f"no {new}", allowed="its pin with hashes", fix="make lock"
-            )
-        text = re.sub(rf"^{old}==\S+ \\\n(?: +--hash=.*\n)+", entry[0], text, flags=re.M)
-        text = re.sub(rf'"{old}==[^"]+"', f'"{new}=={entry[1]}"', text)
+        entry = entries[new]
+        text = re.sub(ENTRY.format(old), entry[0], text, flags=re.M)
+        text = re.sub(rf'"{old}==[^"]+"', f'"{new}=={entry[2]}"', text)
     return text
 
 

@@ -19,10 +19,10 @@ ONLY_ROLES = re.compile(
 
 @dataclass(frozen=True, kw_only=True)
 class Attributes:
-    """What a condition can ask about a request."""
+    """Attributes of a request that a condition can ask for."""
 
     name: str
-    """As `projects/_/buckets/BUCKET/objects/OBJECT`."""
+    """`projects/_/buckets/BUCKET/objects/OBJECT`, for example."""
     type: str = ""
     service: str = ""
     modified_roles: Collection[str] = ()

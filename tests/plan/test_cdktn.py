@@ -22,7 +22,7 @@ from infra.ops.synth import synthesise
 from tests.plan.isolated import ROOT, environment, site_packages
 
 # The first run installs the tool.
-if not cdk_terrain.uses_cdktf():
+if "import cdktn" in (ROOT / cdk_terrain.SEAM).read_text():
     pytest.skip("this repository has moved to CDK Terrain", allow_module_level=True)
 pytestmark = [pytest.mark.plan, pytest.mark.process, pytest.mark.timeout(900)]
 
@@ -42,12 +42,18 @@ def copy_checkout(folder: Path) -> Path:
 def test_a_repository_moves_once_and_all_at_once(tmp_path: Path) -> None:
     checkout = copy_checkout(tmp_path / "checkout")
     changed = cdk_terrain.move(checkout)
-    for path in changed:
+    assert {*changed} == {
+        cdk_terrain.SEAM,
+        cdk_terrain.GROUPS,
+        cdk_terrain.NODE_TOOLS,
+        *cdk_terrain.LOCKS,
+    }
+    changed.remove(cdk_terrain.NODE_TOOLS)
+    for path in (*changed, cdk_terrain.NODE_TOOLS / "package.json"):
         text = (checkout / path).read_text()
         # A pin of Python, of Node, an import.
         assert not re.search(r'cdktf[-a-z]*(==|":)|import cdktf', text), path
         assert "cdktn" in text, path
-    assert {cdk_terrain.SEAM, cdk_terrain.GROUPS, *cdk_terrain.LOCKS} < {*changed}
     with pytest.raises(InputError, match="moved already"):
         cdk_terrain.move(checkout)
 
