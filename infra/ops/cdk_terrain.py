@@ -12,12 +12,16 @@ from pathlib import Path
 from holdfast.support.errors import InputError, run_cli
 from infra.ops.synth import ROOT
 
-SEAM = Path("infra/cdk.py")
-NAMES = {
+SEAM = "infra/cdk.py"
+FILES = (SEAM, "pyproject.toml", "requirements/dev.txt", "requirements/infra.txt")
+NODE_TOOLS = "requirements/node"
+NEW_NODE_TOOLS = "requirements/cdktn"
+NEW_LOCK = "requirements/cdktn.txt"
+CHANGES = {
     r"^import cdktf$": "import cdktn as cdktf",
-    r'^BINDINGS = "cdktf_cdktf_provider_google"$': 'BINDINGS = "cdktn_provider_google"',
+    r'"cdktf_cdktf_provider_google"': '"cdktn_provider_google"',
     # The newer bindings know these arguments, and check them.
-    r"^NEWER_THAN_BINDINGS = \{$.*?^\}$": "NEWER_THAN_BINDINGS = {}",
+    r"^NEWER_THAN_BINDINGS = \{[^}]*\}$": "NEWER_THAN_BINDINGS = {}",
 }
 PACKAGES = {
     "cdktf": "cdktn",
@@ -25,53 +29,33 @@ PACKAGES = {
     # CDK Terrain accepts no newer release.
     "constructs": "constructs",
 }
-# A package of a lock: its name, its version, and the lines of its hashes.
-ENTRY = r"^({})==(\S+) \\\n(?: +--hash=.*\n)+"
-GROUPS = Path("pyproject.toml")
-NODE_TOOLS = Path("requirements/node")
-NEW_NODE_TOOLS = Path("requirements/cdktn")
-NEW_LOCK = Path("requirements/cdktn.txt")
-LOCKS = (Path("requirements/dev.txt"), Path("requirements/infra.txt"))
+# A package of a lock: its version, and the lines of its hashes.
+ENTRY = r"^{}==(\S+) \\\n(?: +--hash=.*\n)+"
 
 
-def move(root: Path = ROOT) -> list[Path]:
-    """Write the changed files below `root`, and return them. Raises InputError, and writes nothing,
-    if the repository has moved already.
-    """
-    changed = {SEAM: move_names((root / SEAM).read_text())}
+def move(root: Path = ROOT) -> None:
+    """Change the files below `root`. Raises InputError if they have been moved already."""
+    if not re.search("^import cdktf$", (root / SEAM).read_text(), re.M):
+        raise InputError(
+            SEAM,
+            got="no line `import cdktf`",
+            allowed="a repository that uses CDKTF",
+            fix="nothing, if it has moved already",
+        )
+    changes = dict(CHANGES)
     new_lock = (root / NEW_LOCK).read_text()
-    for path in (GROUPS, *LOCKS):
-        changed[path] = move_pins((root / path).read_text(), new_lock)
-    for path, text in changed.items():
-        (root / path).write_text(text)
-    shutil.copytree(root / NEW_NODE_TOOLS, root / NODE_TOOLS, dirs_exist_ok=True)
-    return [*changed, NODE_TOOLS]
-
-
-def move_names(text: str) -> str:
-    """Return infra/cdk.py with the names of CDK Terrain."""
-    for pattern, replacement in NAMES.items():
-        text, count = re.subn(pattern, replacement, text, flags=re.M | re.S)
-        if count != 1:
-            raise InputError(
-                str(SEAM),
-                got=f"{count} lines like {pattern}",
-                allowed="1",
-                fix="nothing if it has moved already; otherwise take the file of the release",
-            )
-    return text
-
-
-def move_pins(text: str, new_lock: str) -> str:
-    """Return a lock file, or the groups of pyproject.toml, with the packages of CDK Terrain."""
-    entries = {entry[1]: entry for entry in re.finditer(ENTRY.format(r"[\w-]+"), new_lock, re.M)}
     for old, new in PACKAGES.items():
-        entry = entries[new]
-        text = re.sub(ENTRY.format(old), entry[0], text, flags=re.M)
-        text = re.sub(rf'"{old}==[^"]+"', f'"{new}=={entry[2]}"', text)
-    return text
+        for entry in re.finditer(ENTRY.format(new), new_lock, re.M):
+            changes[ENTRY.format(old)] = entry[0]
+            changes[f'"{old}==[^"]+"'] = f'"{new}=={entry[1]}"'
+    for name in FILES:
+        text = (root / name).read_text()
+        for pattern, replacement in changes.items():
+            text = re.sub(pattern, replacement, text, flags=re.M)
+        (root / name).write_text(text)
+    shutil.copytree(root / NEW_NODE_TOOLS, root / NODE_TOOLS, dirs_exist_ok=True)
 
 
 if __name__ == "__main__":
     argparse.ArgumentParser(description=__doc__).parse_args()
-    run_cli(lambda: print(*move(), sep="\n"))
+    run_cli(move)

@@ -24,8 +24,6 @@ CREATED_AGENTS = ("artifactregistry", "container", "pubsub", "sqladmin")
 # bucket belongs to another project, where the state must not be written.
 BUCKET_IS_OURS = "HTTPError 409: Your previous request to create the named bucket succeeded"
 NODE_COMMANDS = ROOT / ".node" / "node_modules" / ".bin"
-# CDK Terrain's, after a move to it (infra/decisions/0197). An installation has one of the two.
-CDK_COMMANDS = ("cdktn", "cdktf")
 
 
 def require_no_placeholders(environment: Environment) -> None:
@@ -205,9 +203,10 @@ def _cdktf(environment: Environment, *arguments: str, unprotected: bool = False)
 
 
 def find_cdk_command() -> Path | None:
-    """Return the installed command line of the CDK."""
-    paths = (NODE_COMMANDS / name for name in CDK_COMMANDS)
-    return next((path for path in paths if path.exists()), None)
+    """Return the installed command line of the CDK: that of CDK Terrain, after a move to it
+    (infra/decisions/0197). An installation has one of the two.
+    """
+    return max(NODE_COMMANDS.glob("cdkt[fn]"), default=None)
 
 
 def _variables(environment: Environment) -> dict[str, str]:
