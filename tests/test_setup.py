@@ -14,7 +14,6 @@ from pathlib import Path
 
 import pytest
 
-from infra.contract.versions import CDKTF_CLI_VERSION
 from tests.support import bootstrap, program, ran
 
 ROOT = Path(__file__).parents[1]
@@ -34,8 +33,10 @@ def test_a_lock_pins_and_hashes_everything_and_names_no_address(lock: Path) -> N
         assert "==" in entry.splitlines()[0] and "--hash=sha256:" in entry, entry.splitlines()[0]
 
 
-def test_a_node_lock_names_no_address() -> None:
-    packages = json.loads((ROOT / "requirements/node/package-lock.json").read_text())["packages"]
+@pytest.mark.parametrize("folder", ["node", "cdktn"])
+def test_a_node_lock_names_no_address(folder: str) -> None:
+    lock = ROOT / "requirements" / folder / "package-lock.json"
+    packages = json.loads(lock.read_text())["packages"]
     assert len(packages) > 100
     for name, package in packages.items():
         assert "resolved" not in package, name
@@ -152,9 +153,14 @@ def test_a_second_set_up_waits_for_the_first(tmp_path: Path) -> None:
     assert (tmp_path / ".venv" / ".ready").exists()
 
 
-def test_cdktf_command_has_the_contract_version() -> None:
-    package = json.loads((ROOT / "requirements/node/package.json").read_text())
-    assert package["devDependencies"]["cdktf-cli"] == CDKTF_CLI_VERSION
+@pytest.mark.parametrize("lock", ["infra.txt", "cdktn.txt"])
+def test_cdk_command_line_matches_its_library(lock: str) -> None:
+    text = (ROOT / "requirements" / lock).read_text()
+    pinned = re.search(r"^(cdkt[fn])==(\S+)", text, re.M)
+    assert pinned
+    folder = "node" if lock == "infra.txt" else "cdktn"
+    package = json.loads((ROOT / "requirements" / folder / "package.json").read_text())
+    assert package["devDependencies"][f"{pinned[1]}-cli"] == pinned[2]
 
 
 def test_installed_packages_are_compared_with_their_hashes() -> None:

@@ -21,7 +21,7 @@ test-gpu: setup ## Pinned staging, copies during steps, nccl and gangs (a GPU)
 test-llm: setup ## The rendered commands and probes of a service on the real vLLM, without a GPU (6 GB, minutes)
 	@$(PY) -m tests.tiers llm
 
-test-next-provider: setup tools cdktf-cli ## Plans with the next major release of the google provider (its build takes 10 minutes, once)
+test-next-provider: setup tools cdktf-cli ## Plans with the next major release of the google provider (its build takes 10 minutes, once), and the cdktn command line
 	@$(PY) -m tests.tools.build terraform-provider-google-8
 	@$(PY) -m tests.tiers next-provider
 

@@ -60,11 +60,16 @@ def cdktf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[
     """A cdktf command that notes how it was called and what it would lift."""
     calls = tmp_path / "calls"
     script = f'#!/bin/sh\necho "$HOLDFAST_UNPROTECTED|$*" >> {calls}\n'
-    monkeypatch.setattr(deploy, "CDKTF", program(tmp_path / "cdktf", script))
+    monkeypatch.setattr(deploy, "NODE_COMMANDS", program(tmp_path / "cdktf", script).parent)
     monkeypatch.setattr("sys.stdin", StringIO())
     return lambda: (
         [line.split("|") for line in calls.read_text().splitlines()] if calls.exists() else []
     )
+
+
+def exit_with(code: int) -> None:
+    script = deploy.NODE_COMMANDS / "cdktf"
+    script.write_text(f"{script.read_text()}exit {code}\n")
 
 
 def test_production_goes_where_its_name_is_given_once_more(
@@ -87,7 +92,7 @@ def test_production_goes_where_its_name_is_given_once_more(
 def test_a_failed_unlock_destroys_nothing(
     cdktf: Callable[[], list[list[str]]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    deploy.CDKTF.write_text(deploy.CDKTF.read_text() + "exit 7\n")
+    exit_with(7)
     assert deploy.destroy(hardened(), yes=False, confirm="example") == 7
     assert len(cdktf()) == 1
 
@@ -97,9 +102,17 @@ def test_a_deployment_prints_outputs(
 ) -> None:
     assert deploy.deploy(EXAMPLE, yes=True) == 0 and len(cdktf()) == 1
     assert "gcloud container clusters get-credentials holdfast-example" in capsys.readouterr().out
-    deploy.CDKTF.write_text(deploy.CDKTF.read_text() + "exit 1\n")
+    exit_with(1)
     assert deploy.deploy(EXAMPLE, yes=True) == 1
     assert "get-credentials" not in capsys.readouterr().out, "nothing is promised of what failed"
+
+
+def test_an_installed_cdk_terrain_deploys(
+    cdktf: Callable[[], list[list[str]]], tmp_path: Path
+) -> None:
+    ran = program(tmp_path / "cdktn", '#!/bin/sh\necho "$0" > "$0.ran"\n').with_suffix(".ran")
+    assert deploy.deploy(EXAMPLE, yes=True) == 0
+    assert ran.exists() and cdktf() == []
 
 
 def test_deploy_needs_consent_and_no_placeholder(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -70,7 +70,8 @@ def registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], li
     program(tmp_path / "bin" / "terraform", REGISTRY.format(calls=calls))
     monkeypatch.setenv("HOLDFAST_ENGINE", str(tmp_path / "bin" / "terraform"))
     monkeypatch.setenv("HOLDFAST_PROVIDER_MIRROR", str(tmp_path / "none"))
-    monkeypatch.setattr(deploy, "CDKTF", program(tmp_path / "cdktf", "#!/bin/sh\n"))
+    commands = program(tmp_path / "cdktf", "#!/bin/sh\n").parent
+    monkeypatch.setattr(deploy, "NODE_COMMANDS", commands)
     monkeypatch.setattr(provider_lock, "LOCK", tmp_path / "provider.lock.hcl")
     monkeypatch.setattr("sys.stdin", StringIO())
     return lambda: calls.read_text().splitlines() if calls.exists() else []
