@@ -65,12 +65,16 @@ def list_lease_grants(name: str) -> set[Grant]:
 def test_exporter_only_reads_and_changes_its_lease(env: str) -> None:
     grants = list_grants(env, "exporter")
     lease_grants = list_lease_grants(lease.EXPORTER)
-    assert {verb for *_, verb in grants - lease_grants} <= {"get", "list", "watch"}
+    verbs = {verb for *_, verb in grants - lease_grants}
+    assert verbs <= {"get", "list", "watch"}
     assert grants == list_watch_grants([*watch.KINDS, *watch.QUEUED]) | lease_grants
 
 
 def test_mover_rights_match_its_actions(env: str) -> None:
-    kinds = [kind for kind in watch.KINDS if kind.held in main.WATCHED]
+    kinds = []
+    for kind in watch.KINDS:
+        if kind.held in main.WATCHED:
+            kinds.append(kind)
     grants = list_watch_grants([*kinds, *cluster_view.list_job_kinds()]) | list_lease_grants(
         lease.MOVER
     )
@@ -128,7 +132,8 @@ def test_exporter_and_mover_run_once_on_the_system_pool(env: str) -> None:
     for name in ("exporter", "mover"):
         spec = find_object(env, "Deployment", name, NAMESPACE_MONITORING)["spec"]
         pod = spec["template"]["spec"]
-        assert spec["replicas"] == 1 and spec["strategy"] == {"type": "Recreate"}
+        assert spec["replicas"] == 1
+        assert spec["strategy"] == {"type": "Recreate"}
         assert pod["serviceAccountName"] == name
         assert pod["nodeSelector"] == load(env).pool("system").selector()
         budget = find_object(env, "PodDisruptionBudget", name, NAMESPACE_MONITORING)["spec"]
