@@ -25,10 +25,11 @@ from holdfast.vocabulary.roles import team_role
 from tests.platforms import load, names
 from workloads.library.tests.jobs.test_job_file import IMAGE, own
 
+Body = dict[str, Any]
 PRICES = prices.load()
 
 
-def render(job: OwnJob) -> list[dict[str, Any]]:
+def render(job: OwnJob) -> list[Body]:
     """Renders a job, lints the text, and reads it again."""
     env = load(job.environment)
     context = RenderContext(env)
@@ -37,14 +38,14 @@ def render(job: OwnJob) -> list[dict[str, Any]]:
     return [body for body in YAML(typ="safe").load_all(text) if body]
 
 
-def get_pod_spec(bodies: list[dict[str, Any]]) -> dict[str, Any]:
+def get_pod_spec(bodies: list[Body]) -> Body:
     spec = bodies[-1]["spec"]
     if bodies[-1]["kind"] == "JobSet":
         spec = spec["replicatedJobs"][0]["template"]["spec"]
     return spec["template"]["spec"]
 
 
-def variables(container: dict[str, Any]) -> set[tuple[str, str]]:
+def variables(container: Body) -> set[tuple[str, str]]:
     return {(entry["name"], entry.get("value", "")) for entry in container["env"]}
 
 
@@ -53,7 +54,7 @@ def choose_run(environment: str) -> str:
     return next((run.name for run in load(environment).runs), own().name)
 
 
-OPTIONS: tuple[dict[str, Any], ...] = (
+OPTIONS: tuple[Body, ...] = (
     {},
     {
         "secrets": {"HF_TOKEN": "hf", "B": "b/3"},
@@ -100,39 +101,42 @@ def test_every_offered_machine_runs_jobs_that_pass_the_linter(name: str) -> None
         placement_fields["resumes"] = whole or offer.capacity is Capacity.SPOT
         job = own(name=choose_run(name), environment=name, **placement_fields | next(options))
         placed = placement.place(job, load(name), PRICES)
-        assert placed.offer is not None and placed.offer.capacity is offer.capacity
+        assert placed.offer is not None
+        assert placed.offer.capacity is offer.capacity
         pod = get_pod_spec(render(job))
         (container,) = pod["containers"]
         assert container["resources"]["limits"]["nvidia.com/gpu"] == str(gpus)
-        assert container["image"] == IMAGE and container["command"][-len(job.command) :] == list(
-            job.command
-        )
-        assert (
-            pod["securityContext"]["runAsNonRoot"]
-            and container["securityContext"]["readOnlyRootFilesystem"]
-        )
+        assert container["image"] == IMAGE
+        assert container["command"][-len(job.command) :] == list(job.command)
+        assert pod["securityContext"]["runAsNonRoot"]
+        assert container["securityContext"]["readOnlyRootFilesystem"]
 
 
 def test_a_gang_finds_its_first_pod_and_counts_its_ranks_without_options() -> None:
     bodies = render(own(gpus="1xa100", nodes=3, capacity="spot"))
     assert [body["kind"] for body in bodies] == ["NetworkPolicy", "PodDisruptionBudget", "JobSet"]
-    env = {entry["name"]: entry for entry in get_pod_spec(bodies)["containers"][0]["env"]}
+    env = {}
+    for entry in get_pod_spec(bodies)["containers"][0]["env"]:
+        env[entry["name"]] = entry
     head = "$(HOLDFAST_JOB)-workers-0-0.$(HOLDFAST_JOB)"
     assert env["PET_MASTER_ADDR"]["value"] == env["MASTER_ADDR"]["value"] == head
-    assert env["PET_NNODES"]["value"] == "3" and env["PET_NPROC_PER_NODE"]["value"] == "1"
+    assert env["PET_NNODES"]["value"] == "3"
+    assert env["PET_NPROC_PER_NODE"]["value"] == "1"
     assert "job-completion-index" in env["PET_NODE_RANK"]["valueFrom"]["fieldRef"]["fieldPath"]
 
 
 def test_secrets_are_references_and_files_never_values() -> None:
     bodies = render(own(secrets={"HF_TOKEN": "hf/3"}, checkpoint_key="signing"))
-    assert bodies[0]["kind"] == "SecretProviderClass" and bodies[0]["spec"]["provider"] == "gke"
+    assert bodies[0]["kind"] == "SecretProviderClass"
+    assert bodies[0]["spec"]["provider"] == "gke"
     choose_run = YAML(typ="safe").load(bodies[0]["spec"]["parameters"]["secrets"])
     assert {entry["path"]: entry["resourceName"] for entry in choose_run} == {
         "HF_TOKEN": "projects/acme-ai-platform/secrets/hf/versions/3",
         "checkpoint-key": "projects/acme-ai-platform/secrets/signing/versions/latest",
     }
     env = dict(variables(get_pod_spec(bodies)["containers"][0]))
-    assert env["HF_TOKEN_FILE"] == "/etc/holdfast/secrets/HF_TOKEN" and "HF_TOKEN" not in env
+    assert env["HF_TOKEN_FILE"] == "/etc/holdfast/secrets/HF_TOKEN"
+    assert "HF_TOKEN" not in env
     assert env["HOLDFAST_CHECKPOINT_KEY_FILE"] == "/etc/holdfast/secrets/checkpoint-key"
 
 
@@ -160,12 +164,14 @@ def test_a_batch_fills_its_queue_before_a_worker_looks_into_it() -> None:
     pod = get_pod_spec(bodies)
     assert [container["name"] for container in pod["initContainers"]] == ["cloud-sql-proxy", "load"]
     command = pod["containers"][0]["command"]
-    assert command[3:6] == ["batch", "run", "my-run"] and command[-4:] == [
+    assert command[3:6] == ["batch", "run", "my-run"]
+    assert command[-4:] == [
         "--set",
         "predict_timeout_s=90",
         *options,
     ]
-    assert bodies[-1]["spec"]["parallelism"] == 3 and bodies[-1]["metadata"]["namespace"] == "batch"
+    assert bodies[-1]["spec"]["parallelism"] == 3
+    assert bodies[-1]["metadata"]["namespace"] == "batch"
 
 
 def test_rows_name_files_and_columns_to_the_loader() -> None:
@@ -188,7 +194,7 @@ def read_source_options(bodies: list[Any]) -> list[str]:
     return words[: words.index("--topic")] if "--topic" in words else words
 
 
-BATCH: dict[str, Any] = {
+BATCH: Body = {
     "predictor": "mine:predict",
     "data": "gs://bucket/a",
     "command": (),
@@ -212,7 +218,8 @@ def test_a_lane_that_nothing_makes_is_refused() -> None:
     for name, lane, allowed in (("example", 3, "0 to 2"), ("prod", 1, "0 to 0")):
         with pytest.raises(InputError, match="no such lane") as error:
             render(own(environment=name, lane=lane, **BATCH))
-        assert error.value.allowed == allowed and f"lanes={lane}" in error.value.fix
+        assert error.value.allowed == allowed
+        assert f"lanes={lane}" in error.value.fix
     with pytest.raises(InputError, match="without a predictor"):
         own(lane=1)
     team = Team(name="vision", namespaces=("vision",))
@@ -347,7 +354,8 @@ def test_what_no_environment_can_run_is_refused(
 ) -> None:
     with pytest.raises(InputError) as refused:
         render(own(**fields))
-    assert problem in refused.value.what and allowed in refused.value.allowed, str(refused.value)
+    assert problem in refused.value.what, str(refused.value)
+    assert allowed in refused.value.allowed, str(refused.value)
 
 
 def test_run_has_its_key_if_checkpoints_are_signed() -> None:
@@ -373,10 +381,8 @@ def test_queued_gang_may_requeue_until_its_deadline() -> None:
         "restarts": 5,
     }
     within = render(own(**fields, hours=40, deadline_hours=120))[-1]["metadata"]
-    assert (within["labels"][LABEL_REQUEUES], within["annotations"][ANNOTATION_REQUEUES_FOR]) == (
-        "5",
-        str(120 * 3600),
-    )
+    assert within["labels"][LABEL_REQUEUES] == "5"
+    assert within["annotations"][ANNOTATION_REQUEUES_FOR] == str(120 * 3600)
     gang = render(own(**fields))[-1]
     assert gang["spec"]["failurePolicy"]["maxRestarts"] == 5
     assert gang["metadata"]["annotations"][ANNOTATION_REQUEUES_FOR] == str(30 * 86_400)
@@ -428,7 +434,8 @@ def test_elastic_gang_has_service_budget_and_the_price_at_full_size() -> None:
     ]
     (bought,) = submission.plan(bodies, load("example"), PRICES, 0.01).purchases
     (alone,) = submission.plan(render(own(gpus="1xa100")), load("example"), PRICES).purchases
-    assert bought.usd_per_hour == pytest.approx(4 * (alone.usd_per_hour or 0)) and bought.gpus == 4
+    assert bought.usd_per_hour == pytest.approx(4 * (alone.usd_per_hour or 0))
+    assert bought.gpus == 4
     assert submission.plan(bodies, load("example"), PRICES, 0.01).refusals
 
 
@@ -444,7 +451,9 @@ def test_sharded_gang_with_a_range_goes_on_with_fewer_nodes() -> None:
     options = " ".join(main["command"]).partition(" -- ")[0]
     assert options.endswith("--sharded --copies 1 --wait 300 --min-nodes 2")
     placed = placement.place(own(**fields, command=("python", "mine.py")), load("example"), PRICES)
-    assert placed.rule == "sharded" and placed.offer and placed.offer.capacity is Capacity.SPOT
+    assert placed.rule == "sharded"
+    assert placed.offer
+    assert placed.offer.capacity is Capacity.SPOT
 
 
 def test_sharded_gang_has_a_launcher_and_is_drained_one_by_one() -> None:
@@ -478,4 +487,6 @@ def test_sharded_gang_has_a_launcher_and_is_drained_one_by_one() -> None:
     assert main["command"] == [*launcher, "--", *program]
     assert template["metadata"]["annotations"]["holdfast.dev/placement-rule"] == "sharded"
     placed = placement.place(own(**fields), load("example"), PRICES)
-    assert placed.rule == "sharded" and placed.offer and placed.offer.capacity is Capacity.SPOT
+    assert placed.rule == "sharded"
+    assert placed.offer
+    assert placed.offer.capacity is Capacity.SPOT

@@ -16,6 +16,7 @@ from holdfast.services.plan import placement
 from holdfast.services.render import manifests
 from tests.platforms import with_images
 
+Body = dict[str, Any]
 FOLDER = Path(holdfast.services.__file__).parent / "examples"
 NAMES = ("chat", "scores")
 
@@ -26,7 +27,7 @@ def read(name: str) -> OwnService:
     return file_text.parse(YAML(typ="safe").load(path.read_text()), str(path))
 
 
-def render(service: OwnService, platform: Platform | None = None) -> list[dict[str, Any]]:
+def render(service: OwnService, platform: Platform | None = None) -> list[Body]:
     platform = platform or with_images("example")
     return manifests.bodies(service, RenderContext(platform), placement.place(service, platform))
 
@@ -35,5 +36,5 @@ def render_text(name: str) -> str:
     return text("example", render(read(name)))
 
 
-def find(bodies: list[dict[str, Any]], kind: str, name: str) -> dict[str, Any]:
+def find(bodies: list[Body], kind: str, name: str) -> Body:
     return next(body for body in bodies if (body["kind"], body["metadata"]["name"]) == (kind, name))

@@ -167,12 +167,12 @@ def test_routers_carry_the_peak_with_one_lost() -> None:
     service = replace(read("chat"), inflight=400)
     bodies = render(service)
     scaler = find_spec(bodies, SCALER, "chat-router")
-    most = scaler["maxReplicas"]
+    largest = scaler["maxReplicas"]
     streams = 400 * (service.base_largest + service.overflow_replicas)
-    assert most == count_routers(streams)
+    assert largest == count_routers(streams)
     assert scaler["minReplicas"] == 2
-    assert most > 2
-    assert (most - 1) * STREAMS * 0.8 >= streams
+    assert largest > 2
+    assert (largest - 1) * STREAMS * 0.8 >= streams
     check_target(scaler, STREAMS)
     router = find_main(bodies, "chat-router")
     assert read_option(router, "--streams") == str(STREAMS)
@@ -400,11 +400,11 @@ def check_source(bodies: list[Body], scaler: Body, source: Body) -> None:
 def test_proxies_carry_the_peak_with_one_lost() -> None:
     service = replace(read("scores"), inflight=200)
     scaler = find_spec(render(service), SCALER, "scores-proxy")
-    most = scaler["maxReplicas"]
+    largest = scaler["maxReplicas"]
     requests = 200 * (service.base_largest + service.overflow_replicas)
-    assert most == count_proxies(requests)
-    assert most > 2
-    assert (most - 1) * CARRIES * 0.8 >= requests
+    assert largest == count_proxies(requests)
+    assert largest > 2
+    assert (largest - 1) * CARRIES * 0.8 >= requests
     check_target(scaler, CARRIES)
 
 
