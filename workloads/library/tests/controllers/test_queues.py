@@ -11,13 +11,14 @@ from holdfast.vocabulary.kubernetes import KUEUE_INADMISSIBLE
 from holdfast.vocabulary.pools import LABEL_ACCELERATOR
 from workloads.library.tests.controllers.test_cluster import NOW, values
 
+Body = dict[str, Any]
 CREATED = "2026-11-21T00:00:00Z"
 LATER = "2026-11-21T00:30:00Z"
 
 
 def workload(
     uid: str = "w", queue: str = "spot", *, active: bool = True, **conditions: str
-) -> dict[str, Any]:
+) -> Body:
     """Makes a Workload as Kueue 0.19 writes it.
 
     Conditions map a type to its status, or to the reason of a false one.
@@ -57,8 +58,10 @@ def workload(
     }
 
 
-def request(**conditions: str) -> dict[str, Any]:
-    rows = [{"type": kind, "status": value} for kind, value in conditions.items()]
+def request(**conditions: str) -> Body:
+    rows = []
+    for kind, value in conditions.items():
+        rows.append({"type": kind, "status": value})
     return {
         "metadata": {
             "uid": "r",
@@ -69,14 +72,14 @@ def request(**conditions: str) -> dict[str, Any]:
     }
 
 
-def watch(*changes: tuple[str, dict[str, Any]], kind: int = 0) -> Cluster:
+def watch(*changes: tuple[str, Body], kind: int = 0) -> Cluster:
     cluster = Cluster()
     for change, body in changes:
         QUEUED[kind].apply(cluster)(change, body)
     return cluster
 
 
-def waits(body: dict[str, Any]) -> dict[tuple[str, ...], float]:
+def waits(body: Body) -> dict[tuple[str, ...], float]:
     """Returns (accelerator, flavor, queue, reason) -> seconds."""
     return values(watch(("ADDED", body)), "queue_wait_seconds")
 
@@ -142,14 +145,16 @@ def test_an_admission_is_written_once_with_its_wait() -> None:
     started = workload("a", QuotaReserved="True", Admitted="True")
     cluster = watch(("ADDED", waiting), ("MODIFIED", started), ("MODIFIED", started))
     (line,) = cluster.lines(NOW)
-    assert refusal(line) == "" and line["event"] == "admitted"
+    assert refusal(line) == ""
+    assert line["event"] == "admitted"
     fields = {
         "seconds": HOUR / 2,
         "queue": "spot",
         "flavor": "spot-l4",
         "accelerator": "nvidia-l4",
     }
-    assert fields.items() <= line.items() and cluster.lines(NOW) == []
+    assert fields.items() <= line.items()
+    assert cluster.lines(NOW) == []
     assert watch(("ADDED", started)).lines(NOW) == [], "the exporter before has written it"
 
 
@@ -174,7 +179,7 @@ def test_a_lost_request_counts_once_if_it_was_watched() -> None:
 
 def test_queues_and_accelerators_are_known_ones_or_other() -> None:
     """Anybody who may create a job names its queue and its accelerator."""
-    changes: list[tuple[str, dict[str, Any]]] = []
+    changes: list[tuple[str, Body]] = []
     for n in range(50):
         body = workload(f"w-{n}", f"queue-{n}")
         template = body["spec"]["podSets"][0]["template"]

@@ -33,6 +33,7 @@ from workloads.library.tests.exporter.fake_source import FakeSource
 from workloads.library.tests.exporter.test_cloud import Clock
 from workloads.library.tests.sample import EPOCH
 
+Body = dict[str, Any]
 L4 = ("g2-standard-8", "us-central1", "spot")
 BEGAN = "2026-09-21T14:13:20Z"  # EPOCH
 KINDS = list_job_kinds(["training"])  # Jobs, JobSets
@@ -58,9 +59,7 @@ class Kubernetes:
         self.receipts[path] = json.loads(change["metadata"]["annotations"][ANNOTATION])
 
 
-def job(
-    name: str = "run-7", *, end: str = "Complete", status: str = "True", **meta: Any
-) -> dict[str, Any]:
+def job(name: str = "run-7", *, end: str = "Complete", status: str = "True", **meta: Any) -> Body:
     conditions = [
         {
             "type": end,
@@ -83,7 +82,7 @@ def job(
 def take(
     view: View,
     change: str,
-    body: dict[str, Any],
+    body: Body,
     kind: int = 0,
 ) -> None:
     KINDS[kind].apply(view)(change, body)
@@ -123,7 +122,7 @@ ENDS = [
     ],
 )
 def test_a_job_that_ended_is_due_once(
-    kind: int, changes: list[tuple[str, dict[str, Any]]], due: bool
+    kind: int, changes: list[tuple[str, Body]], due: bool
 ) -> None:
     view = View()
     over_s = unix_s("2026-09-21T15:00:00Z")
@@ -152,11 +151,9 @@ def run_passes(*pods: tuple[str, str], passes: int = 4, gap_s: float = 15.0) -> 
 
 def test_a_gang_uses_all_its_nodes_and_unwatched_time_is_not_estimated() -> None:
     node_usage = run_passes(("p", "a"), ("q", "b"), ("r", "b"))
-    assert (dict(node_usage.node_s), node_usage.pod_s, node_usage.on_s) == (
-        {L4: 120.0},
-        180.0,
-        60.0,
-    )
+    assert dict(node_usage.node_s) == {L4: 120.0}
+    assert node_usage.pod_s == 180.0
+    assert node_usage.on_s == 60.0
     assert run_passes(("p", "a"), gap_s=LONGEST_GAP_S + 1).node_s == {}
 
 
@@ -200,9 +197,8 @@ def test_a_reserved_machine_costs_what_its_label_says() -> None:
     for now_s in (1_000.0, 1_100.0):
         usages.passed([("uid", on_it)], {"n": reserved}, now_s)
     paid, demand, hours = lane_prices(job_ledgers(make_events("training")), usages.by_job["uid"])
-    assert (paid, hours) == pytest.approx((1.25, 100 / 3600)) and demand == find_prices(
-        *L4[:2]
-    ).on_demand
+    assert (paid, hours) == pytest.approx((1.25, 100 / 3600))
+    assert demand == find_prices(*L4[:2]).on_demand
 
 
 SOURCE = f"sha256:{'5e' * 32}"
@@ -250,13 +246,16 @@ def test_a_job_that_ends_gets_line_json_and_annotation(
     receipts.join(30)
     [(path, bill)] = server.receipts.items()
     assert path == "/apis/batch/v1/namespaces/training/jobs/run-7"
-    assert (bill["schema"], bill["job"], bill["evictions"]) == ("holdfast.receipt/1", "run-7", 1)
+    assert bill["schema"] == "holdfast.receipt/1"
+    assert bill["job"] == "run-7"
+    assert bill["evictions"] == 1
     assert 0 < bill["paid_usd"] < bill["on_demand_usd"]
     # An earlier test may have set up the log of pods, which adds log lines.
     lines = map(json.loads, capsys.readouterr().out.splitlines())
     assert [line for line in lines if "schema" in line] == [bill]
     assert "no receipt of run-7 yet" in caplog.text
-    assert "run-7: paid $" in caplog.text and f"source {SOURCE}" in caplog.text
+    assert "run-7: paid $" in caplog.text
+    assert f"source {SOURCE}" in caplog.text
     assert bill["source"] == SOURCE
     assert view.node_usages.by_job == {}
 

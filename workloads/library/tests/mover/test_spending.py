@@ -16,6 +16,7 @@ from workloads.library.tests.controllers.test_cluster import node
 from workloads.library.tests.exporter.test_cloud import Clock
 from workloads.library.tests.sample import EPOCH
 
+Body = dict[str, Any]
 JOBS, JOBSETS = list_job_kinds(["training"])
 MACHINE = {"node.kubernetes.io/instance-type": "g2-standard-8", "cloud.google.com/gke-spot": "true"}
 USD = find_prices("g2-standard-8", "us-central1").spot
@@ -25,7 +26,7 @@ PATH = "/apis/batch/v1/namespaces/training/jobs/run-7"
 WORKLOADS = "/apis/kueue.x-k8s.io/v1beta2/namespaces/training/workloads"
 
 
-def job(**annotations: str) -> dict[str, Any]:
+def job(**annotations: str) -> Body:
     pod_spec = {
         "terminationGracePeriodSeconds": WINDOW_S,
         "containers": [],
@@ -46,7 +47,7 @@ def job(**annotations: str) -> dict[str, Any]:
     }
 
 
-def make_limited(max_usd: float, **annotations: str) -> dict[str, Any]:
+def make_limited(max_usd: float, **annotations: str) -> Body:
     texts = {MAX_USD: f"{max_usd}"}
     for field_name, text in annotations.items():
         name = field_name.replace("_", "-")
@@ -59,7 +60,7 @@ def pod(
     on: str = "n",
     began_s: float = EPOCH,
     owner: str = "uid-run-7",
-) -> dict[str, Any]:
+) -> Body:
     controller = {
         "kind": "Job",
         "uid": owner,
@@ -87,7 +88,7 @@ def pod(
 class Cluster:
     """Fakes an API server with one Workload, and applies annotations to the job."""
 
-    body: dict[str, Any]
+    body: Body
     view: View
     changes: list[tuple[str, Any]] = field(default_factory=list)
     events: list[str] = field(default_factory=list)
@@ -112,11 +113,11 @@ class Cluster:
         message = body["message"]
         self.events.append(f"{reason}: {message}")
 
-    def change_job(self, change: str, body: dict[str, Any]) -> None:
+    def change_job(self, change: str, body: Body) -> None:
         handle = JOBS.apply(self.view)
         handle(change, body)
 
-    def add_pod(self, body: dict[str, Any]) -> None:
+    def add_pod(self, body: Body) -> None:
         """Adds a pod and its node, which has a price."""
         name = body["spec"]["nodeName"]
         self.view.node("ADDED", node(name, labels=MACHINE))
@@ -132,7 +133,10 @@ class Cluster:
 
     @property
     def is_stopped(self) -> bool:
-        ends = [change["spec"] for path, change in self.changes if path == f"{WORKLOADS}/w"]
+        ends = []
+        for path, change in self.changes:
+            if path == f"{WORKLOADS}/w":
+                ends.append(change["spec"])
         return {"active": False} in ends
 
     @property
@@ -151,8 +155,8 @@ class Cluster:
 
 
 def start(
-    body: dict[str, Any],
-    *pods: dict[str, Any],
+    body: Body,
+    *pods: Body,
     now_s: float = EPOCH,
 ) -> tuple[Cluster, Clock]:
     """A mover that begins to watch now."""
@@ -177,7 +181,9 @@ def test_a_job_is_stopped_with_the_money_for_its_window_left() -> None:
 
 
 def test_each_node_is_paid_for() -> None:
-    pods = [pod(f"p{n}", f"n{n}") for n in range(4)]
+    pods = []
+    for n in range(4):
+        pods.append(pod(f"p{n}", f"n{n}"))
     cluster, clock = start(make_limited(USD), *pods)
     cluster.spend(clock, EPOCH + 3_600)
     assert cluster.is_stopped
