@@ -25,6 +25,7 @@ from workloads.library.tests.inference.server.serving import ROOT, Client
 from workloads.library.tests.processes import until
 from workloads.library.tests.services import example_services
 
+Body = dict[str, Any]
 OPTIONS = (
     # The streamer of weights reads a bucket.
     "--load-format",
@@ -47,22 +48,24 @@ SERVICE = replace(example_services.read("chat"), options=OPTIONS)
 
 
 @cache
-def render() -> list[dict[str, Any]]:
+def render() -> list[Body]:
     return example_services.render(SERVICE)
 
 
-def find_pod(name: str) -> dict[str, Any]:
+def find_pod(name: str) -> Body:
     return example_services.find(render(), "Deployment", name)["spec"]["template"]["spec"]
 
 
-def find_container(spec: dict[str, Any], name: str) -> dict[str, Any]:
+def find_container(spec: Body, name: str) -> Body:
     containers = [*spec.get("initContainers", ()), *spec["containers"]]
     return next(container for container in containers if container["name"] == name)
 
 
-def read_variables(container: dict[str, Any], folder: Path) -> dict[str, str]:
+def read_variables(container: Body, folder: Path) -> dict[str, str]:
     """Returns the container's variables, with this machine's paths and a home of its own."""
-    variables = {entry["name"]: entry["value"] for entry in container.get("env", ())}
+    variables = {}
+    for entry in container.get("env", ()):
+        variables[entry["name"]] = entry["value"]
     own_values = {"HOME": str(folder), "HOLDFAST_RUN_DIR": str(folder), "PATH": os.environ["PATH"]}
     return variables | own_values
 
@@ -104,7 +107,7 @@ class Process:
 class Pod:
     """vLLM and its sidecar, with the ports that stand for those of a pod's address."""
 
-    spec: dict[str, Any]
+    spec: Body
     folder: Path
     home: Path
     model: Path
@@ -213,7 +216,7 @@ def running_router(folder: Path, pods: list[Pod]) -> Generator[Client]:
 
     Their ports differ, so a file names them instead of the headless Service.
     """
-    entries: list[dict[str, Any]] = []
+    entries: list[Body] = []
     for pod in pods:
         endpoint = Endpoint(address=HOST, port=pod.ports[PORT])
         response = discovery(CLUSTER, [endpoint], pod.ports[SIDECAR_PORT])
