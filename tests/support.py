@@ -96,7 +96,8 @@ def lock(file: Path) -> Generator[None]:
 def bootstrap() -> ModuleType:
     """Import the set-up script, which finds uv and the cache."""
     spec = importlib.util.spec_from_file_location("bootstrap", ROOT / ".ci" / "bootstrap.py")
-    assert spec and spec.loader
+    assert spec
+    assert spec.loader
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module

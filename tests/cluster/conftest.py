@@ -103,10 +103,10 @@ def api(cluster: OwnManager, _clients: dict[Path, Api]) -> Api:
 @pytest.fixture
 def world(api: Api, request: pytest.FixtureRequest) -> Iterator[World]:
     """A namespace, and nodes that only its pods may use; both go when the test ends."""
-    made = World(api, f"t-{uuid.uuid4().hex[:8]}")
-    made.create()
-    yield made
-    made.delete()
+    test_world = World(api, f"t-{uuid.uuid4().hex[:8]}")
+    test_world.create()
+    yield test_world
+    test_world.delete()
 
 
 @pytest.fixture(scope="session")
@@ -138,11 +138,10 @@ def kueue(jobset: None, cluster: OwnManager, api: Api) -> None:
 @pytest.fixture
 def platform(kueue: None, api: Api) -> Generator[None]:
     """The platform half as it is rendered."""
-    docs = [
-        doc
-        for doc in rendered.load_objects("example", "platform")
-        if doc["apiVersion"] not in GKE_ONLY
-    ]
+    docs = []
+    for doc in rendered.load_objects("example", "platform"):
+        if doc["apiVersion"] not in GKE_ONLY:
+            docs.append(doc)
     for doc in docs:
         api.apply(api.path_of(doc), doc)
     yield

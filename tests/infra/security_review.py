@@ -244,7 +244,8 @@ def write(text: str) -> str:
     for name, table in make_tables(make_environment()).items():
         begin = f"<!-- {name}: written by `{REGENERATE}` -->"
         end = f"<!-- end of {name} -->"
-        assert begin in text and end in text, f"the page has no place for {name}"
+        assert begin in text, f"the page has no place for {name}"
+        assert end in text, f"the page has no place for {name}"
         before = text.partition(begin)[0]
         after = text.partition(end)[2]
         text = f"{before}{begin}\n{table}\n{end}{after}"

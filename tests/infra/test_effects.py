@@ -41,12 +41,13 @@ def set_fields(**fields: object) -> Change:
 
 def cap(accelerator: str, gpus: int) -> Change:
     def edit(environment: Environment) -> Environment:
-        caps = [
-            AcceleratorCap(accelerator=item.accelerator, max_gpus=gpus)
-            if item.accelerator == accelerator
-            else item
-            for item in environment.auto_provisioning.accelerators
-        ]
+        caps = []
+        for item in environment.auto_provisioning.accelerators:
+            caps.append(
+                AcceleratorCap(accelerator=item.accelerator, max_gpus=gpus)
+                if item.accelerator == accelerator
+                else item
+            )
         return replace(
             environment,
             auto_provisioning=replace(environment.auto_provisioning, accelerators=tuple(caps)),

@@ -33,7 +33,11 @@ IDENTITIES = {
 
 
 def missing_tools(*others: str) -> list[str]:
-    return [name for name in (*NEEDED, *others) if not TOOLS[name].binary.exists()]
+    names: list[str] = []
+    for name in (*NEEDED, *others):
+        if not TOOLS[name].binary.exists():
+            names.append(name)
+    return names
 
 
 class ControlPlane(Host):

@@ -23,11 +23,13 @@ def describe(api: Api, host: Host) -> str:
         path = host.processes.folder / f"{name}.log"
         if not path.exists():
             continue
-        lines = [
-            line for line in path.read_text(errors="replace").splitlines() if NOISE not in line
-        ]
+        lines = []
+        for line in path.read_text(errors="replace").splitlines():
+            if NOISE not in line:
+                lines.append(line)
         parts.append(f"-- {name}")
-        parts.extend(line[:CHARACTERS] for line in lines[-LINES:])
+        for line in lines[-LINES:]:
+            parts.append(line[:CHARACTERS])
     return "\n".join(parts)
 
 
@@ -44,7 +46,9 @@ def _waiting_pods(api: Api) -> list[str]:
         if pod["status"].get("phase") in ("Running", "Succeeded"):
             continue
         meta = pod["metadata"]
-        reasons = [_condition(c) for c in pod["status"].get("conditions", ())]
+        reasons = []
+        for c in pod["status"].get("conditions", ()):
+            reasons.append(_condition(c))
         lines.append(
             f"{meta['namespace']}/{meta['name']} {pod['status'].get('phase')}"
             f" made {meta['creationTimestamp']} ends {meta.get('deletionTimestamp', '-')}"
@@ -77,7 +81,12 @@ def _condition(condition: Object) -> str:
 def _nodes(api: Api) -> list[str]:
     lines = ["-- nodes"]
     for node in api.items("/api/v1/nodes"):
-        taints = [t["key"] for t in node["spec"].get("taints", ())]
-        ready = [c["status"] for c in node["status"].get("conditions", ()) if c["type"] == "Ready"]
+        taints = []
+        for t in node["spec"].get("taints", ()):
+            taints.append(t["key"])
+        ready = []
+        for c in node["status"].get("conditions", ()):
+            if c["type"] == "Ready":
+                ready.append(c["status"])
         lines.append(f"{node['metadata']['name']} ready {ready} taints {taints}")
     return lines

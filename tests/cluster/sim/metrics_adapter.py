@@ -71,7 +71,9 @@ class Adapter:
             if is_running and labels.items() <= pod["metadata"]["labels"].items():
                 pods.append(pod)
         load = self.load.get(selector, 0.0)
-        items = [_make_value(pod, metric, load / len(pods)) for pod in pods]
+        items = []
+        for pod in pods:
+            items.append(_make_value(pod, metric, load / len(pods)))
         listing = {
             "kind": "MetricValueList",
             "apiVersion": VERSION,

@@ -44,7 +44,8 @@ def stack(tmp_path: Path, mirror: Path) -> Path:
         f"terraform {{\n  required_providers {{\n    google = {REQUIREMENT}\n  }}\n}}\n"
     )
     lock = provider_lock.find()
-    assert lock and lock.parent == mirror
+    assert lock
+    assert lock.parent == mirror
     shutil.copy(lock, folder / ".terraform.lock.hcl")
     return folder
 
@@ -83,7 +84,8 @@ def test_first_deployment_writes_checksums(
     for _ in range(2):
         assert deploy.deploy(EXAMPLE, yes=True) == 0
     (call,) = registry()
-    assert all(f"-platform={platform}" in call for platform in provider_lock.PLATFORMS)
+    for platform in provider_lock.PLATFORMS:
+        assert f"-platform={platform}" in call
     assert provider_lock.LOCK.read_text() == "checksums of the registry\n"
     assert provider_lock.find() == provider_lock.LOCK
     assert capsys.readouterr().err.count("commit it") == 1

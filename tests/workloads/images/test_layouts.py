@@ -60,7 +60,8 @@ def test_image_command_starts_from_the_image_alone(
     start = json.loads(entry)[1:]
     command = [*start, *pins.ROLES[role].command.split(), "--help"]
     process = run(command, get_layout(role))
-    assert process.returncode == 0 and "Usage:" in process.stdout, process.stderr[-2000:]
+    assert process.returncode == 0, process.stderr[-2000:]
+    assert "Usage:" in process.stdout, process.stderr[-2000:]
 
 
 def test_file_missing_in_the_wheel_is_noticed(get_layout: Callable[[str], Path]) -> None:

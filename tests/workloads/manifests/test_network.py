@@ -46,9 +46,8 @@ def list_destinations(specs: Iterable[Object]) -> set[tuple[str, int]]:
     destinations: set[tuple[str, int]] = set()
     for spec in specs:
         for rule in spec.get("egress") or ():
-            assert rule.get("to") and rule.get("ports"), (
-                "a rule without peers or ports opens everything"
-            )
+            assert rule.get("to"), "a rule without peers or ports opens everything"
+            assert rule.get("ports"), "a rule without peers or ports opens everything"
             for peer in rule["to"]:
                 if "ipBlock" in peer:
                     cidr = peer["ipBlock"]["cidr"]
@@ -57,7 +56,9 @@ def list_destinations(specs: Iterable[Object]) -> set[tuple[str, int]]:
 
 
 def test_namespaces_are_closed_by_default(env: str) -> None:
-    namespaces = {body["metadata"]["namespace"] for body, _ in workloads(env)}
+    namespaces = set()
+    for body, _ in workloads(env):
+        namespaces.add(body["metadata"]["namespace"])
     for namespace in namespaces:
         spec = find_object(env, "NetworkPolicy", "default-deny", namespace)["spec"]
         assert spec == {
@@ -99,7 +100,8 @@ def test_policies_admit_google_api_addresses(env: str) -> None:
             records[resource.arguments["name"]] = resource.arguments
     assert records["*.googleapis.com."]["rrdatas"] == ["private.googleapis.com."]
     addresses = records["private.googleapis.com."]["rrdatas"]
-    assert isinstance(addresses, list) and len(addresses) == 4
+    assert isinstance(addresses, list)
+    assert len(addresses) == 4
     for address in addresses:
         assert ip_address(address) in ip_network(contract.GOOGLE_APIS_CIDR)
 
@@ -185,10 +187,13 @@ def test_runs_have_their_own_signing_keys(env: str) -> None:
         key_file = variables(template).get(ENV_KEY_FILE, {}).get("value")
         run = find_run(body["metadata"]["labels"][LABEL_NAME])
         if not run or not load(env).security.signed_checkpoints:
-            assert key_file is None and "run-key" not in secrets
+            assert key_file is None
+            assert "run-key" not in secrets
             continue
         (main,) = [container for container in spec["containers"] if container["name"] == "main"]
-        mounts = {mount["name"]: mount["mountPath"] for mount in main["volumeMounts"]}
+        mounts = {}
+        for mount in main["volumeMounts"]:
+            mounts[mount["name"]] = mount["mountPath"]
         assert secrets["run-key"] == f"run-key-{run}"
         assert key_file == f"{mounts['run-key']}/key"
 
@@ -229,7 +234,9 @@ def opens(
             if port not in [item["port"] for item in rule["ports"]]:
                 continue
             if body["kind"] == "FQDNNetworkPolicy":
-                patterns = [item.get("name") or item["pattern"] for item in rule["matches"]]
+                patterns = []
+                for item in rule["matches"]:
+                    patterns.append(item.get("name") or item["pattern"])
                 if any(fits(pattern, host) for pattern in patterns):
                     return True
             for peer in rule.get("to", ()):
@@ -252,11 +259,10 @@ def test_pods_reach_the_named_hosts_and_no_other() -> None:
     vision = replace(environment.teams[0], egress=("data.example.org",))
     environment = replace(environment, teams=(vision, *environment.teams[1:]))
     described = describe(environment, {})
-    bodies = [
-        body
-        for body in rendering.platform(RenderContext(described))
-        if body["kind"] in ("NetworkPolicy", "FQDNNetworkPolicy")
-    ]
+    bodies = []
+    for body in rendering.platform(RenderContext(described)):
+        if body["kind"] in ("NetworkPolicy", "FQDNNetworkPolicy"):
+            bodies.append(body)
     for host, address, *expected in HOSTS:
         answers = []
         for namespace in ("training", "vision", "monitoring"):

@@ -102,7 +102,8 @@ def test_five_commands_and_a_kubeconfig_run_a_job(
     lines = [line for line in lines if not line.startswith("holdfast batch")]
     (sourced,) = [line for line in lines if "--source" in line]
     install, *typed = [line for line in lines if "--source" not in line]
-    assert install == 'pip install "$(ls holdfast_gke-*.whl)[jobs]"' and len(typed) == 8
+    assert install == 'pip install "$(ls holdfast_gke-*.whl)[jobs]"'
+    assert len(typed) == 8
     controls = typed[4:]
     del typed[4:]
     # Only below the price that somebody allows, which is tried before the page's own line.
@@ -117,11 +118,14 @@ def test_five_commands_and_a_kubeconfig_run_a_job(
     assert "Mounted on" in entered
     followed, listed = [ran(line, folder, variables, watch) for line in typed[3:]]
     assert "wrote my-run.yaml" in written
-    assert "over the cap of $0.01" in refused and "applied" not in refused
+    assert "over the cap of $0.01" in refused
+    assert "applied" not in refused
     assert re.search(r"applied Job(Set)?/my-run", sent)
-    assert "Complete" in followed and "on demand $" in followed
+    assert "Complete" in followed
+    assert "on demand $" in followed
     assert "my-run" in listed
-    assert sorted(path.name for path in folder.iterdir()) == ["kubeconfig", "my-run.yaml"]
+    names = sorted(path.name for path in folder.iterdir())
+    assert names == ["kubeconfig", "my-run.yaml"]
 
     # The code of a folder runs without an image for it.
     (folder / "code").mkdir()
@@ -137,7 +141,8 @@ def test_five_commands_and_a_kubeconfig_run_a_job(
     (name,) = re.findall(r"applied ConfigMap/(source-\w+)", sent)
     config_map = api.get(f"/api/v1/namespaces/training/configmaps/{name}")
     (owner,) = config_map["metadata"]["ownerReferences"]
-    assert owner["name"].startswith("code-run") and config_map["immutable"]
+    assert owner["name"].startswith("code-run")
+    assert config_map["immutable"]
     job = api.get(f"/apis/batch/v1/namespaces/training/jobs/{owner['name']}")
     volumes = job["spec"]["template"]["spec"]["volumes"]
     assert name in [volume.get("configMap", {}).get("name") for volume in volumes]

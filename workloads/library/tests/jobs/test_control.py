@@ -102,10 +102,10 @@ def test_each_index_shows_its_newest_attempt(
 def test_gone_logs_are_found_by_a_whole_command() -> None:
     platform = platforms.load("example")
     command = suggest_cloud_logs(platform, make_job())
-    assert (
-        command.startswith("gcloud logging read '") and f"--project={platform.project}" in command
-    )
-    assert 'namespace_name="training"' in command and 'pod_name:"my-run-1a2b3c4d-"' in command
+    assert command.startswith("gcloud logging read '")
+    assert f"--project={platform.project}" in command
+    assert 'namespace_name="training"' in command
+    assert 'pod_name:"my-run-1a2b3c4d-"' in command
 
 
 def read_refusal(job: JobSnapshot) -> str:
@@ -120,7 +120,8 @@ def test_a_job_without_pods_never_started_or_its_logs_are_gone() -> None:
     assert stopped.workload
     stopped.workload["status"] = {"conditions": [{"type": "Evicted", "status": "True"}]}
     text = read_refusal(stopped)
-    assert "not in the cluster any more" in text and "gcloud logging read" in text
+    assert "not in the cluster any more" in text
+    assert "gcloud logging read" in text
 
 
 def test_a_job_that_waits_in_its_queue_is_not_stopped() -> None:
@@ -208,14 +209,16 @@ def test_package_and_distribution_have_one_version() -> None:
     version = tomllib.loads(PROJECT.read_text())["project"]["version"]
     assert holdfast.__version__ == version
     printed = CliRunner().invoke(app, ["--version"])
-    assert (printed.exit_code, printed.output) == (0, f"holdfast-gke {version}\n")
+    assert printed.exit_code == 0
+    assert printed.output == f"holdfast-gke {version}\n"
 
 
 @pytest.mark.parametrize("name", FOR_A_CLUSTER)
 def test_commands_for_a_cluster_share_their_options(name: str) -> None:
-    options = {
-        option for parameter in COMMANDS[f"holdfast {name}"].params for option in parameter.opts
-    }
+    options = set()
+    for parameter in COMMANDS[f"holdfast {name}"].params:
+        for option in parameter.opts:
+            options.add(option)
     assert "--context" in options
     for letter, long in (("-n", "--namespace"), ("-y", "--yes"), ("-f", "--follow")):
         assert (letter in options) == (long in options), long

@@ -52,7 +52,9 @@ class Cluster:
     """An API server that holds two services, with one pod for each Deployment."""
 
     def __init__(self) -> None:
-        self.objects: dict[str, list[Object]] = {kind: [] for kind in FOLDERS}
+        self.objects: dict[str, list[Object]] = {}
+        for kind in FOLDERS:
+            self.objects[kind] = []
         for name in example_services.NAMES:
             for body in example_services.render(example_services.read(name)):
                 if body["kind"] == "Deployment":
@@ -72,7 +74,10 @@ class Cluster:
         for kind, folder in FOLDERS.items():
             if path == folder or EVERYWHERE.get(path) == kind:
                 (selector,) = parse_qs(query).get("labelSelector", [""])
-                items = [item for item in self.objects[kind] if has_labels(item, selector)]
+                items = []
+                for item in self.objects[kind]:
+                    if has_labels(item, selector):
+                        items.append(item)
                 return 200, {"metadata": {}, "items": items}
             for item in self.objects[kind]:
                 if path == f"{folder}/{item['metadata']['name']}":
@@ -112,7 +117,8 @@ def test_list_shows_each_service_once(holdfast: Callable[..., Result]) -> None:
     ]
     body = json.loads(holdfast("list", "--json").stdout)
     assert body["jobs"] == []
-    assert [service["name"] for service in body["services"]] == ["chat", "scores"]
+    names = [service["name"] for service in body["services"]]
+    assert names == ["chat", "scores"]
 
 
 def test_logs_show_every_server(holdfast: Callable[..., Result]) -> None:
@@ -138,7 +144,9 @@ def test_explain_names_the_routers(holdfast: Callable[..., Result]) -> None:
 
 def test_stop_asks_first_and_services_have_no_now(holdfast: Callable[..., Result]) -> None:
     error = holdfast("stop", "chat", "--now", "--yes").exception
-    assert isinstance(error, InputError) and error.fix == "holdfast stop chat"
+    assert isinstance(error, InputError)
+    assert error.fix == "holdfast stop chat"
     error = holdfast("stop", "nothing", "--yes").exception
-    assert isinstance(error, InputError) and error.what == "no such job"
+    assert isinstance(error, InputError)
+    assert error.what == "no such job"
     assert holdfast("stop", "chat").exit_code != 0

@@ -129,8 +129,10 @@ def test_bad_input_is_refused_before_a_file_is_written(
     out = tmp_path / "chat.yaml"
     error = new_service(document, out, options).exception
     assert isinstance(error, InputError)
-    assert problem in error.what and fix in error.fix
-    assert error.got and error.allowed
+    assert problem in error.what
+    assert fix in error.fix
+    assert error.got
+    assert error.allowed
     assert not out.exists()
 
 
@@ -213,9 +215,10 @@ def test_a_folder_that_is_no_model_is_refused(
 
 def list_objects(**sizes: int) -> list[Object]:
     """Returns objects of a bucket as gcloud lists them; `_` is a dot of the name."""
-    return [
-        {"name": f"llama/{name.replace('_', '.')}", "size": size} for name, size in sizes.items()
-    ]
+    listing: list[dict[str, Any]] = []
+    for name, size in sizes.items():
+        listing.append({"name": f"llama/{name.replace('_', '.')}", "size": size})
+    return listing
 
 
 @pytest.mark.parametrize(
@@ -246,7 +249,8 @@ def test_models_that_nobody_can_read_are_said_to_be_unchecked(
 ) -> None:
     gcloud.refuse("storage objects list", "ERROR: (gcloud.storage) 403 no access")
     result = new_service(document, tmp_path / "chat.yaml", MODEL)
-    assert result.exit_code == 0 and "the model was not checked" in result.stderr
+    assert result.exit_code == 0
+    assert "the model was not checked" in result.stderr
     gcloud.refuse("storage objects list", "ERROR: (gcloud.storage) matched no objects or files")
     result = new_service(document, tmp_path / "other.yaml", MODEL)
     assert isinstance(result.exception, InputError)
@@ -306,7 +310,9 @@ def test_the_price_names_base_standby_and_overflow(tmp_path: Path, document: Pat
     words = ["submit", str(out), "--platform", str(document), "--dry-run", "--json"]
     result = CliRunner().invoke(app, words, catch_exceptions=False)
     plan = json.loads(result.stdout)
-    pods = {purchase["job"]: purchase["pods"] for purchase in plan["purchases"]}
+    pods = {}
+    for purchase in plan["purchases"]:
+        pods[purchase["job"]] = purchase["pods"]
     assert pods == {"chat-base": 2, "chat-base standby": 1, "chat-overflow": 2}
     assert "always $" in result.stderr
     usd = plan["usd_per_hour"]

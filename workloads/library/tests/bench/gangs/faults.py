@@ -72,7 +72,9 @@ class Blows:
     def strike(self, blow: Blow) -> int:
         self._came_back.clear()
         if blow.kind in TOGETHER:
-            places = [_shift(blow.place, distance) for distance in TOGETHER[blow.kind]]
+            places = []
+            for distance in TOGETHER[blow.kind]:
+                places.append(_shift(blow.place, distance))
             return self._replace(places)
         if blow.kind in DAMAGED:
             return self._damage(blow)

@@ -206,7 +206,9 @@ class MetricServer:
             if _is_selected(key, metric, cluster) and _has_point(points, begin, end):
                 keys.append(key)
         following = first + self.page_series
-        page = [self._series(key, begin, end) for key in keys[first:following]]
+        page = []
+        for key in keys[first:following]:
+            page.append(self._series(key, begin, end))
         self.pages.append(len(page))
         response = monitoring_v3.ListTimeSeriesResponse(time_series=page)
         if len(keys) > following:

@@ -30,7 +30,9 @@ class Echo(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
     def do_GET(self) -> None:
-        headers = {name.lower(): value for name, value in self.headers.items()}
+        headers = {}
+        for name, value in self.headers.items():
+            headers[name.lower()] = value
         body = json.dumps(headers).encode()
         self.send_response(200)
         self.send_header("Content-Length", str(len(body)))

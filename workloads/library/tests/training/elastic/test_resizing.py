@@ -153,7 +153,9 @@ def test_the_others_go_on_without_a_lost_node_and_take_its_replacement_in(
     folder = str(tmp_path) if has_folder else ""
     gang = start_to_the_gate(make, nodes=4, copies_folder=folder)
     gang.until(lambda: gang.copied(GATE))
-    survivors = {place: gang.processes[place].pid for place in (0, 1, 3)}
+    survivors = {}
+    for place in (0, 1, 3):
+        survivors[place] = gang.processes[place].pid
     gang.lose(2)
     wait_for_size(gang, 3)
     check_first_start(gang, 3, GATE)
