@@ -15,11 +15,11 @@ from kubernetes import client, config
 from holdfast.clients.api import Api
 from holdfast.vocabulary.pools import Pool
 from tests import platforms, support
-from tests.cluster.sim import flex, kind, operators
+from tests.cluster.sim import diagnosis, flex, kind, operators
 from tests.cluster.sim.control_plane import missing_tools
 from tests.cluster.sim.manager import HostManager, OwnManager
 from tests.cluster.sim.runnable import HOST_FOLDERS
-from tests.cluster.sim.world import World
+from tests.cluster.sim.world import World, end_jobs
 from tests.cluster.test_rendered import GKE_ONLY
 from tests.tools.build import TOOLS
 from tests.workloads.manifests import rendered
@@ -40,6 +40,28 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> Generator[None]:
     # its own, and gets one of the two first.
     order = {"test_doctor.py": 0, "test_walkthrough.py": 1}
     items.sort(key=lambda item: order.get(item.path.name, len(order)))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item,
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Show what the cluster says beside the test that failed in it."""
+    report = yield
+    made = getattr(item, "funcargs", {})
+    if report.when == "call" and report.failed and "cluster" in made and "api" in made:
+        report.sections.append(("cluster", diagnosis.describe(made["api"], made["cluster"].host)))
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Generator[None]:
+    """Fail the test whose job outlives it: its pods would take nodes of the tests that follow."""
+    api = getattr(item, "funcargs", {}).get("api")
+    yield
+    if api is not None:
+        outliving = end_jobs(api)
+        assert not outliving, f"the test has left jobs behind: {', '.join(outliving)}"
 
 
 @pytest.fixture(scope="session")
@@ -119,7 +141,7 @@ def platform(kueue: None, api: Api) -> Generator[None]:
         api.apply(api.path_of(doc), doc)
     yield
     for doc in docs:
-        if doc["kind"] in ("Deployment", "DaemonSet", "CronJob"):
+        if doc["kind"] in ("Deployment", "DaemonSet", "CronJob", "Job"):
             api.delete(api.path_of(doc), propagationPolicy="Background")
 
 

@@ -192,7 +192,10 @@ class ControlPlane(Host):
             "podMaxBackoffSeconds": 2,
         }
         self.start_tool(
-            "kube-scheduler", **arguments, config=self.write_json("scheduler.json", configuration)
+            "kube-scheduler",
+            **arguments,
+            v=3,
+            config=self.write_json("scheduler.json", configuration),
         )
 
 

@@ -1,6 +1,7 @@
 """What one test owns in the shared cluster: a namespace, nodes, and pods that run nowhere else."""
 
 import datetime
+import itertools
 from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -37,6 +38,24 @@ POLICY = {
         },
     ]
 }
+
+
+JOBS = ("/apis/batch/v1/namespaces/{}/jobs", "/apis/jobset.x-k8s.io/v1alpha2/namespaces/{}/jobsets")
+
+
+def end_jobs(api: Api) -> list[str]:
+    """Ends the jobs in the namespaces that all tests share, and returns their names."""
+    names = []
+    for space, plural in itertools.product(RENDERED_NAMESPACES, JOBS):
+        path = plural.format(space)
+        for job in api.items(path):
+            meta = job["metadata"]
+            if "deletionTimestamp" in meta or "ownerReferences" in meta:
+                continue
+            with pods.if_there():
+                api.delete(f"{path}/{meta['name']}", propagationPolicy="Background")
+            names.append(f"{space}/{meta['name']}")
+    return names
 
 
 class World:

@@ -16,6 +16,8 @@ from tests.cluster.conftest import (  # noqa: F401
     kueue,
     mover_account,
     platform,
+    pytest_runtest_makereport,
+    pytest_runtest_teardown,
     serving,
     spot,
     world,

@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ from holdfast.clients.api import Api
 from holdfast.manifests.render_context import RenderContext
 from tests import platforms, support
 from tests.cluster.sim.waiting import until
-from tests.cluster.sim.world import World
+from tests.cluster.sim.world import World, end_jobs
 from tests.cluster.test_platform import cleared as cleared
 from tests.cluster.test_platform import gke_kinds as gke_kinds
 from workloads.library.tests.cluster.test_first_job_page import _let_it_end, commands, ran
@@ -60,7 +61,14 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return env / "bin"
 
 
-@pytest.mark.usefixtures("kueue", "gke_kinds", "cleared")
+@pytest.fixture
+def jobs_end(api: Api) -> Iterator[None]:
+    """The page keeps its jobs; here they end with the test."""
+    yield
+    end_jobs(api)
+
+
+@pytest.mark.usefixtures("kueue", "gke_kinds", "cleared", "jobs_end")
 def test_five_commands_and_a_kubeconfig_run_a_job(
     environment: Path,
     tmp_path: Path,

@@ -88,9 +88,11 @@ def applied(api: Api, bodies: list[Object]) -> Iterator[Object]:
     """The last of them, which is the job."""
     for each in bodies:
         api.apply(api.path_of(each), each)
-    yield bodies[-1]
-    for each in bodies:
-        api.delete(api.path_of(each), propagationPolicy="Background")
+    try:
+        yield bodies[-1]
+    finally:  # a job that stayed would fail later tests too
+        for each in bodies:
+            api.delete(api.path_of(each), propagationPolicy="Background")
 
 
 def pods(api: Api, job: str) -> list[Object]:

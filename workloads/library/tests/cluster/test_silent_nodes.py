@@ -37,9 +37,11 @@ def silent(api: Api, pool: Pool) -> Iterator[str]:
     body = nodes.node(pool, name, labels={OWN: name})
     del body["metadata"]["annotations"][MANAGED]
     api.create(nodes.NODES, body)
-    report(api, name)
-    yield name
-    nodes.remove(api, [name])
+    try:
+        report(api, name)
+        yield name
+    finally:
+        nodes.remove(api, [name])
 
 
 def report(api: Api, name: str) -> None:
