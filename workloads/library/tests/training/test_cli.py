@@ -15,16 +15,11 @@ from holdfast.vocabulary.exit_codes import FATAL_EXIT_CODES, combine_exit_codes
 
 
 @pytest.fixture(autouse=True)
-def this_process_goes_on() -> Iterator[None]:
-    """Leaves the process as it was: a command installs the handlers of its signals."""
-    was_installed = notices.is_installed()
+def signals_are_released() -> Iterator[None]:
+    """Releases the signals after a test: a command takes them and leaves them to its process."""
     yield
-    if not notices.is_installed():
-        return
-    shutdown = notices.of_process()
-    shutdown.nothing_at_stake = False
-    if not was_installed:
-        shutdown.uninstall()
+    if notices.is_installed():
+        notices.of_process().uninstall()
 
 
 def run_command(*arguments: str) -> int:

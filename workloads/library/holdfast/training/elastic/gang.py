@@ -141,7 +141,6 @@ class ElasticGang:
         self._timer = ShardTimer(self._gradients.device, shards=self._shards)
         self._gather_s = gather_s
         self._window_s = window_s
-        self._shutdown = notices.of_process()
         self._tuning = tuning or Tuning()
         self._stop_asked = lambda: self._shutdown.requested
         key = join_key(checked_run(run))
@@ -200,6 +199,9 @@ class ElasticGang:
             key=key,
             has_node_group=node.mesh is not None,
         )
+        # Last, since nothing may fail after it: a gang that is refused leaves the signals alone.
+        self._took_signals = not notices.is_installed()
+        self._shutdown = notices.of_process()
         self._member = GangMember(
             regroup,
             group,
@@ -380,6 +382,10 @@ class ElasticGang:
         _: TracebackType | None,
     ) -> None:
         self._shutdown.last_words = lambda: None
-        if isinstance(error, CheckpointExit) and error.reason:
-            self._member.log_departure(error.reason, poll=True)
-        self._member.close()
+        try:
+            if isinstance(error, CheckpointExit) and error.reason:
+                self._member.log_departure(error.reason, poll=True)
+            self._member.close()
+        finally:
+            if self._took_signals:  # otherwise a launcher needs them
+                self._shutdown.uninstall()
