@@ -48,9 +48,12 @@ def pytest_runtest_makereport(
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Show what the cluster says beside the test that failed in it."""
     report = yield
-    made = getattr(item, "funcargs", {})
-    if report.when == "call" and report.failed and "cluster" in made and "api" in made:
-        report.sections.append(("cluster", diagnosis.describe(made["api"], made["cluster"].host)))
+    if report.when == "call" and report.failed:
+        fixtures = getattr(item, "funcargs", {})
+        api = fixtures.get("api")
+        if api is not None:
+            description = diagnosis.describe(api, fixtures["cluster"].host)
+            report.sections.append(("cluster", description))
     return report
 
 

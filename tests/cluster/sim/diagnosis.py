@@ -1,4 +1,4 @@
-"""What a cluster says of itself when a test has failed."""
+"""Describes a cluster in which a test has failed."""
 
 from collections.abc import Callable, Iterable
 
@@ -13,7 +13,7 @@ CHARACTERS = 400
 
 
 def describe(api: Api, host: Host) -> str:
-    """What waits and why, the taints of the nodes, and the end of each component's log."""
+    """Returns what waits and why, the taints of nodes, and the end of each component's log."""
     parts = [
         *_try(_waiting_pods, api),
         *_try(_waiting_workloads, api),
