@@ -57,14 +57,17 @@ def pytest_runtest_makereport(
     return report
 
 
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_teardown(item: pytest.Item) -> Generator[None]:
-    """Fail the test whose job outlives it: its pods would take nodes of the tests that follow."""
-    api = getattr(item, "funcargs", {}).get("api")
+@pytest.fixture(autouse=True)
+def no_job_outlives(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Fails the test whose job outlives it: its pods would take nodes of the tests that follow.
+
+    It is set up before all other fixtures of the test, so it ends after them.
+    """
     yield
+    api = request.node.funcargs.get("api")
     if api is not None:
-        outliving = end_jobs(api)
-        assert not outliving, f"the test has left jobs behind: {', '.join(outliving)}"
+        names = end_jobs(api)
+        assert not names, f"the test has left jobs behind: {', '.join(names)}"
 
 
 @pytest.fixture(scope="session")
