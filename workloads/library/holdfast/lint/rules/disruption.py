@@ -147,9 +147,11 @@ def _count_scaled(pod: Pod, context: Context) -> int:
     good=_budget("minAvailable: 0", "gang"),
 )
 def check_budget(obj: Object, context: Context) -> Iterator[Hit]:
-    bounds = {name: obj.spec.get(name) for name in ("minAvailable", "maxUnavailable")}
-    if all(bound is None for bound in bounds.values()):
+    min_available = obj.spec.get("minAvailable")
+    max_unavailable = obj.spec.get("maxUnavailable")
+    if min_available is None and max_unavailable is None:
         yield Hit(("spec",), "has neither minAvailable nor maxUnavailable")
+    bounds = {"minAvailable": min_available, "maxUnavailable": max_unavailable}
     for name, bound in bounds.items():
         text = as_text(bound)
         if text and not _PLACEHOLDER.search(text) and not _PERCENT.fullmatch(text):

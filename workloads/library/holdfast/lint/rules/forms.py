@@ -145,7 +145,10 @@ def check_dependent_fields(obj: Object, context: Context) -> Iterator[Hit]:
         if type_name == "V1Container" and dig(value, "readinessProbe", _GRACE) is not None:
             yield Hit((*path, "readinessProbe", _GRACE), "a readiness probe ends no container")
         if type_name == "V1ResourceFieldSelector" and value.get("containerName"):
-            names = [container.name for pod in obj.pods for container in pod.containers]
+            names: list[str] = []
+            for pod in obj.pods:
+                for container in pod.containers:
+                    names.append(container.name)
             if value["containerName"] not in names:
                 message = f"no container {value['containerName']}; there are {', '.join(names)}"
                 yield Hit((*path, "containerName"), message)

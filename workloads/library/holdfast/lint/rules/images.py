@@ -209,9 +209,14 @@ def _list_hosts(secret: Object) -> tuple[str, ...]:
         auths = as_map(as_map(json.loads(text)).get("auths"))
     except (ValueError, RecursionError):
         return ()
-    hosts = [host.partition("://")[2] or host for host in auths]
-    names = [host.partition("/")[0] for host in hosts]
-    return () if any("docker.io" in name for name in names) else tuple(names)
+    names: list[str] = []
+    for address in auths:
+        host = address.partition("://")[2] or address
+        name = host.partition("/")[0]
+        if "docker.io" in name:
+            return ()
+        names.append(name)
+    return tuple(names)
 
 
 @rule(

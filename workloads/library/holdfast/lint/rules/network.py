@@ -100,7 +100,9 @@ def reaches_no_pod(obj: Object, context: Context) -> Iterator[Hit]:
             yield Hit(path, f"no container of its pods has the port {port}")
         elif obj.kind == "Service":
             protocol = as_text(dig(obj.body, *path[:-1], "protocol")) or "TCP"
-            protocols = {name for pod in pods for name in _list_protocols(port, pod)}
+            protocols: set[str] = set()
+            for pod in pods:
+                protocols.update(_list_protocols(port, pod))
             if protocols and protocol not in protocols:
                 message = f"is {protocol}, and the port of its pods is {', '.join(protocols)}"
                 yield Hit(path[:-1], message)

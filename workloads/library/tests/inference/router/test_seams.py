@@ -188,6 +188,14 @@ REQUESTS: dict[str, tuple[Document, bool]] = {
         },
         False,
     ),
+    "stop before the least number of tokens": (
+        {
+            "prompt": [0],
+            "stop": [" the", "e"],
+            "min_tokens": 4,
+        },
+        False,
+    ),
     "seed": (
         {
             "prompt": "dice",
