@@ -196,6 +196,13 @@ REQUESTS: dict[str, tuple[Document, bool]] = {
         },
         False,
     ),
+    "stop after the middle of a character": (
+        {
+            "prompt": [230],
+            "stop": ["e"],
+        },
+        False,
+    ),
     "seed": (
         {
             "prompt": "dice",
