@@ -48,7 +48,7 @@ def pytest_runtest_makereport(
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Show what the cluster says beside the test that failed in it."""
     report = yield
-    if report.when == "call" and report.failed:
+    if report.failed:
         fixtures = getattr(item, "funcargs", {})
         api = fixtures.get("api")
         if api is not None:

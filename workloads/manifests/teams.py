@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from kubernetes import client
 
+from holdfast.manifests import team_admission
 from holdfast.manifests.rbac import bind_groups
 from holdfast.manifests.render_context import Body, RenderContext
 from holdfast.manifests.serving_proxy import SERVER, watcher_account
@@ -20,7 +21,6 @@ from holdfast.vocabulary.kubernetes import (
     api_group,
 )
 from holdfast.vocabulary.roles import JOB_ROLES, NAMESPACE_MONITORING, TEAM_PROXY
-from workloads.manifests import team_admission
 from workloads.manifests.tenancy import namespace, pod_security
 
 READS = ("get", "list", "watch")
@@ -46,8 +46,8 @@ READ = {
     api_group(KUEUE_API): ("localqueues", "workloads"),
     api_group(PROVISIONING_API): ("provisioningrequests",),
 }
-# Kueue starts a suspended job again: to stop one, its Workload is set inactive (team_admission.py
-# guards the rest).
+# Kueue starts a suspended job again: to stop one, its Workload is set inactive (the library's
+# team_admission.py guards the rest).
 SUSPENDED = {api_group(KUEUE_API): ("workloads",)}
 # `holdfast shell`: people who may start a pod in the namespace can run anything in it already.
 ENTERED = {"": ("pods/exec",)}

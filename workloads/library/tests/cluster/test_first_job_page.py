@@ -21,6 +21,7 @@ from tests import platforms
 from tests.cluster.sim import control_plane, flex, nodes, operators, pods
 from tests.cluster.sim.control_plane import ControlPlane
 from tests.cluster.sim.waiting import until
+from tests.cluster.sim.world import end_jobs
 from tests.cluster.test_platform import gke_kinds as gke_kinds
 from tests.infra.ops.google import Gcloud
 from tests.workloads.images.test_builds import DIGEST, Tools
@@ -43,6 +44,13 @@ def plane() -> Iterator[ControlPlane]:
 @pytest.fixture
 def api(plane: ControlPlane) -> Api:
     return Api(plane.kubeconfig("admin"))
+
+
+@pytest.fixture
+def jobs_end(api: Api) -> Iterator[None]:
+    """The pages keep their jobs; here they end with the test."""
+    yield
+    end_jobs(api)
 
 
 @pytest.fixture
@@ -128,7 +136,7 @@ def ran(
     return "".join(printed)
 
 
-@pytest.mark.usefixtures("gke_kinds")
+@pytest.mark.usefixtures("gke_kinds", "jobs_end")
 def test_every_command_of_the_page_does_what_the_page_says(
     plane: ControlPlane,
     api: Api,

@@ -7,7 +7,6 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,10 +16,11 @@ from holdfast.clients.api import Api
 from holdfast.manifests.render_context import RenderContext
 from tests import platforms, support
 from tests.cluster.sim.waiting import until
-from tests.cluster.sim.world import World, end_jobs
+from tests.cluster.sim.world import World
 from tests.cluster.test_platform import cleared as cleared
 from tests.cluster.test_platform import gke_kinds as gke_kinds
 from workloads.library.tests.cluster.test_first_job_page import _let_it_end, commands, ran
+from workloads.library.tests.cluster.test_first_job_page import jobs_end as jobs_end
 from workloads.operators import platform
 
 pytestmark = pytest.mark.timeout(900)
@@ -61,13 +61,6 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return env / "bin"
 
 
-@pytest.fixture
-def jobs_end(api: Api) -> Iterator[None]:
-    """The page keeps its jobs; here they end with the test."""
-    yield
-    end_jobs(api)
-
-
 @pytest.mark.usefixtures("kueue", "gke_kinds", "cleared", "jobs_end")
 def test_five_commands_and_a_kubeconfig_run_a_job(
     environment: Path,
@@ -99,7 +92,9 @@ def test_five_commands_and_a_kubeconfig_run_a_job(
 
     lines = commands(PAGE.read_text())
     # Those of a batch need the database of its queue.
-    lines = [line for line in lines if not line.startswith("holdfast batch")]
+    # Those of ratings need Cloud Logging.
+    prefixes = ("holdfast batch", "mkdir", "gcloud", "holdfast report")
+    lines = [line for line in lines if not line.startswith(prefixes)]
     (sourced,) = [line for line in lines if "--source" in line]
     install, *typed = [line for line in lines if "--source" not in line]
     assert install == 'pip install "$(ls holdfast_gke-*.whl)[jobs]"'

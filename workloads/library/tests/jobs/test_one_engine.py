@@ -27,7 +27,6 @@ from holdfast.support.errors import InputError
 from holdfast.vocabulary.capacity import ANNOTATION_PLAN, ANNOTATION_REQUEUES_FOR
 from tests import platforms
 
-Fields = dict[str, Any]
 JOBS = 200
 BY_COMMAND = 4
 """Jobs of each environment that go through the three commands, as their user types them."""
@@ -46,13 +45,13 @@ CAPACITIES = {
 }
 
 
-def draw_job(random: Random, name: str) -> Fields:
+def draw_job(random: Random, name: str) -> dict[str, Any]:
     """Draws the fields of a job: shapes, weeks of work, deadlines, gangs and batches."""
     gpus, all_nodes = random.choice(SHAPES)
     nodes = random.choice(all_nodes)
     hours = round(math.exp(random.uniform(0, math.log(600))), 2)
     kind = random.choice(("sharded", "batch", "deadline", "deadline", "fixed", "plain"))
-    fields: Fields = {
+    fields: dict[str, Any] = {
         "name": name,
         "image": "trainer",
         "command": ("python", "train.py"),
@@ -83,21 +82,18 @@ def draw_job(random: Random, name: str) -> Fields:
     return fields
 
 
-def list_jobs(env: str) -> list[Fields]:
+def list_jobs(env: str) -> list[dict[str, Any]]:
     random = Random(f"one engine {env}")
     # An environment that keeps runs apart takes only those that it lists.
     names = [run.name for run in platforms.load(env).runs] or ["my-run"]
     count = -(-JOBS // len(platforms.names()))
-    jobs: list[Fields] = []
-    for number in range(count):
-        jobs.append(draw_job(random, names[number % len(names)]))
-    return jobs
+    return [draw_job(random, names[number % len(names)]) for number in range(count)]
 
 
 def check(
-    answer: Fields,
-    purchase: Fields,
-    job: Fields,
+    answer: dict[str, Any],
+    purchase: dict[str, Any],
+    job: dict[str, Any],
     platform: Platform,
 ) -> None:
     """Compares the answer of `place` with what is bought, and with the object that is sent."""
@@ -219,8 +215,7 @@ def test_a_question_is_answered_by_the_job_that_it_names(tmp_path: Path) -> None
         "a",
     )
     written = json.loads(run("place", "--job", str(file), "--platform", str(document), "--json"))
-    assert written["chosen"] == choice
-    assert written["options"] == answer["options"]
+    assert written["chosen"] == choice and written["options"] == answer["options"]
     assert file_text.read_question(file).gpus == choice["gpus"]
 
 
@@ -247,8 +242,13 @@ def test_weeks_are_priced_or_refused(
         spec = prepared.bodies[-1]["spec"]
         assert spec["activeDeadlineSeconds"] > hours * 3600 > 7 * 86_400
         usd = prepared_job.plan(prepared).usd_per_hour
-        assert usd is not None
-        assert usd > 0
+        assert usd is not None and usd > 0
+        document = platforms.write_document(platform, tmp_path / "platform")
+        file = tmp_path / "long.yaml"
+        file.write_text(file_text.dump(job))
+        options = (str(file), "--platform", str(document))
+        assert "1 files: 0 error, 0 warning" in run("lint", *options)
+        assert f"{usd:.2f}" in run("submit", *options, "--dry-run")
         return
     with pytest.raises(InputError, match="nodes end after 168 h"):
         prepared_job.prepare(job, platform)

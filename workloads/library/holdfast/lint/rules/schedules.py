@@ -9,6 +9,7 @@ from holdfast.lint.finding import Hit, Severity
 from holdfast.lint.objects import Job, Object, as_int, as_list, as_text, dig
 from holdfast.lint.registry import Context, rule
 from holdfast.lint.spelling import suggest
+from holdfast.vocabulary.capacity import ANNOTATION_HOURS
 
 DOC_CRON = "https://kubernetes.io/docs/concepts/workloads/controllers/cron-jobs/"
 DOC_JOB = "https://kubernetes.io/docs/concepts/workloads/controllers/job/"
@@ -317,6 +318,9 @@ spec:
 def check_scales(obj: Object, context: Context) -> Iterator[Hit]:
     for path, type_name, value in api_fields.walk_object(obj):
         for field, longest_s in _LONGEST_S.get(type_name, {}).items():
+            # A job that states its hours of work got its deadline from them.
+            if field == "activeDeadlineSeconds" and ANNOTATION_HOURS in obj.annotations:
+                continue
             seconds = as_int(value.get(field))
             if seconds is not None and seconds > longest_s:
                 yield Hit((*path, field), f"{seconds} s are {_describe_time(seconds)}")
