@@ -42,7 +42,7 @@ def stopped_committer(folder: Path) -> Iterator[subprocess.Popen[str]]:
 
 @pytest.mark.process
 @pytest.mark.parametrize("newer_steps", [[], [STEP], [STEP + 1]])
-def test_commit_of_a_trainer_that_was_stopped_before_its_write_fails(
+def test_trainer_stopped_before_its_write_commits_nothing(
     tmp_path: Path, newer_steps: list[int]
 ) -> None:
     storage = LocalStorage.open(str(tmp_path))
@@ -161,7 +161,7 @@ class Interleaving:
         self._changed = threading.Condition()
         self._commits = [find_committer(storage, STEP)]
         self.is_taken = False
-        """Whether the newer start has taken the fence."""
+        """True once the newer start has taken the fence."""
         self.violations = list[str]()
         self.outcomes = dict[int, str]()
 
@@ -257,7 +257,7 @@ def test_exploration_finds_the_late_commit_if_drafts_are_not_deleted(
     assert "a commit of the older start after the newer took the fence" in violations
 
 
-def test_start_that_was_stopped_deletes_no_draft_of_a_newer_one() -> None:
+def test_late_start_deletes_no_draft_of_a_newer_one() -> None:
     storage = Objects()
     older = fence.take(storage, RUN)
     newer = fence.take(storage, RUN)
