@@ -38,7 +38,6 @@ def storage(
     if request.param == "gcs-moves":
         bucket = request.getfixturevalue("bucket")
         proxy = request.getfixturevalue("proxy")
-        proxy.moves_objects = True
         monkeypatch.setattr(GcsStorage, "_copy_and_delete", None)
         monkeypatch.setenv("STORAGE_EMULATOR_HOST", proxy.env["STORAGE_EMULATOR_HOST"])
         return open_storage(f"gs://{bucket}/some/prefix")

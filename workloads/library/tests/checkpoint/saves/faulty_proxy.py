@@ -56,9 +56,7 @@ class FaultyProxy:
     def __init__(self, emulator: str) -> None:
         self.counts: Counter[str] = Counter()
         self.closed = threading.Event()
-        self.moves_objects = False
-        """Whether the proxy moves objects, which the emulator cannot."""
-        self.changing = threading.Lock()
+        self.moving = threading.Lock()
         self.taken = 0
         self.rule: Rule = lambda method, path: PASS
         self.target = urlsplit(emulator).netloc
@@ -104,10 +102,11 @@ class _Handler(BaseHTTPRequestHandler):
         if kind in (SILENT, BREAK_BEFORE):
             self.close_connection = True
             return
-        # Other changes wait for a move, which is one transaction.
-        is_locked = proxy.moves_objects and self.command != "GET"
-        with proxy.changing if is_locked else nullcontext():
-            if proxy.moves_objects and "/moveTo/o/" in self.path:
+        # The emulator cannot move objects. A deletion waits for a move, which is one transaction.
+        is_move = "/moveTo/o/" in self.path
+        is_locked = is_move or self.command == "DELETE"
+        with proxy.moving if is_locked else nullcontext():
+            if is_move:
                 status, answer = move(proxy.target, self.path)
                 headers: dict[str, str] = {}
             else:

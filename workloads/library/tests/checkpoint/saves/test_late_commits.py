@@ -22,14 +22,16 @@ from workloads.library.tests.checkpoint.saves.starts import RUN, commit_step, fi
 
 CHILD = "workloads.library.tests.checkpoint.saves.stopped_committer"
 STEP = 4
-OLDEST, OLDER, NEWER = 1, 2, 3
-"""Numbers of the starts."""
+# Numbers of the starts.
+OLDEST = 1
+OLDER = 2
+NEWER = 3
 WAIT_S = 60.0
 
 
 @contextmanager
-def stopped_committer(folder: Path) -> Iterator[subprocess.Popen[str]]:
-    """A process that has looked at the fence and is stopped before the write of its commit."""
+def start_committer(folder: Path) -> Iterator[subprocess.Popen[str]]:
+    """Starts a process that looks at the fence and is then stopped, before it writes its commit."""
     command = [sys.executable, "-m", CHILD, str(folder), str(STEP)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
@@ -46,7 +48,7 @@ def test_trainer_stopped_before_its_write_commits_nothing(
     tmp_path: Path, newer_steps: list[int]
 ) -> None:
     storage = LocalStorage.open(str(tmp_path))
-    with stopped_committer(tmp_path) as process:
+    with start_committer(tmp_path) as process:
         number = fence.take(storage, RUN)
         for step in newer_steps:
             commit_step(storage, step, number)
@@ -257,7 +259,7 @@ def test_exploration_finds_the_late_commit_if_drafts_are_not_deleted(
     assert "a commit of the older start after the newer took the fence" in violations
 
 
-def test_late_start_deletes_no_draft_of_a_newer_one() -> None:
+def test_late_start_keeps_newer_drafts() -> None:
     storage = Objects()
     older = fence.take(storage, RUN)
     newer = fence.take(storage, RUN)
