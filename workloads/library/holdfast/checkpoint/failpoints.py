@@ -18,6 +18,7 @@ POINTS = (
     "upload.manifest",
     "upload.end",
     "commit.verified",
+    "commit.drafted",
     "commit.written",
     "restore.chosen",
     "restore.verified",

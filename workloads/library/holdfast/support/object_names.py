@@ -74,6 +74,18 @@ def epoch_object(run: str, number: int) -> str:
     return f"{epochs_prefix(run)}/{number:010d}.json"
 
 
+def drafts_prefix(run: str) -> str:
+    return f"{checked_run(run)}/drafts"
+
+
+def draft_object(run: str, epoch: int, token: str) -> str:
+    """Names the object that start `epoch` moves to the name of a commit.
+
+    A later start deletes it, and the move then fails.
+    """
+    return f"{drafts_prefix(run)}/{epoch:010d}-{token}.json"
+
+
 def survivor_object(run: str, epoch: int, step: int) -> str:
     """Names the object whose creator commits a step alone, after another rank was lost."""
     return f"{checked_run(run)}/survivors/{epoch:010d}-{step:010d}.json"

@@ -16,6 +16,7 @@ from holdfast.checkpoint.errors import AlreadyExists, NotFound
 from holdfast.checkpoint.format.commit import committed_steps
 from holdfast.checkpoint.ranks import on_every_rank
 from holdfast.checkpoint.stores.factory import open_storage, reliable_storage
+from holdfast.checkpoint.stores.gcs import GcsStorage
 from holdfast.checkpoint.stores.local import LocalStorage
 from holdfast.checkpoint.stores.storage import Storage, crc32c, read_object
 from holdfast.checkpoint.stores.storage import put_new as put
@@ -27,10 +28,19 @@ from workloads.library.tests.checkpoint.made import alone
 pytestmark = pytest.mark.process
 
 
-@pytest.fixture(params=["local", "gcs"])
-def storage(request: pytest.FixtureRequest, tmp_path: Path) -> Storage:
+@pytest.fixture(params=["local", "gcs", "gcs-moves"])
+def storage(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Storage:
+    """`gcs-moves`: a bucket that moves objects in one request, as that of Google does."""
     if request.param == "local":
         return open_storage(f"file://{tmp_path}/store")
+    if request.param == "gcs-moves":
+        bucket = request.getfixturevalue("bucket")
+        proxy = request.getfixturevalue("proxy")
+        monkeypatch.setattr(GcsStorage, "_copy_and_delete", None)
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", proxy.env["STORAGE_EMULATOR_HOST"])
+        return open_storage(f"gs://{bucket}/some/prefix")
     return open_storage(f"gs://{request.getfixturevalue('bucket')}/some/prefix")
 
 
@@ -68,6 +78,48 @@ def test_name_keeps_its_first_content(storage: Storage) -> None:
     with pytest.raises(AlreadyExists):
         put(storage, "run/x", b"second")
     assert read_object(storage, "run/x", limit=100) == b"first"
+
+
+def test_move_keeps_the_content_and_frees_the_old_name(storage: Storage) -> None:
+    put(storage, "run/drafts/a", b"content")
+    put(storage, "run/step/0", b"shard")
+    storage.move("run/drafts/a", "run/step/commit")
+    assert read_object(storage, "run/step/commit", limit=100) == b"content"
+    assert list_names(storage, "") == ["run/step/0", "run/step/commit"]
+
+
+def test_move_needs_its_source_and_replaces_only_what_it_may(storage: Storage) -> None:
+    put(storage, "run/drafts/a", b"first")
+    put(storage, "run/drafts/b", b"second")
+    storage.move("run/drafts/a", "run/commit")
+    with pytest.raises(AlreadyExists):
+        storage.move("run/drafts/b", "run/commit")
+    with pytest.raises(NotFound):
+        storage.move("run/drafts/a", "run/commit", replace=True)
+    assert read_object(storage, "run/commit", limit=100) == b"first"
+    storage.move("run/drafts/b", "run/commit", replace=True)
+    assert read_object(storage, "run/commit", limit=100) == b"second"
+    for target in ("run/commit", "run/other"):
+        with pytest.raises(NotFound):
+            storage.move("run/drafts/b", target)
+    assert list_names(storage, "") == ["run/commit"]
+
+
+@pytest.mark.parametrize("storage", ["local", "gcs-moves"], indirect=True)
+def test_object_is_either_moved_or_deleted(storage: Storage) -> None:
+    """Whoever is first wins, and an object that was deleted appears under no other name."""
+    for number in range(20):
+        source = f"run/drafts/{number}"
+        target = f"run/commit-{number}"
+        put(storage, source, b"x")
+        with ThreadPoolExecutor(2) as pool:
+            deletion = pool.submit(storage.delete, source)
+            move = pool.submit(storage.move, source, target)
+        deletion.result()
+        is_moved = move.exception() is None
+        assert is_moved or isinstance(move.exception(), NotFound)
+        assert list_names(storage, "run") == [target] * is_moved
+        storage.delete(target)
 
 
 def test_exactly_one_concurrent_writer_wins(storage: Storage) -> None:

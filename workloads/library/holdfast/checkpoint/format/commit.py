@@ -1,6 +1,7 @@
 """The commits of a run: listing them, reading them, and writing one.
 
-To commit, the coordinator checks that the shards of every rank are stored, then writes COMMIT.json.
+To commit, the coordinator checks that the shards of every rank are stored, then creates COMMIT.json
+from a draft, unless a newer trainer has deleted that.
 Ranks meet in the storage itself, so a commit needs no trainer to be alive, only the uploaders. A
 commit is created once and not replaced. A checkpoint exists if and only if its commit does.
 """
@@ -8,9 +9,17 @@ commit is created once and not replaced. A checkpoint exists if and only if its 
 import os
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 
-from holdfast.checkpoint.errors import Abandoned, AlreadyExists, Damaged, NotFound, StorageError
+from holdfast.checkpoint.errors import (
+    Abandoned,
+    AlreadyExists,
+    Damaged,
+    Fenced,
+    NotFound,
+    StorageError,
+)
 from holdfast.checkpoint.failpoints import failpoint
 from holdfast.checkpoint.format import Commit, Manifest, ManifestDigest, digest_manifest, fence
 from holdfast.checkpoint.format.decoding import (
@@ -20,7 +29,15 @@ from holdfast.checkpoint.format.decoding import (
     parse_manifest,
 )
 from holdfast.checkpoint.format.validation import check_manifests, check_stored
-from holdfast.checkpoint.stores.storage import Stat, Storage, exists, put_new, read_object
+from holdfast.checkpoint.stores.storage import (
+    Stat,
+    Storage,
+    crc32c,
+    exists,
+    put_object,
+    random_hex,
+    read_object,
+)
 from holdfast.support import object_names
 from holdfast.support.errors import InputError
 from holdfast.vocabulary.environment import ENV_SOURCE
@@ -199,8 +216,6 @@ def commit(
         epoch=state.epoch,
         source=read_source(os.environ.get(ENV_SOURCE)),
     )
-    # As late as possible: a trainer that was frozen for an hour may wake up between any two lines.
-    fence.check(storage, manifest.run, state.epoch)
     if _write(storage, record, state.damaged):
         state.commit_count = record.commit_count
     failpoint("commit.written")
@@ -269,12 +284,38 @@ def _write(
     record: Commit,
     damaged: frozenset[str],
 ) -> bool:
-    """Write the commit. Return False if its step has a commit already that may stay."""
-    name = object_names.commit_object(record.run, record.step)
-    data = record.encode()
+    """Write the commit. Return False if its step has a commit already that may stay.
+
+    Raises Fenced if a newer trainer has taken the right to commit.
+    """
+    # Never at once under its name: a trainer may be frozen for an hour between any two lines, and
+    # the move of its draft fails then.
+    draft = object_names.draft_object(record.run, record.epoch, random_hex(6))
+    data = memoryview(bytearray(record.encode()))
+    put_object(storage, draft, data, crc32c(data))
+    failpoint("commit.drafted")
     try:
-        put_new(storage, name, data)
+        fence.check(storage, record.run, record.epoch)
+        return _publish(storage, draft, record, damaged)
+    except Fenced:
+        with suppress(StorageError):
+            storage.delete(draft)
+        raise
+
+
+def _publish(
+    storage: Storage,
+    draft: str,
+    record: Commit,
+    damaged: frozenset[str],
+) -> bool:
+    """Move the draft to the name of the commit, as `_write` describes."""
+    name = object_names.commit_object(record.run, record.step)
+    try:
+        storage.move(draft, name)
         return True
+    except NotFound:
+        return _find_moved(storage, record)
     except AlreadyExists:
         present = read_commit(storage, record.run, record.step)
     if present is not None:
@@ -286,14 +327,29 @@ def _write(
             # A copied or repeated step may stay. Within one start, the work of the second save
             # would count as safe although it is not stored.
             if record.epoch:
+                fence.check(storage, record.run, record.epoch)
                 raise StorageError(
                     f"step {record.step} was committed before by this start: its number was used"
                     " twice"
                 )
+            storage.delete(draft)
             return False
     # The present commit is unreadable, damaged, or of a trainer that this one has superseded. A
-    # kill between these two calls leaves the step without a commit, and restore takes the one
-    # before.
-    storage.delete(name)
-    put_new(storage, name, data)
-    return True
+    # newer trainer cannot have written it: our draft would be deleted.
+    try:
+        storage.move(draft, name, replace=True)
+        return True
+    except NotFound:
+        return _find_moved(storage, record)
+
+
+def _find_moved(storage: Storage, record: Commit) -> bool:
+    """Return True if the draft was moved by an earlier try, whose answer was lost.
+
+    Raises Fenced if a newer start has deleted it.
+    """
+    present = read_commit(storage, record.run, record.step)
+    if present is not None and present.attempt == record.attempt:
+        return True
+    fence.check(storage, record.run, record.epoch)
+    raise StorageError(f"step {record.step} was not committed: the draft of its commit was deleted")

@@ -1,11 +1,12 @@
 """The fence: of several trainers of one run, only the one that started last may commit.
 
 Each start creates the object of the next number, create-only, so that two starts cannot share a
-number. An uploader looks for a higher number before it commits. Another trainer may start between
-that check and the commit: the commit then carries the older number, and is replaced if the newer
-trainer commits the same step.
+number. A commit is first written as a draft, which has the number of its start in its name. Then
+the uploader looks for a higher number, and moves the draft to the name of the commit. A new start
+takes its number and then deletes the drafts of older starts. A trainer that was stopped between
+look and move therefore finds its draft deleted; one that writes its draft later sees the number.
 
-Decision: infra/decisions/0028.
+Decisions: infra/decisions/0028, infra/decisions/0180.
 """
 
 import json
@@ -42,7 +43,7 @@ def take(
 ) -> int:
     """Take the fence: return a number that is higher than that of every start before.
 
-    `gang` names the elastic gang that starts.
+    No earlier start can commit any more. `gang` names the elastic gang that starts.
     """
     while True:
         numbers = _list_numbers(storage, run)
@@ -59,8 +60,23 @@ def take(
         # was lost: the next round takes the next number.
         with suppress(AlreadyExists):
             put_new(storage, name, json.dumps(description).encode())
+            # Only after the number exists, or an older start could write its draft in between.
+            _delete_older_drafts(storage, run, number)
             _delete_epochs(storage, run, numbers[: -KEPT + 1])
             return number
+
+
+def _delete_older_drafts(
+    storage: Storage,
+    run: str,
+    number: int,
+) -> None:
+    prefix = object_names.drafts_prefix(run)
+    for stat in list(storage.list(prefix)):
+        start, _, _ = stat.name.removeprefix(f"{prefix}/").partition("-")
+        # This start may have been stopped before the listing: a newer one may have drafts.
+        if start.isdecimal() and int(start) < number:
+            storage.delete(stat.name)
 
 
 def _delete_epochs(

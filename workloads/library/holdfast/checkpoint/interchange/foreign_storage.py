@@ -204,3 +204,13 @@ class ForeignStorage:
 
     def delete(self, name: str) -> None:
         raise Denied(f"{name}: this checkpoint is only read")
+
+    def move(
+        self,
+        source: str,
+        target: str,
+        *,
+        replace: bool = False,
+    ) -> None:
+        del target, replace
+        raise Denied(f"{source}: this checkpoint is only read")

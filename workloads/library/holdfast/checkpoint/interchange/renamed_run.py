@@ -50,3 +50,13 @@ class RenamedRun:
 
     def delete(self, name: str) -> None:
         raise Denied(f"{name}: this view is only read")
+
+    def move(
+        self,
+        source: str,
+        target: str,
+        *,
+        replace: bool = False,
+    ) -> None:
+        del target, replace
+        raise Denied(f"{source}: this view is only read")

@@ -169,6 +169,15 @@ class PeerStorage:
     def delete(self, name: str) -> None:
         raise Denied("copies in memory are deleted by their keepers")
 
+    def move(
+        self,
+        source: str,
+        target: str,
+        *,
+        replace: bool = False,
+    ) -> None:
+        raise Denied("copies in memory keep their names")
+
     def read_into(
         self,
         name: str,

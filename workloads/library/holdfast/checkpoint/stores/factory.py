@@ -1,7 +1,7 @@
 """Open the store of a URL, with retries of requests that may succeed later.
 
 A put whose first try succeeded but whose answer was lost ends in AlreadyExists; `put_object`
-compares the object with its own bytes.
+compares the object with its own bytes. Such a move ends in NotFound.
 """
 
 import os
@@ -225,6 +225,15 @@ class Retrying:
 
     def delete(self, name: str) -> None:
         self._keep_trying(lambda: self._storage.delete(name))
+
+    def move(
+        self,
+        source: str,
+        target: str,
+        *,
+        replace: bool = False,
+    ) -> None:
+        self._keep_trying(lambda: self._storage.move(source, target, replace=replace))
 
     def _keep_trying(self, call: Callable[[], T]) -> T:
         deadline = self._clock() + self._budget_s

@@ -171,6 +171,27 @@ class LocalStorage:
             except OSError:  # not empty: the usual case
                 return
 
+    def move(
+        self,
+        source: str,
+        target: str,
+        *,
+        replace: bool = False,
+    ) -> None:
+        source_path = self._root / check_name(source)
+        target_path = self._root / check_name(target)
+        try:
+            if replace:
+                source_path.replace(target_path)
+                _flush_folder(target_path.parent)
+            else:
+                # Linked and not renamed: rename(2) replaces what exists.
+                self._publish(source_path, target_path)
+        except OSError as error:
+            raise _translate(error, source) from error
+        # Deletes the old name, if it is left, and its empty folder.
+        self.delete(source)
+
     def _drop_stale_incoming(self) -> None:
         limit = time.time() - INCOMING_MAX_AGE_S
         for path in (self._root / INCOMING).iterdir():

@@ -77,6 +77,22 @@ class Storage(Protocol):
         """Delete an object. An object that does not exist is no error."""
         ...
 
+    def move(
+        self,
+        source: str,
+        target: str,
+        *,
+        replace: bool = False,
+    ) -> None:
+        """Give an object another name, durably. Raises NotFound if `source` does not exist.
+
+        Raises AlreadyExists if `target` does, unless `replace` is set. The store itself must check
+        `source` in the same transaction: a trainer deletes the drafts of an older one, whose
+        commits must fail from then on. If a store copies and deletes instead, a commit may come
+        late by as long as that takes.
+        """
+        ...
+
 
 def exists(storage: Storage, name: str) -> bool:
     try:

@@ -10,6 +10,9 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import nullcontext
+from email.message import Message
+from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import MappingProxyType
 from typing import Any
@@ -53,6 +56,7 @@ class FaultyProxy:
     def __init__(self, emulator: str) -> None:
         self.counts: Counter[str] = Counter()
         self.closed = threading.Event()
+        self.moving = threading.Lock()
         self.taken = 0
         self.rule: Rule = lambda method, path: PASS
         self.target = urlsplit(emulator).netloc
@@ -98,13 +102,21 @@ class _Handler(BaseHTTPRequestHandler):
         if kind in (SILENT, BREAK_BEFORE):
             self.close_connection = True
             return
-        status, answer, headers = forward(
-            proxy.target,
-            self.command,
-            self.path,
-            body,
-            self.headers,
-        )
+        # The emulator cannot move objects. A deletion waits for a move, which is one transaction.
+        is_move = "/moveTo/o/" in self.path
+        is_locked = is_move or self.command == "DELETE"
+        with proxy.moving if is_locked else nullcontext():
+            if is_move:
+                status, answer = move(proxy.target, self.path)
+                headers: dict[str, str] = {}
+            else:
+                status, answer, headers = forward(
+                    proxy.target,
+                    self.command,
+                    self.path,
+                    body,
+                    self.headers,
+                )
         if kind == SPOILT:
             answer = bytes([answer[0] ^ 1]) + answer[1:]
         if kind == BREAK_AFTER:
@@ -170,6 +182,21 @@ def forward(
     answer = response.read()
     connection.close()
     return response.status, answer, _end_to_end(response.getheaders())
+
+
+def move(target: str, path: str) -> tuple[int, bytes]:
+    """Does the request to move an object by others that the emulator knows."""
+    url = urlsplit(path)
+    source, _, name = url.path.partition("/moveTo/o/")
+    bucket = source.partition("/o/")[0]
+    status, content, _ = forward(target, "GET", f"{source}?alt=media", b"", Message())
+    if status != HTTPStatus.OK:
+        return status, content
+    query = f"uploadType=media&name={name}&{url.query}"
+    status, answer, _ = forward(target, "POST", f"/upload{bucket}/o?{query}", content, Message())
+    if status == HTTPStatus.OK:
+        forward(target, "DELETE", source, b"", Message())
+    return status, answer
 
 
 def _end_to_end(headers: Iterable[tuple[str, str]]) -> dict[str, str]:

@@ -63,7 +63,7 @@ def test_silent_connections_are_dropped_and_their_requests_retried(
     proxy: FaultyProxy,
     bucket: str,
 ) -> None:
-    """The first request of every kind is silent: upload, list, stat, download, delete."""
+    """The first request of every kind is silent: upload, list, stat, download, delete, move."""
     kinds: set[tuple[str, ...]] = set()
     lock = threading.Lock()
 
@@ -92,7 +92,7 @@ def test_silent_connections_are_dropped_and_their_requests_retried(
             steps=steps,
             **options,
         ) == [0, 0], log.read_text()
-    until(lambda: proxy.counts[faults.SILENT] == len(kinds) == 5)
+    until(lambda: proxy.counts[faults.SILENT] == len(kinds) == 6)
     assert "failed" not in log.read_text()
     assert "restored step 3" in log.read_text()
     assert newest(url) == 6

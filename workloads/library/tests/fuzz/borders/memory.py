@@ -38,3 +38,6 @@ class Memory:
 
     def delete(self, name: str) -> None:
         del self.objects[name]
+
+    def move(self, source: str, target: str, *, replace: bool = False) -> None:
+        self.objects[target] = self.objects.pop(source)

@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from functools import cached_property
-from itertools import pairwise
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -245,32 +244,43 @@ class Commits:
 
     def __init__(self, checkpoints: Path) -> None:
         self._checkpoints = checkpoints
-        self._found: dict[tuple[str, int], int] = {}
-        """Number of the start that wrote a commit, by its step and time."""
+        self._found: dict[tuple[str, int], tuple[int, int]] = {}
+        """Number of the start that wrote a commit and the time at which it appeared, by the step
+        and the time of its draft; in the order in which they were seen.
+        """
 
     def note(self) -> None:
+        new: list[tuple[int, int, tuple[str, int]]] = []
         with suppress(FileNotFoundError):  # retention was faster
             for commit in self._checkpoints.glob("*/step-*/COMMIT.json"):
-                key = (commit.parent.name, commit.stat().st_mtime_ns)
+                status = commit.stat()
+                key = (commit.parent.name, status.st_mtime_ns)
                 if key not in self._found:
-                    self._found[key] = int(json.loads(commit.read_bytes())["body"]["epoch"])
+                    start = int(json.loads(commit.read_bytes())["body"]["epoch"])
+                    new.append((status.st_ctime_ns, start, key))
+        for appeared_ns, start, key in sorted(new):
+            self._found[key] = (start, appeared_ns)
 
     @property
     def newest_start(self) -> int:
         self.note()
-        return max(self._found.values(), default=0)
+        return max((start for start, _ in self._found.values()), default=0)
 
     def of_zombies(self) -> list[str]:
-        """Returns commits of a fenced process: its number is lower than that of a commit
-        before it.
+        """Returns commits of a fenced process: its number is lower than that of a commit that
+        appeared before it.
         """
-        commits = sorted((written, start, step) for (step, written), start in self._found.items())
+        # Not by the time of the file: a commit that is moved late has that of its draft.
         messages = list[str]()
-        for (_, previous_start, _), (_, start, step) in pairwise(commits):
-            if start < previous_start:
+        newest_start = 0
+        newest_ns = 0
+        for (step, _), (start, appeared_ns) in self._found.items():
+            if start > newest_start:
+                newest_start = start
+                newest_ns = appeared_ns
+            elif start < newest_start and appeared_ns > newest_ns:
                 messages.append(
-                    f"{step} was committed by start {start} after a commit of start"
-                    f" {previous_start}"
+                    f"{step} was committed by start {start} after a commit of start {newest_start}"
                 )
         return messages
 
