@@ -138,21 +138,8 @@ def read_question(path: Path) -> OwnJob:
 
 
 def find_job(documents: Sequence[Any], path: Path) -> dict[str, Any] | None:
-    """Return the job of a file, or None if the file has none.
-
-    Raises InputError for a job next to another document, which nothing would start.
-    """
-    jobs = [document for document in documents if is_job(document)]
-    if not jobs:
-        return None
-    if len(documents) > 1:
-        raise InputError(
-            f"{path}: more than a job",
-            got=f"{len(documents)} documents, {len(jobs)} of them jobs",
-            allowed="one document",
-            fix="give each job a file of its own",
-        )
-    return jobs[0]
+    """Return the job of a file, or None. Raises InputError for a job next to another document."""
+    return KIND.find(documents, path)
 
 
 def read_documents(path: Path) -> list[Any]:
