@@ -68,7 +68,7 @@ def test_wrong_input_is_refused(text: str, problem: str) -> None:
 
 
 @pytest.mark.parametrize("other", ["job", "manifest before", "manifest after"])
-def test_second_document_of_a_job_file_is_refused(other: str) -> None:
+def test_job_file_with_a_second_document_is_refused(other: str) -> None:
     """`submit` refuses it too; a check that reads only one of them would pass the other unseen."""
     job = file_text.dump(own(environment="example", gpus="1xl4"))
     texts = {
@@ -81,11 +81,12 @@ def test_second_document_of_a_job_file_is_refused(other: str) -> None:
     assert "more than a job or service" in str(result.exception)
 
 
-def test_doubled_key_of_a_job_file_is_a_finding() -> None:
+def test_doubled_key_in_a_job_file_is_a_finding() -> None:
     job = file_text.dump(own(environment="example", gpus="1xl4"))
     result = lint("-", text=f"{job}nodes: 2\n")
     assert result.exit_code == 1
-    assert "HF503" in result.stdout and "'nodes' is here a second time" in result.stdout
+    assert "HF503" in result.stdout
+    assert "'nodes' is here a second time" in result.stdout
 
 
 def test_page_shows_a_comment_that_accepts_a_finding() -> None:

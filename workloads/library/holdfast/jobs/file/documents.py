@@ -44,17 +44,17 @@ class FileKind(Generic[Entry]):
 
         Raises InputError for one next to another document, which nothing would start.
         """
-        found = [document for document in documents if self.describes(document)]
-        if not found:
+        matches = [document for document in documents if self.describes(document)]
+        if not matches:
             return None
         if len(documents) > 1:
             raise InputError(
                 f"{path}: more than a {self.noun}",
-                got=f"{len(documents)} documents, {len(found)} of them {self.noun}s",
+                got=f"{len(documents)} documents, {len(matches)} of them {self.noun}s",
                 allowed="one document",
                 fix=f"give each {self.noun} a file of its own",
             )
-        return found[0]
+        return matches[0]
 
     def parse(self, document: Mapping[str, Any], source: str) -> Entry:
         """Return the entry of a document. Raises InputError, which names the file and the field."""
