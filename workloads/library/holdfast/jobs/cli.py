@@ -143,10 +143,9 @@ def _judge_obtainability(
 def _read_service(file: Path) -> "Object | None":
     """Return the document of a service file, or None for any other file."""
     from holdfast.jobs.file import file_text
-    from holdfast.services.file.file_text import is_service
+    from holdfast.services.file.file_text import find_service
 
-    documents = file_text.read_documents(file)
-    return documents[0] if documents and is_service(documents[0]) else None
+    return find_service(file_text.read_documents(file), file)
 
 
 def _start(api: "Api", plan: "PurchasePlan", *, yes: bool, replace: bool) -> None:

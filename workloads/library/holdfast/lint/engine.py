@@ -171,14 +171,31 @@ def judge(files: list[File], options: Options) -> Report:
 
 
 def _render_job(file: File, platform: PlatformDocument, options: Options) -> File:
-    """Returns the manifest of a job or service file as a file of its own; other files stay."""
-    if options.render is None or not file.documents:
+    """Returns the manifest of a job or service file as a file of its own; other files stay.
+
+    Raises InputError for a job or service next to another document, as `submit` does.
+    """
+    described = [document for document in file.documents if _is_rendered(document.value)]
+    if options.render is None or not described:
         return file
-    body = file.documents[0].value
+    if len(file.documents) > 1:
+        raise InputError(
+            f"{file.path}: more than a job or service",
+            got=f"{len(file.documents)} documents, {len(described)} of them jobs or services",
+            allowed="one document",
+            fix="give each job, service and manifest a file of its own",
+        )
+    (document,) = described
+    if document.troubles:
+        return file
+    return parse_text(
+        f"{file.path} as rendered", options.render(document.value, file.path, platform)
+    )
+
+
+def _is_rendered(body: Any) -> bool:
     schema = body.get("schema") if isinstance(body, dict) else None
-    if not str(schema).startswith(RENDERED_SCHEMAS):
-        return file
-    return parse_text(f"{file.path} as rendered", options.render(body, file.path, platform))
+    return str(schema).startswith(RENDERED_SCHEMAS)
 
 
 def _apply_settings(findings: list[Finding], options: Options) -> Iterator[Finding]:

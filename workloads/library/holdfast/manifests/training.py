@@ -253,7 +253,8 @@ def add_requeues(task: Task, within_s: int = 0) -> Task:
 def gang(context: RenderContext, task: Task) -> Body:
     """Builds a JobSet of which all pods run or none.
 
-    An eviction restarts the gang and is free; a crash counts towards maxRestarts.
+    An eviction restarts the gang and is free; a crash counts towards maxRestarts. The deadline ends
+    the gang: JobSet would restart it by default, each time with a deadline of its own.
     """
     failure_rule = client.V1PodFailurePolicyRule(action="FailJob", on_pod_conditions=[DISRUPTED])
     work = task.work
@@ -273,6 +274,11 @@ def gang(context: RenderContext, task: Task) -> Body:
         "action": "RestartJobSetAndIgnoreMaxRestarts",
         "onJobFailureReasons": ["PodFailurePolicy"],
     }
+    overdue = {
+        "name": "overdue",
+        "action": "FailJobSet",
+        "onJobFailureReasons": ["DeadlineExceeded"],
+    }
     workers = {
         "name": "workers",
         "replicas": 1,
@@ -283,7 +289,7 @@ def gang(context: RenderContext, task: Task) -> Body:
         "ttlSecondsAfterFinished": DAY_S,
         "failurePolicy": {
             "maxRestarts": task.restarts,
-            "rules": [preempted],
+            "rules": [preempted, overdue],
         },
         "replicatedJobs": [workers],
     }

@@ -2,6 +2,7 @@
 
 import time
 
+from holdfast.clients.api import Object
 from holdfast.jobs.diagnose.job_snapshot import disruption, when
 from holdfast.vocabulary.exit_codes import EXIT_BUG
 from holdfast.vocabulary.kubernetes import LABEL_JOBSET
@@ -11,6 +12,7 @@ from tests.cluster.sim.jobsets import GROUP
 from tests.cluster.sim.stages import SHUTDOWN_REASON
 from tests.cluster.sim.waiting import until
 from tests.cluster.sim.world import World
+from tests.workloads.manifests.rendered import load_objects
 
 SIZE = 4
 LOST = 2
@@ -96,6 +98,34 @@ def test_a_bug_ends_a_job_at_once_and_a_jobset_without_a_restart(
     )
     assert status["terminalState"] == "Failed"
     assert status.get("restarts", 0) == 0
+
+
+def test_gang_ends_at_its_deadline(world: World, spot: Pool, jobset: None) -> None:
+    """A JobSet without the rule starts again, as often as after crashes."""
+    policies = []
+    for body in load_objects("example"):
+        if is_gang(body):
+            policies.append(body["spec"]["failurePolicy"])
+    policy = policies[0]
+    assert policy["maxRestarts"] > 0
+    world.add_nodes(spot, 2)
+    body = jobsets.jobset("late", world.job_spec(spot, 2, activeDeadlineSeconds=2))
+    body["spec"]["failurePolicy"] = policy
+    path = world.path("jobsets", GROUP)
+    world.api.create(path, body)
+    status = until("it ends", lambda: find_end(world.api.get(f"{path}/late")))
+    assert status["terminalState"] == "Failed"
+    assert status.get("restarts", 0) == 0
+
+
+def is_gang(body: Object) -> bool:
+    return body["kind"] == "JobSet" and bool(body["spec"].get("failurePolicy", {}).get("rules"))
+
+
+def find_end(body: Object) -> Object | None:
+    """Returns the status of a JobSet that has ended."""
+    status: Object = body.get("status", {})
+    return status if status.get("terminalState") or status.get("restarts") else None
 
 
 def test_exit_zero_on_the_signal_loses_the_index(world: World, spot: Pool) -> None:

@@ -16,7 +16,11 @@ from holdfast.jobs.diagnose.queues import explain_kueue
 from holdfast.ledger.events import parse
 from holdfast.ledger.job_summary import job_summaries
 from holdfast.lint.platform import tolerates
-from holdfast.vocabulary.capacity import LABEL_LEAST_NODES
+from holdfast.vocabulary.capacity import (
+    ANNOTATION_REQUEUES_FOR,
+    LABEL_LEAST_NODES,
+    LABEL_REQUEUES,
+)
 from holdfast.vocabulary.pools import GPU_TAINT, SPOT_TAINT, Taint
 from tests import platforms
 from tests.cluster.sim.nodes import node
@@ -434,3 +438,35 @@ def test_explain_warns_a_day_before_a_job_is_stopped(kind: str) -> None:
     )
     suspended = replace(job, body=body | {"spec": spec | {"suspend": True}})
     assert describe_coming_end(suspended, start_s + 395 * 3600) == ""
+
+
+@pytest.mark.parametrize(
+    ("requeues", "within_h", "text"),
+    [
+        ("2", 1000, "its nodes end in 8.0 h, 168 h after its start: it saves, queues again"),
+        ("2", 167, "stopped in 8.0 h as its nodes end"),
+        ("0", 1000, "stopped in 8.0 h as its nodes end"),
+    ],
+)
+def test_queued_gang_says_whether_it_queues_again(requeues: str, within_h: int, text: str) -> None:
+    """The Job of such a gang ends with its nodes, and the mover makes the next one."""
+    child = {"spec": {"activeDeadlineSeconds": 168 * 3600}}
+    body = {
+        "kind": "JobSet",
+        "metadata": {
+            "name": "j",
+            "creationTimestamp": START,
+            "labels": {LABEL_REQUEUES: requeues},
+            "annotations": {ANNOTATION_REQUEUES_FOR: str(within_h * 3600)},
+        },
+        "spec": {"replicatedJobs": [{"template": child}]},
+    }
+    pod = {
+        "metadata": {"name": "p"},
+        "status": {
+            "startTime": START,
+            "phase": "Running",
+        },
+    }
+    job = JobSnapshot(body=body, pods=[pod])
+    assert text in describe_coming_end(job, when(START) + 160 * 3600)

@@ -124,6 +124,19 @@ def test_a_gang_finds_its_first_pod_and_counts_its_ranks_without_options() -> No
     assert "job-completion-index" in env["PET_NODE_RANK"]["valueFrom"]["fieldRef"]["fieldPath"]
 
 
+def test_gang_that_reaches_max_hours_is_not_restarted() -> None:
+    """JobSet restarts a failed Job unless a rule names its reason."""
+    gang = render(own(gpus="1xa100", nodes=2, capacity="spot", max_hours=40.0))[-1]
+    actions = {}
+    for rule in gang["spec"]["failurePolicy"]["rules"]:
+        for reason in rule["onJobFailureReasons"]:
+            actions[reason] = rule["action"]
+    assert actions == {
+        "PodFailurePolicy": "RestartJobSetAndIgnoreMaxRestarts",
+        "DeadlineExceeded": "FailJobSet",
+    }
+
+
 def test_secrets_are_references_and_files_never_values() -> None:
     bodies = render(own(secrets={"HF_TOKEN": "hf/3"}, checkpoint_key="signing"))
     assert bodies[0]["kind"] == "SecretProviderClass" and bodies[0]["spec"]["provider"] == "gke"

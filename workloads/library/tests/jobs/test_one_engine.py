@@ -196,12 +196,33 @@ def test_a_question_is_answered_by_the_job_that_it_names(tmp_path: Path) -> None
     """The command that `place` prints writes a job with the same choice."""
     platform = platforms.with_images("example")
     document = platforms.write_document(platform, tmp_path / "platform")
-    words = ("--gpu", "a100", "--gpus", "8", "--hours", "40", "--deadline", "72h")
+    words = (
+        "--gpu",
+        "a100",
+        "--gpus",
+        "8",
+        "--hours",
+        "40",
+        "--deadline",
+        "72h",
+    )
     answer = json.loads(run("place", *words, "--platform", str(document), "--json"))
     choice = answer["chosen"]
     file = tmp_path / "asked.yaml"
-    shape = ("--gpus", choice["gpus"], "--nodes", str(choice["nodes"]))
-    time = ("--hours", "40", "--deadline", "72h", "--image", "trainer")
+    shape = (
+        "--gpus",
+        choice["gpus"],
+        "--nodes",
+        str(choice["nodes"]),
+    )
+    time = (
+        "--hours",
+        "40",
+        "--deadline",
+        "72h",
+        "--image",
+        "trainer",
+    )
     run(
         "new-job",
         "asked",

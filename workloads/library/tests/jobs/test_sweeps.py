@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ruamel.yaml import YAML
 
 from holdfast.cost import prices
-from holdfast.jobs.file import sweep_points
+from holdfast.jobs.file import file_text, sweep_points
 from holdfast.jobs.file.job_file import OwnJob
 from holdfast.jobs.plan import placement
 from holdfast.jobs.submit import prepared_job
@@ -164,6 +165,22 @@ def test_impossible_sweeps_are_refused_with_what_is_allowed(sweep: Any, got: str
     assert got in error.value.got
     assert "1 to 1,000 points" in error.value.allowed
     assert error.value.fix
+
+
+def test_stated_sweep_without_a_value_is_refused() -> None:
+    """The file `sweep: {}` and the option `--set sweep.LR=$RATES` with an empty variable."""
+    document = YAML(typ="safe").load(file_text.dump(own()))
+    document["sweep"] = {}
+    with pytest.raises(InputError, match=r"job\.yaml: sweep.*no parameter"):
+        file_text.parse(document, "job.yaml")
+    options = {
+        "name": "my-run",
+        "environment": "example",
+        "image": "trainer",
+        "command": ("python", "train.py"),
+    }
+    with pytest.raises(InputError, match=r"sweep.*LR: \[\]"):
+        file_text.assign(["sweep.LR="], options)
 
 
 def test_points_need_prefixes_where_runs_are_listed() -> None:

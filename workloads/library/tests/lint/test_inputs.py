@@ -67,6 +67,28 @@ def test_wrong_input_is_refused(text: str, problem: str) -> None:
     assert isinstance(result.exception, InputError) and problem in str(result.exception)
 
 
+@pytest.mark.parametrize("other", ["job", "manifest before", "manifest after"])
+def test_job_file_with_a_second_document_is_refused(other: str) -> None:
+    """`submit` refuses it too; a check that reads only one of them would pass the other unseen."""
+    job = file_text.dump(own(environment="example", gpus="1xl4"))
+    texts = {
+        "job": f"{job}---\n{job}",
+        "manifest before": f"{POD}---\n{job}",
+        "manifest after": f"{job}---\n{POD}",
+    }
+    result = lint("-", text=texts[other])
+    assert isinstance(result.exception, InputError)
+    assert "more than a job or service" in str(result.exception)
+
+
+def test_doubled_key_in_a_job_file_is_a_finding() -> None:
+    job = file_text.dump(own(environment="example", gpus="1xl4"))
+    result = lint("-", text=f"{job}nodes: 2\n")
+    assert result.exit_code == 1
+    assert "HF503" in result.stdout
+    assert "'nodes' is here a second time" in result.stdout
+
+
 def test_page_shows_a_comment_that_accepts_a_finding() -> None:
     (comment,) = re.findall(r"# holdfast: ignore\[HF101\] .*", PAGE.read_text())
     accepted = POD.replace("Seconds: 400", f"Seconds: 400  {comment}")

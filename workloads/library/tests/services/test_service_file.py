@@ -350,6 +350,25 @@ def test_the_examples_and_the_schema_are_current(name: str) -> None:
     assert example == file_text.dump(example_services.read(name))
 
 
+@pytest.mark.parametrize("other", ["service", "manifest"])
+def test_service_file_with_a_second_document_is_refused(
+    tmp_path: Path, document: Path, other: str
+) -> None:
+    service = file_text.dump(example_services.read(example_services.NAMES[0]))
+    second = service if other == "service" else "kind: ConfigMap\n"
+    path = tmp_path / "two.yaml"
+    path.write_text(f"{service}---\n{second}")
+    words = [
+        "submit",
+        str(path),
+        "--dry-run",
+        "--platform",
+        str(document),
+    ]
+    with pytest.raises(InputError, match=r"more than a service.*2 documents"):
+        CliRunner().invoke(app, words, catch_exceptions=False)
+
+
 def test_services_for_other_environments_are_stopped(tmp_path: Path) -> None:
     document = write_document(with_images("prod"), tmp_path)
     words = ["submit", str(example_services.FOLDER / "scores.yaml"), "--platform", str(document)]

@@ -32,6 +32,7 @@ from holdfast.jobs.diagnose.reasons import Cause, Reason
 from holdfast.jobs.plan import obtainability, pricing
 from holdfast.ledger.job_summary import JobSummary, read_job_summaries
 from holdfast.platform import Platform
+from holdfast.vocabulary.lifecycle import FLEX_MAX_RUN_S
 from holdfast.vocabulary.pools import LABEL_FLEX_START, LABEL_NODEPOOL, LABEL_POOL_CLASS
 
 SCHEMA = "holdfast.explanation/2"
@@ -135,7 +136,8 @@ def _describe_obtainability(
 def describe_coming_end(job: JobSnapshot, now_s: float) -> str:
     """Return a warning that a job is stopped within a day, or an empty text.
 
-    Kubernetes counts from the start of the Job, which is that of its first pods.
+    Kubernetes counts from the start of the Job, which is that of its first pods. Of a gang on
+    queued nodes the limit is at most the life of the nodes.
     """
     limit_s = job.limit_s
     if not limit_s or job.finished or job.suspended:
@@ -145,12 +147,20 @@ def describe_coming_end(job: JobSnapshot, now_s: float) -> str:
     known_starts = [when(text) for text in starts if text]
     if not known_starts:
         return ""
-    left_s = min(known_starts) + limit_s - now_s
+    end_s = min(known_starts) + limit_s
+    left_s = end_s - now_s
     if left_s > END_WARNING_S:
         return ""
+    moment = f"in {max(left_s, 0) / 3600:.1f} h"
+    run_time = f"{limit_s / 3600:g} h after its start"
+    if job.queues_again(end_s):
+        return (
+            f"; its nodes end {moment}, {run_time}: it saves, queues again by itself, and resumes"
+        )
+    outlives_nodes = job.has_queued_nodes and limit_s >= FLEX_MAX_RUN_S
+    reason = "as its nodes end" if outlives_nodes else "by its max_hours"
     return (
-        f"; stopped in {max(left_s, 0) / 3600:.1f} h by its max_hours, {limit_s / 3600:g} h after"
-        " its start: submit it again under its name, and it resumes"
+        f"; stopped {moment} {reason}, {run_time}: submit it again under its name, and it resumes"
     )
 
 

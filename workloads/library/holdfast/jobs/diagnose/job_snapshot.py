@@ -17,9 +17,11 @@ from holdfast.vocabulary import kubernetes
 from holdfast.vocabulary.capacity import (
     ANNOTATION_MAX_USD,
     ANNOTATION_QUEUED_AGAIN,
+    ANNOTATION_REQUEUES_FOR,
     ANNOTATION_SPENT_USD,
     ANNOTATION_STOPPED_FOR,
     LABEL_LEAST_NODES,
+    LABEL_REQUEUES,
     STOPPED_FOR_MAX_USD,
 )
 from holdfast.vocabulary.kubernetes import LABEL_JOBSET, LABEL_NAME, api_path
@@ -110,6 +112,22 @@ class JobSnapshot:
         if self.kind == "JobSet":
             spec = spec["replicatedJobs"][0]["template"]["spec"]
         return int(spec.get("activeDeadlineSeconds") or 0)
+
+    @property
+    def has_queued_nodes(self) -> bool:
+        """The job is a gang on queued flex-start, whose nodes are used once."""
+        return LABEL_REQUEUES in (self.body["metadata"].get("labels") or {})
+
+    def queues_again(self, end_s: float) -> bool:
+        """Return whether the mover queues a gang again whose nodes end at a Unix time."""
+        metadata = self.body["metadata"]
+        requeues = (metadata.get("labels") or {}).get(LABEL_REQUEUES, "")
+        if not requeues.isdecimal() or int(requeues) < 1:
+            return False
+        within = (metadata.get("annotations") or {}).get(ANNOTATION_REQUEUES_FOR, "")
+        if not within.isdecimal():
+            return True
+        return end_s <= when(metadata["creationTimestamp"]) + int(within)
 
     @property
     def return_time(self) -> str:

@@ -6,9 +6,10 @@ raises an error for each wrong field.
 
 import io
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import MISSING, Field, asdict, dataclass, fields
 from difflib import get_close_matches
+from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from ruamel.yaml import YAML
@@ -37,6 +38,23 @@ class FileKind(Generic[Entry]):
         return isinstance(document, dict) and str(document.get("schema", "")).startswith(
             f"{family}/"
         )
+
+    def find(self, documents: Sequence[Any], path: Path) -> dict[str, Any] | None:
+        """Return the document of this kind in a file, or None if the file has none.
+
+        Raises InputError for one next to another document, which nothing would start.
+        """
+        matches = [document for document in documents if self.describes(document)]
+        if not matches:
+            return None
+        if len(documents) > 1:
+            raise InputError(
+                f"{path}: more than a {self.noun}",
+                got=f"{len(documents)} documents, {len(matches)} of them {self.noun}s",
+                allowed="one document",
+                fix=f"give each {self.noun} a file of its own",
+            )
+        return matches[0]
 
     def parse(self, document: Mapping[str, Any], source: str) -> Entry:
         """Return the entry of a document. Raises InputError, which names the file and the field."""
@@ -68,6 +86,11 @@ class FileKind(Generic[Entry]):
                 allowed=error.allowed,
                 fix=error.fix,
             ) from error
+
+    @property
+    def noun(self) -> str:
+        """Return `job` or `service`."""
+        return self.schema.partition("/")[0].rpartition(".")[2]
 
     @property
     def fields(self) -> tuple[Field[Any], ...]:

@@ -10,6 +10,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
+from holdfast.jobs.file import sweep_points
 from holdfast.jobs.file.documents import FileKind, read_option
 from holdfast.jobs.file.job_file import OwnJob
 from holdfast.place.job import Job, Offered
@@ -47,7 +48,18 @@ def is_job(document: Any) -> bool:
 
 
 def parse(document: dict[str, Any], source: str) -> OwnJob:
-    """Return the job of a document. Raises InputError, which names the file and the field."""
+    """Return the job of a document.
+
+    Raises InputError, which names the file and the field, also for a sweep that is stated and has
+    no parameter: a program that writes files would start one run without any.
+    """
+    if document.get("sweep", True) == {}:
+        raise InputError(
+            f"{source}: sweep",
+            got="no parameter",
+            allowed="parameters with values, or no sweep",
+            fix=f"as {sweep_points.EXAMPLE}, or leave it out",
+        )
     return KIND.parse(document, source)
 
 
@@ -77,7 +89,7 @@ def assign(assignments: Sequence[str], options: dict[str, Any]) -> OwnJob:
                 fix="--set restarts=5 --set env.MODE=fast --set sweep.SEED=1,2,3",
             )
         if name == "sweep":
-            target[last] = value.split(",")
+            target[last] = value.split(",") if value else []
         elif name == "speeds":
             target[last] = read_option(value, "number")
         else:
@@ -138,21 +150,8 @@ def read_question(path: Path) -> OwnJob:
 
 
 def find_job(documents: Sequence[Any], path: Path) -> dict[str, Any] | None:
-    """Return the job of a file, or None if the file has none.
-
-    Raises InputError for a job next to another document, which nothing would start.
-    """
-    jobs = [document for document in documents if is_job(document)]
-    if not jobs:
-        return None
-    if len(documents) > 1:
-        raise InputError(
-            f"{path}: more than a job",
-            got=f"{len(documents)} documents, {len(jobs)} of them jobs",
-            allowed="one document",
-            fix="give each job a file of its own",
-        )
-    return jobs[0]
+    """Return the job of a file, or None. Raises InputError for a job next to another document."""
+    return KIND.find(documents, path)
 
 
 def read_documents(path: Path) -> list[Any]:

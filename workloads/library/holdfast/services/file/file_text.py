@@ -29,6 +29,11 @@ def is_service(document: Any) -> bool:
     return KIND.describes(document)
 
 
+def find_service(documents: Sequence[Any], path: Path) -> dict[str, Any] | None:
+    """Return the service of a file, or None. Raises InputError for one next to another document."""
+    return KIND.find(documents, path)
+
+
 def dump(service: OwnService) -> str:
     """Return a file with the fields that differ from their default, and the others as comments."""
     return KIND.dump(service, _HEAD)
