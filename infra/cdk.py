@@ -1,7 +1,7 @@
 """The adapter to CDKTF: the only import of `cdktf` and of the provider's bindings.
 
-Stacks and the monitoring stack call `Stack.add`. A move to CDK Terrain changes the two names below
-and this import line (tests/plan/test_cdktn.py does it).
+Stacks and the monitoring stack call `Stack.add`. `python -m infra.ops.cdk_terrain` changes the
+names below to those of CDK Terrain.
 """
 
 # Decision: infra/decisions/0011.

@@ -211,6 +211,9 @@ def _compare_teams(before: Platform, after: Platform) -> Iterator[Effect]:
         old_quotas = {f"team {name}, {gpu}": gpus for gpu, gpus in old.quotas.items()}
         new_quotas = {f"team {name}, {gpu}": gpus for gpu, gpus in new.quotas.items()}
         yield from _compare_numbers(old_quotas, new_quotas, "GPUs guaranteed")
+        old_services = {f"team {name}": old.service_gpus}
+        new_services = {f"team {name}": new.service_gpus}
+        yield from _compare_numbers(old_services, new_services, "GPUs of services")
 
 
 def _compare_egress(before: Platform, after: Platform) -> Iterator[Effect]:

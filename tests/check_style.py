@@ -173,7 +173,11 @@ def list_python_files() -> list[str]:
         text=True,
         check=True,
     )
-    return [name for name in listing.stdout.splitlines() if (ROOT / name).is_file()]
+    names: list[str] = []
+    for name in listing.stdout.splitlines():
+        if (ROOT / name).is_file():
+            names.append(name)
+    return names
 
 
 def is_test(name: str) -> bool:
@@ -217,7 +221,8 @@ def record(sources: dict[str, str], table: dict[str, dict[str, dict[str, float]]
     ]
     for half, bounds in table["bounds"].items():
         lines.append(f"[bounds.{half}]")
-        lines.extend(f"{figure} = {bound:g}" for figure, bound in bounds.items())
+        for figure, bound in bounds.items():
+            lines.append(f"{figure} = {bound:g}")
         lines.append("")
     lines.append("[allowed]")
     for name in sorted(sources):

@@ -94,7 +94,9 @@ def _iter_constants(node: ast.AST) -> Iterator[tuple[int, str]]:
     parts: list[ast.AST] = []
     if isinstance(node, ast.Call) and _name(node) in CALLS:
         parts += node.args
-        parts += [keyword.value for keyword in node.keywords if keyword.arg not in PROMQL]
+        for keyword in node.keywords:
+            if keyword.arg not in PROMQL:
+                parts.append(keyword.value)
     elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
         parts = [node]
     for part in parts:

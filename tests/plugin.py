@@ -26,6 +26,9 @@ settings.load_profile("holdfast")
 # A shell starts background processes with Ctrl-C ignored, and processes of tests would inherit it.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
+# Its gcloud fails at once. A test that needs answers puts its own before it.
+os.environ["PATH"] = f"{Path(__file__).parent / 'offline'}:{os.environ['PATH']}"
+
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Skip files of other tiers: importing every file takes each worker a third of a minute."""

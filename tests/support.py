@@ -4,9 +4,10 @@ import fcntl
 import importlib.util
 import os
 import subprocess
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Collection, Generator, Mapping, Sequence
 from contextlib import contextmanager
-from pathlib import Path
+from importlib import metadata
+from pathlib import Path, PurePath
 from types import ModuleType
 from typing import NoReturn
 
@@ -41,6 +42,30 @@ def program(path: Path, text: str) -> Path:
     return path
 
 
+def link_distribution(name: str, site: Path) -> None:
+    """Link an installed distribution into another site-packages.
+
+    A package is one link, so that its byte code need not be compiled again: PyTorch's takes a
+    minute. Distributions share namespace packages, whose files are links of their own.
+    """
+    distribution = metadata.distribution(name)
+    files = [file for file in distribution.files or [] if ".." not in file.parts]
+    packages = {file.parent for file in files if file.name == "__init__.py"}
+    for source in dict.fromkeys(_outermost(file, packages) for file in files):
+        if source.suffix not in (".pyc", ".h"):
+            link = site / source
+            link.parent.mkdir(parents=True, exist_ok=True)
+            link.symlink_to(str(distribution.locate_file(source)))
+
+
+def _outermost(file: PurePath, packages: Collection[PurePath]) -> PurePath:
+    """Return the outermost of `packages` that holds the file; the file if none does."""
+    for folder in reversed(file.parents):
+        if folder in packages:
+            return folder
+    return file
+
+
 def require(condition: object, reason: str) -> None:
     """Skip the test unless `condition`; fail if CI is set, so that no tier disappears unnoticed."""
     if not condition:
@@ -71,7 +96,8 @@ def lock(file: Path) -> Generator[None]:
 def bootstrap() -> ModuleType:
     """Import the set-up script, which finds uv and the cache."""
     spec = importlib.util.spec_from_file_location("bootstrap", ROOT / ".ci" / "bootstrap.py")
-    assert spec and spec.loader
+    assert spec
+    assert spec.loader
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module

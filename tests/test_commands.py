@@ -47,11 +47,10 @@ def test_help_tells_the_exit_codes_and_imports_nothing_heavy(name: str) -> None:
 def test_a_python_that_was_not_set_up_is_told_the_way_out(name: str) -> None:
     # without the packages of its environment
     done = ran([sys.executable, "-S", "-m", name, "--help"])
-    assert (done.returncode, done.stdout) == (2, "")
-    assert (
-        "without typer" in done.stderr
-        and "fix:     make setup && source .venv/bin/activate" in done.stderr
-    )
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert "without typer" in done.stderr
+    assert "fix:     make setup && source .venv/bin/activate" in done.stderr
     assert "Traceback" not in done.stderr
 
 
@@ -68,8 +67,15 @@ def started_by_users() -> list[str]:
     """Product modules and scripts that run by themselves, as `python -m` or by path."""
     patterns = (".ci/*.py", "infra/*.py", "monitoring/*.py", "workloads/*.py")
     listed = ran(["git", "ls-files", *patterns]).stdout.splitlines()
-    product = [name for name in listed if "/tests/" not in name and name not in WITHOUT_HELP]
-    return [name for name in product if GUARD in (ROOT / name).read_text()]
+    product = []
+    for name in listed:
+        if "/tests/" not in name and name not in WITHOUT_HELP:
+            product.append(name)
+    names: list[str] = []
+    for name in product:
+        if GUARD in (ROOT / name).read_text():
+            names.append(name)
+    return names
 
 
 def words_of(file: str) -> list[str]:
@@ -104,7 +110,8 @@ def test_an_unknown_command_is_a_usage_error(name: str) -> None:
 def start(name: str) -> None:
     """A program in this process."""
     spec = find_spec(f"{name}.__main__")
-    assert spec and spec.origin
+    assert spec
+    assert spec.origin
     runpy.run_path(spec.origin, run_name="__main__")
 
 
@@ -127,7 +134,8 @@ def test_a_bug_is_no_finding(
         start(name)
     assert end.value.code == EXIT_BUG
     head, location = capsys.readouterr().err.splitlines()
-    assert head.startswith("internal error: KeyError: 'step'") and "report it" in location
+    assert head.startswith("internal error: KeyError: 'step'")
+    assert "report it" in location
 
 
 MAKEFILE = (ROOT / "Makefile").read_text()
@@ -148,12 +156,14 @@ CLOUD = re.findall(r"^([a-z-]+):.*\n(?:\t.*\n)*?\t.*NAMED_ENV", MAKEFILE, re.M)
 
 
 def test_each_make_target_runs_one_unique_command() -> None:
-    first_commands = {target: commands[0] for target, commands in RUNS.items() if commands}
-    assert len(first_commands) > 20 and all(len(commands) <= 1 for commands in RUNS.values())
-    assert all(
-        any(f"{command} ".startswith(f"{name} ") for name in COMMANDS)
-        for command in first_commands.values()
-    ), first_commands
+    first_commands = {}
+    for target, commands in RUNS.items():
+        if commands:
+            first_commands[target] = commands[0]
+    assert len(first_commands) > 20
+    assert all(len(commands) <= 1 for commands in RUNS.values())
+    for command in first_commands.values():
+        assert any(f"{command} ".startswith(f"{name} ") for name in COMMANDS), first_commands
     assert len(first_commands) == len(set(first_commands.values())), first_commands
     assert {"deploy", "destroy", "apply", "images", "prove", "bootstrap"} <= {*CLOUD}
     unnamed = {*first_commands} - {*CLOUD} - WITHOUT_ENVIRONMENT
@@ -168,7 +178,10 @@ def test_each_make_target_runs_one_unique_command() -> None:
 @pytest.mark.parametrize("target", CLOUD)
 def test_a_cloud_is_never_reached_without_a_name(target: str) -> None:
     def make(*words: str) -> subprocess.CompletedProcess[str]:
-        environment = {name: value for name, value in os.environ.items() if name != "ENV"}
+        environment = {}
+        for name, value in os.environ.items():
+            if name != "ENV":
+                environment[name] = value
         return ran(
             [
                 "make",
@@ -183,18 +196,21 @@ def test_a_cloud_is_never_reached_without_a_name(target: str) -> None:
 
     refused = make()
     assert refused.returncode == 2
-    assert "got no ENV" in refused.stderr and f"fix: make {target} ENV=NAME" in refused.stderr
+    assert "got no ENV" in refused.stderr
+    assert f"fix: make {target} ENV=NAME" in refused.stderr
     assert make("ENV=eu").returncode == 0
 
 
 def test_only_what_reads_this_checkout_has_an_environment_by_default() -> None:
-    taken = {
-        name: p
-        for name in COMMANDS
-        for p in COMMANDS[name].params
-        if p.name in ("env", "environment")
-    }
-    assumed = {name for name, p in taken.items() if not p.required and p.default not in (None, "")}
+    taken = {}
+    for name in COMMANDS:
+        for p in COMMANDS[name].params:
+            if p.name in ("env", "environment"):
+                taken[name] = p
+    assumed = set()
+    for name, p in taken.items():
+        if not p.required and p.default not in (None, ""):
+            assumed.add(name)
     assert assumed <= {"infra check", "workloads render"}
     assert {name for name in COMMANDS if name.split()[0] in ("infra", "workloads")} - set(
         taken
@@ -230,7 +246,10 @@ def test_holdfast_lists_commands_by_task_without_cluster_processes(
     listed = set(re.findall(r"^  ([a-z-]+)  ", shown, re.M))
     commands = build(APPS["holdfast"]).commands
     assert {*commands} - listed == {"export", "move"}
-    hidden = [name for name, command in COMMANDS.items() if command.hidden]
+    hidden = []
+    for name, command in COMMANDS.items():
+        if command.hidden:
+            hidden.append(name)
     assert sorted(hidden) == [
         "holdfast export",
         "holdfast move",
@@ -240,8 +259,11 @@ def test_holdfast_lists_commands_by_task_without_cluster_processes(
 
 
 def test_commands_and_options_are_few() -> None:
-    tops = {" ".join(name.split()[:2]) for name in COMMANDS}
-    assert len(COMMANDS) <= 56 and len(tops) <= 40
+    tops = set()
+    for name in COMMANDS:
+        tops.add(" ".join(name.split()[:2]))
+    assert len(COMMANDS) <= 56
+    assert len(tops) <= 40
     assert {
         name: len(command.params) for name, command in COMMANDS.items() if len(command.params) > 14
     } == {}

@@ -28,18 +28,21 @@ def number(path: Path) -> str:
 @cache
 def list_tracked() -> list[str]:
     words = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
-    return [name for name in ran(words).stdout.splitlines() if (ROOT / name).is_file()]
+    names: list[str] = []
+    for name in ran(words).stdout.splitlines():
+        if (ROOT / name).is_file():
+            names.append(name)
+    return names
 
 
 @cache
 def list_cited() -> set[str]:
     """Numbers named by code, manifests and pages."""
     kinds = (".py", ".md", ".sql", ".yaml", ".toml", "Dockerfile")
-    names = [
-        name
-        for name in list_tracked()
-        if name.endswith(kinds) and not name.startswith("infra/decisions")
-    ]
+    names = []
+    for name in list_tracked():
+        if name.endswith(kinds) and not name.startswith("infra/decisions"):
+            names.append(name)
     return {number for name in names for number in CITATION.findall((ROOT / name).read_text())}
 
 
@@ -47,7 +50,8 @@ def list_cited() -> set[str]:
 def test_a_decision_has_the_one_form(path: Path) -> None:
     text = path.read_text()
     head = HEADER.match(text)
-    assert head and head[1] == number(path), "see infra/decisions/README.md for the form"
+    assert head, "see infra/decisions/README.md for the form"
+    assert head[1] == number(path), "see infra/decisions/README.md for the form"
     assert re.findall(r"^## (\w+)", text, re.M) == ["Context", "Decision", "Consequences"]
     assert len(text.splitlines()) <= MAX_LINES
     assert number(path) in list_cited(), (
@@ -58,15 +62,15 @@ def test_a_decision_has_the_one_form(path: Path) -> None:
 @pytest.mark.parametrize("path", DECISIONS, ids=number)
 def test_a_decision_names_only_files_that_exist(path: Path) -> None:
     rooms = ("infra/", "workloads/", "monitoring/", "tests/", ".ci/", ".github/")
-    names = [
-        n.rstrip("/") for n in re.findall(r"`([^`\s]+)`", path.read_text()) if n.startswith(rooms)
-    ]
+    names = []
+    for n in re.findall(r"`([^`\s]+)`", path.read_text()):
+        if n.startswith(rooms):
+            names.append(n.rstrip("/"))
     names.append(decision_index.room(path))
-    missing = [
-        n
-        for n in names
-        if not any(file == n or file.startswith(f"{n}/") for file in list_tracked())
-    ]
+    missing = []
+    for n in names:
+        if not any(file == n or file.startswith(f"{n}/") for file in list_tracked()):
+            missing.append(n)
     assert not missing, "the module moved: name it as it is called now"
 
 

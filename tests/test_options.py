@@ -210,7 +210,12 @@ def judge(name: str, odd: Any, value: str) -> None:
     words = make_words(name, odd, value)
     code, out, err = run_command(name.split()[0], words)
     assert code in DOCUMENTED, (words, code, err)
-    assert "Traceback" not in err and not re.search(r"[\x00-\x08\x0b-\x1f\x7f\u202e]", out + err), (
+    assert "Traceback" not in err, (
+        words,
+        out,
+        err,
+    )
+    assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f\u202e]", out + err), (
         words,
         out,
         err,
@@ -244,9 +249,10 @@ def test_a_help_text_ends_with_examples_that_the_command_line_takes(name: str) -
         words = shlex.split(line.removeprefix("    python -m ").strip())
         assert words[: len(name.split())] == name.split(), line
         values = parse(words)
-        environments = [
-            values[key] for key in ("env", "environment") if isinstance(values.get(key), str)
-        ]
+        environments = []
+        for key in ("env", "environment"):
+            if isinstance(values.get(key), str):
+                environments.append(values[key])
         if environments:
             assert set(environments) <= {"", *names()}, line
 
@@ -275,7 +281,9 @@ def list_examples(name: str) -> list[list[str]]:
     """The words of each example at the end of the help text; without those that read a pipe."""
     shown = read_help(name).rstrip().splitlines()
     heading = next(n for n, line in enumerate(shown) if line.strip() in ("Example:", "Examples:"))
-    lines = [line.strip().removeprefix("python -m ") for line in shown[heading + 1 :]]
+    lines = []
+    for line in shown[heading + 1 :]:
+        lines.append(line.strip().removeprefix("python -m "))
     return [shlex.split(line) for line in lines if " < " not in line]
 
 

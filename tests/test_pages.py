@@ -46,7 +46,9 @@ def read_typed_lines(page: str) -> list[str]:
             for line in (block or inline).replace("\\\n", " ").splitlines()
         )
         # `kubectl exec ... -- python -m holdfast ...` is a command of ours, too.
-        lines_typed += [part for line in lines for part in (line, line.partition(" -- ")[2])]
+        for line in lines:
+            for part in (line, line.partition(" -- ")[2]):
+                lines_typed.append(part)
     return lines_typed
 
 
@@ -63,7 +65,10 @@ def unknown(line: str) -> str:
         for name in (*parameter.opts, *parameter.secondary_opts)
     } | {"--help"}
     rest = rest[: rest.index("--")] if "--" in rest else rest
-    options = [word.partition("=")[0] for word in rest if word.startswith("--")]
+    options = []
+    for word in rest:
+        if word.startswith("--"):
+            options.append(word.partition("=")[0])
     return next((word for word in options if word not in names), "")
 
 
@@ -85,8 +90,10 @@ def test_quick_command_in_agents_page_runs(line: str) -> None:
 
 def test_rooms_in_agents_page_exist() -> None:
     folders = re.findall(r"`([a-z/]+/)`", AGENTS.partition("## Rooms\n")[2].partition("\n## ")[0])
-    assert len(QUICK) >= 5 and len(folders) > 10
-    assert [name for name in folders if not (ROOT / name).is_dir()] == []
+    assert len(QUICK) >= 5
+    assert len(folders) > 10
+    names = [name for name in folders if not (ROOT / name).is_dir()]
+    assert names == []
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -144,7 +151,8 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("site")
     words = [sys.executable, ROOT / ".ci/site/build.py", "--out-dir", out]
     done = ran(words, ROOT, os.environ | {"PYTHONPATH": str(ROOT)})
-    assert done.returncode == 0 and not done.stderr, done.stdout + done.stderr
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert not done.stderr, done.stdout + done.stderr
     return out / "html"
 
 
@@ -152,7 +160,11 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_site_builds_without_a_broken_link(site: Path) -> None:
     reference = (site / "reference/library.html").read_text()
     assert "holdfast.checkpoint.Checkpointer.tick" in reference
-    assert [name for name in pages.PUBLIC_NAMES if f'id="{name}"' not in reference] == []
+    names = []
+    for name in pages.PUBLIC_NAMES:
+        if f'id="{name}"' not in reference:
+            names.append(name)
+    assert names == []
 
 
 def test_site_menu_lists_every_docs_page() -> None:
@@ -182,7 +194,10 @@ def list_public_names() -> list[str]:
 @pytest.mark.parametrize("name", list_public_names())
 def test_each_public_name_has_an_example(name: str) -> None:
     lines = find_docstring(name).partition("\nArgs:")[0].splitlines()
-    code = [line.removeprefix("    ") for line in lines if line.startswith("    ") or not line]
+    code = []
+    for line in lines:
+        if line.startswith("    ") or not line:
+            code.append(line.removeprefix("    "))
     ast.parse("\n".join(code))
     assert re.search(rf"\b{name.rpartition('.')[2]}\b", "\n".join(code)), "then: an example"
 

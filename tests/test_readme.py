@@ -30,7 +30,10 @@ def test_main_path_is_one_readable_function(
     function: str,
 ) -> None:
     tree = ast.parse((ROOT / file).read_text())
-    functions = [n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef) and n.name == function]
+    functions = []
+    for n in ast.walk(tree):
+        if isinstance(n, ast.FunctionDef) and n.name == function:
+            functions.append(n)
     assert len(functions) == 1, f"architecture.md names {function} of {file}"
     assert (functions[0].end_lineno or 0) - functions[0].lineno < MAX_LINES
 
@@ -63,7 +66,8 @@ def test_cluster_set_up_matches_the_first_job_page() -> None:
     """workloads/library/tests/cluster/test_first_job_page.py runs that page's commands."""
     page = (ROOT / "workloads/library/docs/start/first-job.md").read_text().partition("## 2.")[0]
     shown = re.search(r"^make (operators-pin .*) ENV=eu && holdfast try$", README, re.M)
-    assert shown and shown[1].split() == re.findall(r"^make ([a-z-]+)", page, re.M)
+    assert shown
+    assert shown[1].split() == re.findall(r"^make ([a-z-]+)", page, re.M)
 
 
 def test_each_gap_that_is_named_has_its_paragraph() -> None:
@@ -74,22 +78,24 @@ def test_each_gap_that_is_named_has_its_paragraph() -> None:
             (ROOT / "tests/NOT_PROVEN.md").read_text(),
         )
     )
-    assert named and named == explained
+    assert named
+    assert named == explained
 
 
 def test_each_gap_says_what_would_prove_it() -> None:
     gaps = re.split(r"^- ", (ROOT / "tests/NOT_PROVEN.md").read_text(), flags=re.M)[1:]
     proofs = [re.findall(r"^  What would prove it: (.+)$", gap, re.M) for gap in gaps]
-    assert all(len(sentences) == 1 and len(sentences[0].split()) <= 25 for sentences in proofs), (
-        proofs
-    )
+    for sentences in proofs:
+        assert len(sentences) == 1, proofs
+        assert len(sentences[0].split()) <= 25, proofs
 
 
 def test_picture_shows_the_example_pools() -> None:
     for mode in ("light", "dark"):
         shown = (ROOT / f".github/pictures/cluster-{mode}.svg").read_text()
         for group in ENVIRONMENT.groups:
-            assert f">{group.name}</text>" in shown and group.machine_types[0] in shown, group.name
+            assert f">{group.name}</text>" in shown, group.name
+            assert group.machine_types[0] in shown, group.name
             nodes = len(group.machine_types)
             assert f"{group.min_nodes * nodes} to {group.max_nodes * nodes} nodes" in shown, (
                 group.name
@@ -102,7 +108,8 @@ def test_readme_is_short() -> None:
 
 def test_readme_says_what_set_up_downloads() -> None:
     shown = re.search(r"downloads ([\d.]+ GB)", README)
-    assert shown and f"{shown[1]} to download" in (ROOT / ".ci/bootstrap.py").read_text()
+    assert shown
+    assert f"{shown[1]} to download" in (ROOT / ".ci/bootstrap.py").read_text()
 
 
 def test_readme_states_the_library_version() -> None:

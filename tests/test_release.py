@@ -37,7 +37,8 @@ def test_notes_and_pages_have_absolute_links_or_none(monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("GITHUB_REPOSITORY", "acme/holdfast")
     pages = f"https://github.com/acme/holdfast/blob/v{wheel.read_library_version()}"
     fixed = wheel.fix_links(text, ".github")
-    assert f"[Figures]({pages}/tests/FIGURES.md#x)" in fixed and "[CDK](https://e.org)" in fixed
+    assert f"[Figures]({pages}/tests/FIGURES.md#x)" in fixed
+    assert "[CDK](https://e.org)" in fixed
 
 
 @pytest.mark.parametrize("version", ["0.3.0", "0.1"])
@@ -46,7 +47,8 @@ def test_a_version_without_notes_is_refused(
 ) -> None:
     with pytest.raises(SystemExit) as refused:
         release.find_notes(version, DATED)
-    assert refused.value.code == 2 and "fix:     date it in" in capsys.readouterr().err
+    assert refused.value.code == 2
+    assert "fix:     date it in" in capsys.readouterr().err
 
 
 def test_another_tag_than_the_version_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
@@ -99,10 +101,8 @@ def test_a_release_has_every_file_that_its_workflow_promises(
     with tarfile.open(tmp_path / "out" / f"locks-{version}.tar.gz") as archive:
         assert {f"{group}.txt" for group in release.LOCKS} <= set(archive.getnames())
     head = (ROOT / ".github/workflows/release.yml").read_text().partition("\nname:")[0]
-    assert all(
-        word in head
-        for word in ("wheel and sdist", "template", "rendered", "locks", "bill of\n# materials")
-    )
+    for word in ("wheel and sdist", "template", "rendered", "locks", "bill of\n# materials"):
+        assert word in head
 
 
 @pytest.mark.parametrize("group", release.LOCKS)
@@ -110,12 +110,17 @@ def test_a_bill_of_materials_has_every_package_of_the_lock(group: str) -> None:
     lock = (ROOT / "requirements" / f"{group}.txt").read_text()
     bill = sbom.make_bill(lock, "1.2.3")
     assert json.loads(json.dumps(bill)) == bill
-    listed = [f"{each['name']}=={each['version']}" for each in bill["components"]]
+    listed = []
+    for component in bill["components"]:
+        listed.append(f"{component['name']}=={component['version']}")
     assert listed == re.findall(r"^([\w.-]+==[\w.+!-]+)", lock, re.MULTILINE)
-    hashes = [digest["content"] for each in bill["components"] for digest in each["hashes"]]
+    hashes = []
+    for component in bill["components"]:
+        for digest in component["hashes"]:
+            hashes.append(digest["content"])
     assert hashes == re.findall(r"sha256:([0-9a-f]{64})", lock)
     assert bill["dependencies"][0]["dependsOn"] == sorted(
-        each["bom-ref"] for each in bill["components"]
+        component["bom-ref"] for component in bill["components"]
     )
 
 
@@ -154,4 +159,5 @@ def test_files_of_another_release_or_name_are_not_uploaded(
         (tmp_path / name).touch()
     with pytest.raises(SystemExit) as refused:
         publish.main(f"v{wheel.read_library_version()}", tmp_path)
-    assert refused.value.code == 2 and "error:   files of the release" in capsys.readouterr().err
+    assert refused.value.code == 2
+    assert "error:   files of the release" in capsys.readouterr().err

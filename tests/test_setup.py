@@ -14,7 +14,6 @@ from pathlib import Path
 
 import pytest
 
-from infra.contract.versions import CDKTF_CLI_VERSION
 from tests.support import bootstrap, program, ran
 
 ROOT = Path(__file__).parents[1]
@@ -31,11 +30,14 @@ def test_a_lock_pins_and_hashes_everything_and_names_no_address(lock: Path) -> N
     entries = re.findall(r"^[a-z0-9][^\n]*(?:\n[ \t]+[^\n]*)*", text, re.MULTILINE)
     assert entries
     for entry in entries:
-        assert "==" in entry.splitlines()[0] and "--hash=sha256:" in entry, entry.splitlines()[0]
+        assert "==" in entry.splitlines()[0], entry.splitlines()[0]
+        assert "--hash=sha256:" in entry, entry.splitlines()[0]
 
 
-def test_a_node_lock_names_no_address() -> None:
-    packages = json.loads((ROOT / "requirements/node/package-lock.json").read_text())["packages"]
+@pytest.mark.parametrize("folder", ["node", "cdktn"])
+def test_a_node_lock_names_no_address(folder: str) -> None:
+    lock = ROOT / "requirements" / folder / "package-lock.json"
+    packages = json.loads(lock.read_text())["packages"]
     assert len(packages) > 100
     for name, package in packages.items():
         assert "resolved" not in package, name
@@ -122,7 +124,8 @@ def test_a_set_up_that_fails_shows_the_reason_without_the_packages(tmp_path: Pat
     (line,) = done.stdout.splitlines()
     assert "3.3 GB to download" in line
     assert done.stderr.splitlines()[:2] == ["Resolved 2 packages in 5ms", "error: hash mismatch"]
-    assert "exit 1 of" in done.stderr and "torch" not in done.stderr
+    assert "exit 1 of" in done.stderr
+    assert "torch" not in done.stderr
 
 
 @pytest.mark.process
@@ -152,22 +155,30 @@ def test_a_second_set_up_waits_for_the_first(tmp_path: Path) -> None:
     assert (tmp_path / ".venv" / ".ready").exists()
 
 
-def test_cdktf_command_has_the_contract_version() -> None:
-    package = json.loads((ROOT / "requirements/node/package.json").read_text())
-    assert package["devDependencies"]["cdktf-cli"] == CDKTF_CLI_VERSION
+@pytest.mark.parametrize("lock", ["infra.txt", "cdktn.txt"])
+def test_cdk_command_line_matches_its_library(lock: str) -> None:
+    text = (ROOT / "requirements" / lock).read_text()
+    pinned = re.search(r"^(cdkt[fn])==(\S+)", text, re.M)
+    assert pinned
+    folder = "node" if lock == "infra.txt" else "cdktn"
+    package = json.loads((ROOT / "requirements" / folder / "package.json").read_text())
+    assert package["devDependencies"][f"{pinned[1]}-cli"] == pinned[2]
 
 
 def test_installed_packages_are_compared_with_their_hashes() -> None:
     sync = re.findall(r'"pip",\s+"sync",[^)]*', (ROOT / ".ci/bootstrap.py").read_text())
-    assert len(sync) == 1 and '"--require-hashes"' in sync[0]
+    assert len(sync) == 1
+    assert '"--require-hashes"' in sync[0]
 
 
 def test_no_source_runs_code_from_data() -> None:
     """Ruff refuses pickles and shell strings."""
     danger = re.compile(r"weights_only=(?!True)|trust_remote_code|use_safetensors=(?!True)")
-    assert [
-        path for path in SOURCES if "tests" not in path.parts and danger.search(path.read_text())
-    ] == []
+    paths = []
+    for path in SOURCES:
+        if "tests" not in path.parts and danger.search(path.read_text()):
+            paths.append(path)
+    assert paths == []
 
 
 @pytest.mark.parametrize("word", ["--help", "--nonsense"])

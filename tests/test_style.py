@@ -59,8 +59,8 @@ def test_record_lowers_counts_and_never_raises_one() -> None:
     )
     fewer = tomllib.loads(check_style.record({"a.py": "found = 1\n"}, table))
     assert fewer["allowed"] == {"a.py": {"name": 1}}
-    more = tomllib.loads(check_style.record({"a.py": "found = 1\nmade = 2\nkept = 3\n"}, table))
-    assert more["allowed"] == {"a.py": {"name": 2}}
+    recorded = tomllib.loads(check_style.record({"a.py": "found = 1\nmade = 2\nkept = 3\n"}, table))
+    assert recorded["allowed"] == {"a.py": {"name": 2}}
 
 
 def test_packed_code_passes_its_bound() -> None:

@@ -48,11 +48,10 @@ def count_nodes(paths: list[Path]) -> int:
 
 
 def test_template_is_small(template: Path) -> None:
-    files = [
-        path
-        for path in template.rglob("*")
-        if path.is_file() and not {".git", "__pycache__"} & set(path.parts)
-    ]
+    files = []
+    for path in template.rglob("*"):
+        if path.is_file() and not {".git", "__pycache__"} & set(path.parts):
+            files.append(path)
     python = [path for path in files if path.suffix == ".py"]
     tests = [path for path in python if path.is_relative_to(template / "tests")]
     assert count_nodes([path for path in python if path not in tests]) <= MOST_PRODUCT_NODES
@@ -62,11 +61,10 @@ def test_template_is_small(template: Path) -> None:
 
 
 def test_template_has_the_decisions_that_it_cites(template: Path) -> None:
-    texts = [
-        path.read_text()
-        for path in template.rglob("*")
-        if path.suffix in {".py", ".md", ".yaml", ".toml"}
-    ]
+    texts = []
+    for path in template.rglob("*"):
+        if path.suffix in {".py", ".md", ".yaml", ".toml"}:
+            texts.append(path.read_text())
     cited = set()
     for text in texts:
         for number in re.findall(r"\bdecisions?[/ ](\d{4})", text):
@@ -75,15 +73,16 @@ def test_template_has_the_decisions_that_it_cites(template: Path) -> None:
 
 
 def test_its_links_lead_to_files(template: Path) -> None:
-    pages = [page for page in template.rglob("*.md") if ".venv" not in page.parts]
-    links = [
-        (page, link)
-        for page in pages
-        for link in re.findall(r"\]\(([^)#:\s]+)(?:#[^)]*)?\)", page.read_text())
-    ]
-    assert links and not [
-        f"{page}: {link}" for page, link in links if not (page.parent / link).exists()
-    ]
+    pages = []
+    for page in template.rglob("*.md"):
+        if ".venv" not in page.parts:
+            pages.append(page)
+    links = []
+    for page in pages:
+        for link in re.findall(r"\]\(([^)#:\s]+)(?:#[^)]*)?\)", page.read_text()):
+            links.append((page, link))
+    assert links
+    assert not [f"{page}: {link}" for page, link in links if not (page.parent / link).exists()]
 
 
 def test_template_imports_the_pinned_wheel_and_nothing_else(template: Path) -> None:
@@ -99,7 +98,8 @@ def test_template_imports_the_pinned_wheel_and_nothing_else(template: Path) -> N
     )
     shown = run(template, "-c", code).stdout.split()
     assert len(shown) == 2
-    assert all(Path(path).is_relative_to(template.parent) for path in shown), shown
+    for path in shown:
+        assert Path(path).is_relative_to(template.parent), shown
 
 
 @pytest.mark.parametrize(
@@ -120,13 +120,16 @@ def test_its_environment_plans_and_says_what_is_to_be_chosen(template: Path) -> 
     planned = run(template, "-m", "infra", "plan", "acme", "--json")
     assert planned.returncode == 0, planned.stderr
     checked = run(template, "-m", "infra", "check", "acme")
-    assert checked.returncode == 1 and "CHANGE-ME" in checked.stdout
+    assert checked.returncode == 1
+    assert "CHANGE-ME" in checked.stdout
 
 
 def test_a_folder_that_exists_is_refused_and_nothing_is_half_written(tmp_path: Path) -> None:
     (tmp_path / "there").mkdir()
     done = make(tmp_path / "there")
-    assert done.returncode == 2 and "a folder that does not exist" in done.stderr
+    assert done.returncode == 2
+    assert "a folder that does not exist" in done.stderr
     wrong = make(tmp_path / "new", "--env", "No Name")
-    assert wrong.returncode == 2 and "allowed:" in wrong.stderr
+    assert wrong.returncode == 2
+    assert "allowed:" in wrong.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["there"]

@@ -120,7 +120,8 @@ def test_a_tier_ends_with_its_counts(
     if suite:
         report.write_text(f"<testsuites><testsuite {suite} /></testsuites>")
     outcome = tiers.read_outcome(code, report, 90.0)
-    assert (outcome.code, str(outcome)) == (expected, text)
+    assert outcome.code == expected
+    assert str(outcome) == text
 
 
 def test_tier_ends_with_failed_tests_and_reasons(tmp_path: Path) -> None:
@@ -156,9 +157,8 @@ def test_slowest_page_names_existing_tests() -> None:
     for tree in tiers.TREES:
         for path in tree.rglob("test_*.py"):
             files.append(path.as_posix())
-    assert len(named) >= 20 and not [
-        name for name in named if not any(file.endswith(name) for file in files)
-    ]
+    assert len(named) >= 20
+    assert not [name for name in named if not any(file.endswith(name) for file in files)]
 
 
 @pytest.mark.process
@@ -180,4 +180,5 @@ def test_a_worker_gets_its_tests_in_that_order() -> None:
     ]
     environment = os.environ | {"PYTEST_XDIST_WORKER_COUNT": "2"}
     done = ran([*command, *files], variables=environment)
-    assert done.returncode == 0 and done.stdout.startswith(files[1]), done.stdout + done.stderr
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.startswith(files[1]), done.stdout + done.stderr

@@ -27,7 +27,8 @@ FILES = sorted(WORKFLOWS.glob("*.yml"))
 def test_actions_are_pinned_by_commit_and_nothing_is_granted_to_all_jobs(file: Path) -> None:
     text = file.read_text()
     for action in re.findall(r"uses: (\S+)(.*)", text):
-        assert re.search(r"@[0-9a-f]{40}$", action[0]) and re.match(r" # v\d", action[1]), action
+        assert re.search(r"@[0-9a-f]{40}$", action[0]), action
+        assert re.match(r" # v\d", action[1]), action
     assert "secrets." not in text, "keyless: identities are exchanged, nothing is stored"
     assert set((YAML(typ="safe").load(text)["permissions"] or {}).values()) <= {"read"}
 
@@ -48,7 +49,9 @@ def test_each_supported_python_is_tested() -> None:
         r'^requires-python = ">=3\.(\d+),<3\.(\d+)"$', (ROOT / "pyproject.toml").read_text(), re.M
     )
     assert bounds
-    supported = {f"3.{minor}" for minor in range(int(bounds[1]), int(bounds[2]))}
+    supported = set()
+    for minor in range(int(bounds[1]), int(bounds[2])):
+        supported.add(f"3.{minor}")
     tested = set(re.findall(r'"(3\.\d+)"', (WORKFLOWS / "ci.yml").read_text()))
     assert tested == supported
 
@@ -73,7 +76,8 @@ def has_gate(name: str, gate: str) -> Environment:
 def test_outputs_print_what_workflows_need(name: str) -> None:
     entry = json.loads(outputs(has_gate("dev", "dev"))["foundation"]["HOLDFAST_ENVIRONMENTS"])[0]
     used = set(re.findall(r"matrix\.(\w+)", (WORKFLOWS / f"{name}.yml").read_text()))
-    assert used <= {*entry, "runner"} and {"env", "provider"} <= used
+    assert used <= {*entry, "runner"}
+    assert {"env", "provider"} <= used
     assert (
         find_job(name)["strategy"]["matrix"]["include"]
         == "${{ fromJSON(vars.HOLDFAST_ENVIRONMENTS || '[]') }}"
@@ -84,7 +88,8 @@ def test_environments_deploy_in_order_each_behind_its_gate() -> None:
     deploy = find_job("deploy")
     plan = find_job("plan")
     assert (deploy["strategy"]["max-parallel"], deploy["strategy"]["fail-fast"]) == (1, True)
-    assert deploy["environment"] == "${{ matrix.gate }}" and "environment" not in plan
+    assert deploy["environment"] == "${{ matrix.gate }}"
+    assert "environment" not in plan
     for environment in (has_gate("dev", "dev"), has_gate("prod", "production")):
         entry = json.loads(outputs(environment)["foundation"]["HOLDFAST_ENVIRONMENTS"])[0]
         grants = {}
@@ -105,7 +110,11 @@ def test_environments_deploy_in_order_each_behind_its_gate() -> None:
 def list_steps(name: str) -> dict[str, str]:
     """Name of a step -> its script, of the last job of a workflow."""
     jobs = YAML(typ="safe").load((WORKFLOWS / f"{name}.yml").read_text())["jobs"]
-    return {step["name"]: step["run"] for step in [*jobs.values()][-1]["steps"] if "name" in step}
+    steps: dict[str, str] = {}
+    for step in [*jobs.values()][-1]["steps"]:
+        if "name" in step:
+            steps[step["name"]] = step["run"]
+    return steps
 
 
 def test_images_are_signed_by_digest_and_their_pins_printed(tmp_path: Path) -> None:
@@ -137,7 +146,8 @@ def test_images_are_signed_by_digest_and_their_pins_printed(tmp_path: Path) -> N
     calls = log.read_text().splitlines()
     assert calls[0] == "gcloud --quiet auth configure-docker us-docker.pkg.dev"
     assert calls[-1] == f"cosign sign --yes --recursive {digest}"
-    assert digest in summary.read_text() and '+{"trainer": "new"}' in summary.read_text()
+    assert digest in summary.read_text()
+    assert '+{"trainer": "new"}' in summary.read_text()
 
 
 def test_only_the_chosen_environment_is_built() -> None:
@@ -145,7 +155,8 @@ def test_only_the_chosen_environment_is_built() -> None:
     entry = json.loads(outputs(has_gate("dev", "dev"))["foundation"]["HOLDFAST_ENVIRONMENTS"])[0]
     text = json.dumps(jobs)
     used = set(re.findall(r"needs\.choose\.outputs\.entry\)\.(\w+)", text))
-    assert used == {"gate", "provider", "deployer"} and used <= {*entry}
+    assert used == {"gate", "provider", "deployer"}
+    assert used <= {*entry}
     assert jobs["images"]["needs"] == "choose"
 
 
@@ -178,10 +189,8 @@ def test_the_cluster_half_is_applied_once_its_images_are_known(
         assert reach.startswith("gcloud container clusters get-credentials holdfast-example ")
         assert apply == "make operators apply ENV=example YES=1"
     else:
-        assert (
-            not log.exists()
-            and "make operators-pin images ENV=example" in (tmp_path / "summary").read_text()
-        )
+        assert not log.exists()
+        assert "make operators-pin images ENV=example" in (tmp_path / "summary").read_text()
 
 
 @pytest.mark.process

@@ -18,7 +18,6 @@ CUDA_MAJOR = 13  # of the torch wheel in requirements/train.txt, which a test co
 GPU_DRIVER = "LATEST"
 MIN_TERRAFORM = (1, 9)  # `terraform show -json` and preconditions as the plan runner reads them
 MIN_OPENTOFU = (1, 8)
-CDKTF_CLI_VERSION = "0.21.0"
 # Versions of the operators: `python -m workloads.operators.vendor` renders their manifests again,
 # `make operators` applies them.
 JOBSET_VERSION = "0.12.0"

@@ -119,7 +119,7 @@ ENVIRONMENT = Environment(
         ),
         max_nodes=16,
     ),
-    security=Security(secret_manager=True),
+    security=Security(secret_manager=True, ratings_every_s=1_800),
     storage=Storage(allow_destroy=True),
     queue=Queue(),
     # Cloud SQL is the most expensive part of an idle cluster; batch results go to a database of

@@ -133,7 +133,7 @@ ENVIRONMENT = Environment(
             AcceleratorCap(accelerator="nvidia-tesla-a100", max_gpus=60),
         ),
     ),
-    security=Security(secret_manager=True),
+    security=Security(secret_manager=True, ratings_every_s=1_800),
     storage=Storage(allow_destroy=True),
     queue=Queue(lanes=2),
     database=Database(deletion_protection=False),

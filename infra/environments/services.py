@@ -144,8 +144,19 @@ class Network:
     """
     public_services: bool = False
     """Services may be reachable from the internet, with TLS and Identity-Aware Proxy."""
+    public_keys: bool = False
+    """Such a service may ask for API keys instead, for clients without Google accounts. Envoy's
+    filter for keys is still marked as work in progress (infra/decisions/0158).
+    """
 
     def __post_init__(self) -> None:
+        require(
+            self.public_services or not self.public_keys,
+            "network.public_keys",
+            True,
+            "False without public_services",
+            "set public_services too",
+        )
         require(
             bool(self.load_balancers_cidr) or not self.public_services,
             "network.public_services",
@@ -248,6 +259,11 @@ class Security:
     cordon and delete Spot nodes. 0: it only reports them. Needs `gpu_exporter`:
     infra/decisions/0111.
     """
+    ratings_every_s: int = 0
+    """Seconds after which the exporter asks Google again how obtainable machines are for which pods
+    wait, 600 to 86400; it may then read Compute Engine, and the report says how often they came.
+    0: never. infra/decisions/0178.
+    """
     secret_manager: bool = False
     """GKE's Secret Manager add-on: jobs mount secrets that no manifest contains. Secrets are billed
     by version.
@@ -260,6 +276,8 @@ class Security:
     def __post_init__(self) -> None:
         forms("security.", self, "kms_key", "rbac_security_group", "image_patterns")
         numbers("security.", self, faulty_nodes_per_hour=(0, 60))
+        if self.ratings_every_s:
+            between("security.ratings_every_s", self.ratings_every_s, 600, DAY_S)
         unique("security.registries[].name", [registry.name for registry in self.registries])
         require(
             self.gpu_exporter or not self.faulty_nodes_per_hour,

@@ -2,11 +2,12 @@
 submit there.
 """
 
+import itertools
 from collections import Counter
 from dataclasses import dataclass
 
 from holdfast.vocabulary.kubernetes import NAMESPACE_KUEUE, SYSTEM_NAMESPACES
-from holdfast.vocabulary.roles import KSA_NAMESPACES, team_folder, team_role
+from holdfast.vocabulary.roles import JOB_ROLES, KSA_NAMESPACES, team_folder, team_role
 from infra.environments.capacity import Quota
 from infra.environments.checks import (
     between,
@@ -56,6 +57,10 @@ class Team:
     """GPUs of an accelerator that the team uses at most in each capacity, borrowed ones included.
     An accelerator without a limit: all that others leave idle.
     """
+    service_gpus: int = 0
+    """GPUs of all its services at most, on demand and on Spot; they run in its first namespace. No
+    queue counts them. 0: it has no services.
+    """
     budget_usd: int = 0
     """A month, by Google's cost allocation, in the currency of `budget`; it warns as `budget` does.
     0: none.
@@ -77,6 +82,7 @@ class Team:
         forms("teams.", self, "members", "alert_emails", "alert_channels")
         egress_targets(f"{prefix}egress", self.egress)
         between(f"{prefix}budget_usd", self.budget_usd, 0, 100_000_000)
+        between(f"{prefix}service_gpus", self.service_gpus, 0, 10_000)
         for namespace in self.namespaces:
             dns_name(f"{prefix}namespaces", namespace, 40)
         unique(f"{prefix}quotas[].source", [quota.source for quota in self.quotas])
@@ -109,6 +115,14 @@ class Team:
     def folder(self) -> str:
         """The folder of its checkpoints, other than those of `runs`."""
         return team_folder(self.name)
+
+    @property
+    def pod_identities(self) -> list[tuple[str, str]]:
+        """The Kubernetes accounts of its pods, as (namespace, name)."""
+        identities: list[tuple[str, str]] = [*itertools.product(self.spaces, JOB_ROLES)]
+        if self.service_gpus:
+            identities.append((self.spaces[0], "server"))
+        return identities
 
     @property
     def spaces(self) -> tuple[str, ...]:

@@ -23,7 +23,7 @@ CREATED_AGENTS = ("artifactregistry", "container", "pubsub", "sqladmin")
 # gcloud has no "create unless it exists". The code 409 alone is not enough: it also means that the
 # bucket belongs to another project, where the state must not be written.
 BUCKET_IS_OURS = "HTTPError 409: Your previous request to create the named bucket succeeded"
-CDKTF = ROOT / ".node" / "node_modules" / ".bin" / "cdktf"
+NODE_COMMANDS = ROOT / ".node" / "node_modules" / ".bin"
 
 
 def require_no_placeholders(environment: Environment) -> None:
@@ -184,7 +184,8 @@ def _require_consent(yes: bool) -> None:
 
 
 def _cdktf(environment: Environment, *arguments: str, unprotected: bool = False) -> int:
-    if not CDKTF.exists():
+    command = find_cdk_command()
+    if command is None:
         raise Unjudged("the cdktf command is missing; `make cdktf-cli` installs it")
     # With a mirror the command line cannot ask the registry for the checksums of other platforms.
     lock = ["--skip-provider-lock"] if engine.mirror() else []
@@ -194,11 +195,18 @@ def _cdktf(environment: Environment, *arguments: str, unprotected: bool = False)
     # The output is not captured: the command line asks its questions on this terminal, and an apply
     # takes many minutes.
     return subprocess.run(
-        [str(CDKTF), *arguments, *lock],
+        [str(command), *arguments, *lock],
         cwd=ROOT,
         env=variables,
         check=False,
     ).returncode
+
+
+def find_cdk_command() -> Path | None:
+    """Return the installed command line of the CDK: that of CDK Terrain, after a move to it
+    (infra/decisions/0197). An installation has one of the two.
+    """
+    return max(NODE_COMMANDS.glob("cdkt[fn]"), default=None)
 
 
 def _variables(environment: Environment) -> dict[str, str]:

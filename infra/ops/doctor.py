@@ -16,7 +16,7 @@ from infra.contract.versions import GOOGLE_PROVIDER_VERSION, MIN_OPENTOFU, MIN_T
 from infra.environments import Environment
 from infra.environments.capacity import NodeGroup, Reservation
 from infra.ops import engine
-from infra.ops.deploy import CDKTF
+from infra.ops.deploy import find_cdk_command
 from infra.ops.provider_lock import LOCK, misfits
 from infra.specs.encryption import agent
 from infra.specs.network import apis, makes_peering
@@ -47,9 +47,9 @@ LISTED_AGENTS = ("artifactregistry", "container", "pubsub", "sqladmin")
 
 
 def _check_command_line(_: Environment) -> Answer:
-    is_installed = CDKTF.exists()
-    result = "cdktf in .node" if is_installed else "no cdktf command"
-    return is_installed, result, "make cdktf-cli"
+    command = find_cdk_command()
+    result = f"{command.name} in .node" if command else "no cdktf command"
+    return command is not None, result, "make cdktf-cli"
 
 
 def _check_engine(_: Environment) -> Answer:

@@ -23,6 +23,7 @@ PROJECT_ROLES = {
     "roles/serviceusage.serviceUsageConsumer": "nodes",
 }
 READER_ROLE = "roles/monitoring.viewer"
+RATINGS_ROLE = "roles/compute.viewer"
 LISTING_ROLE = "roles/storage.legacyBucketReader"
 # Cloud SQL has no grants on an instance, so these are on the project, with a condition that names
 # the instance.
@@ -117,6 +118,9 @@ def _may_have(environment: Environment, grant: PlannedResource, member: str) -> 
         )
     if role in PROJECT_ROLES:
         return member == environment.member(PROJECT_ROLES[role])
+    if role == RATINGS_ROLE:
+        asks = environment.security.ratings_every_s > 0
+        return asks and member == environment.member("exporter")
     if role == READER_ROLE:
         return member in environment.alerts.readers
     return role in CONDITIONAL_PROJECT_ROLES and _is_for_database(environment, grant)

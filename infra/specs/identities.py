@@ -19,6 +19,8 @@ PROJECT_ROLES = {
     "exporter": "roles/monitoring.metricWriter",
 }
 STREAMING_ROLE = "roles/serviceusage.serviceUsageConsumer"
+# Read of Compute Engine, for its ratings: Google's narrowest role with compute.advice.capacity.
+RATINGS_ROLE = "roles/compute.viewer"
 # A listing with any prefix is a request to the bucket, so no condition on objects admits it.
 LIST_ROLE = "roles/storage.legacyBucketReader"
 # People who run the report read metrics, which belong to no resource.
@@ -111,6 +113,8 @@ def resources(environment: Environment) -> list[Resource]:
         project_grant(environment, role, role, granted) for role, granted in PROJECT_ROLES.items()
     ]
     grants.append(project_grant(environment, "nodes-streaming", "nodes", STREAMING_ROLE))
+    if environment.security.ratings_every_s:
+        grants.append(project_grant(environment, "exporter-ratings", "exporter", RATINGS_ROLE))
     return [
         *accounts,
         *grants,
@@ -208,12 +212,11 @@ def workload_bindings(environment: Environment) -> list[Resource]:
         (role, role, namespace, f"workload-{role}")
         for role, namespace in roles.KSA_NAMESPACES.items()
     ]
-    homes = [(team, space) for team in environment.teams for space in team.spaces]
-    places += [
-        (team.role, name, space, f"workload-{name}-{space}")
-        for team, space in homes
-        for name in roles.JOB_ROLES
-    ]
+    for team in environment.teams:
+        places += [
+            (team.role, name, space, f"workload-{name}-{space}")
+            for space, name in team.pod_identities
+        ]
     pods = f"serviceAccount:{environment.workload_pool}"
     return [
         acting_as(

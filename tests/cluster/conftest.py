@@ -15,11 +15,11 @@ from kubernetes import client, config
 from holdfast.clients.api import Api
 from holdfast.vocabulary.pools import Pool
 from tests import platforms, support
-from tests.cluster.sim import flex, kind, operators
+from tests.cluster.sim import diagnosis, flex, kind, operators
 from tests.cluster.sim.control_plane import missing_tools
 from tests.cluster.sim.manager import HostManager, OwnManager
 from tests.cluster.sim.runnable import HOST_FOLDERS
-from tests.cluster.sim.world import World
+from tests.cluster.sim.world import World, end_jobs
 from tests.cluster.test_rendered import GKE_ONLY
 from tests.tools.build import TOOLS
 from tests.workloads.manifests import rendered
@@ -40,6 +40,34 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> Generator[None]:
     # its own, and gets one of the two first.
     order = {"test_doctor.py": 0, "test_walkthrough.py": 1}
     items.sort(key=lambda item: order.get(item.path.name, len(order)))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item,
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Show what the cluster says beside the test that failed in it."""
+    report = yield
+    if report.failed:
+        fixtures = getattr(item, "funcargs", {})
+        api = fixtures.get("api")
+        if api is not None:
+            description = diagnosis.describe(api, fixtures["cluster"].host)
+            report.sections.append(("cluster", description))
+    return report
+
+
+@pytest.fixture(autouse=True)
+def no_job_outlives(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Fails the test whose job outlives it: its pods would take nodes of the tests that follow.
+
+    It is set up before all other fixtures of the test, so it ends after them.
+    """
+    yield
+    api = request.node.funcargs.get("api")
+    if api is not None:
+        names = end_jobs(api)
+        assert not names, f"the test has left jobs behind: {', '.join(names)}"
 
 
 @pytest.fixture(scope="session")
@@ -75,10 +103,10 @@ def api(cluster: OwnManager, _clients: dict[Path, Api]) -> Api:
 @pytest.fixture
 def world(api: Api, request: pytest.FixtureRequest) -> Iterator[World]:
     """A namespace, and nodes that only its pods may use; both go when the test ends."""
-    made = World(api, f"t-{uuid.uuid4().hex[:8]}")
-    made.create()
-    yield made
-    made.delete()
+    test_world = World(api, f"t-{uuid.uuid4().hex[:8]}")
+    test_world.create()
+    yield test_world
+    test_world.delete()
 
 
 @pytest.fixture(scope="session")
@@ -110,16 +138,15 @@ def kueue(jobset: None, cluster: OwnManager, api: Api) -> None:
 @pytest.fixture
 def platform(kueue: None, api: Api) -> Generator[None]:
     """The platform half as it is rendered."""
-    docs = [
-        doc
-        for doc in rendered.load_objects("example", "platform")
-        if doc["apiVersion"] not in GKE_ONLY
-    ]
+    docs = []
+    for doc in rendered.load_objects("example", "platform"):
+        if doc["apiVersion"] not in GKE_ONLY:
+            docs.append(doc)
     for doc in docs:
         api.apply(api.path_of(doc), doc)
     yield
     for doc in docs:
-        if doc["kind"] in ("Deployment", "DaemonSet", "CronJob"):
+        if doc["kind"] in ("Deployment", "DaemonSet", "CronJob", "Job"):
             api.delete(api.path_of(doc), propagationPolicy="Background")
 
 

@@ -36,7 +36,8 @@ class Google:
         self.images: dict[str, bool] = {}
 
     def __call__(self, *words: str, project: str) -> Any:
-        assert project == EXAMPLE.project and "describe" in words, "it only reads"
+        assert project == EXAMPLE.project, "it only reads"
+        assert "describe" in words, "it only reads"
         role = words[-1].rpartition("/")[2].partition("@")[0]
         if not self.images.get(role, True):
             raise Unjudged(f"ERROR: NOT_FOUND: {role}")
@@ -55,38 +56,35 @@ def system(api: Api, world: World) -> Iterator[None]:
     """
     pool = RenderContext(EXAMPLE).system
     world.add_nodes(pool, 2)
-    made = []
-    for each in OPERATORS:
-        for b in overlay.objects(each, RenderContext(EXAMPLE)):
+    deployments = []
+    for operator in OPERATORS:
+        for b in overlay.objects(operator, RenderContext(EXAMPLE)):
             if b["kind"] == "Deployment":
-                made.append(b)
-    for body in made:
+                deployments.append(b)
+    for body in deployments:
         body = copy.deepcopy(body)
         del body["spec"]["template"]["spec"]["priorityClassName"]
         install.put(api, body, "test")
     yield
-    for body in made:
+    for body in deployments:
         api.delete(api.path_of(body), propagationPolicy="Background")
 
 
 def judged(api: Api, google: Google, platform: Any = EXAMPLE) -> dict[str, tuple[Status, str, str]]:
-    found = examine(platform, doctor_probes.probes(api, google))
-    return {check.name: (check.verdict, check.found, check.fix) for check in found}
+    checks = examine(platform, doctor_probes.probes(api, google))
+    return {check.name: (check.verdict, check.found, check.fix) for check in checks}
 
 
 def test_an_empty_project_is_told_what_to_run_and_nothing_is_changed(
     api: Api, google: Google
 ) -> None:
-    found = judged(api, google, platforms.load("example"))
-    assert (
-        found["operators"][0] is Status.BROKEN
-        and "make operators ENV=example" in found["operators"][2]
-    )
-    assert "no digest" in found["images"][1] and "make images" in found["images"][2]
-    assert (
-        found["database migrated"][0] is Status.BROKEN
-        and "make apply" in found["database migrated"][2]
-    )
+    verdicts = judged(api, google, platforms.load("example"))
+    assert verdicts["operators"][0] is Status.BROKEN
+    assert "make operators ENV=example" in verdicts["operators"][2]
+    assert "no digest" in verdicts["images"][1]
+    assert "make images" in verdicts["images"][2]
+    assert verdicts["database migrated"][0] is Status.BROKEN
+    assert "make apply" in verdicts["database migrated"][2]
     without = replace(EXAMPLE, database=None)
     assert judged(api, google, without)["database migrated"][1] == "a database of your own"
 
@@ -98,16 +96,16 @@ def test_each_gap_of_a_deployed_cluster_is_named(api: Api, world: World, google:
             api.apply(api.path_of(body), body)
     until(
         "the operators are rolled out",
-        lambda: all(install.find_rollout_fault(api, each) is None for each in OPERATORS),
+        lambda: all(install.find_rollout_fault(api, operator) is None for operator in OPERATORS),
     )
     until(
         "Kueue has judged the queues", lambda: "not judged" not in judged(api, google)["queues"][1]
     )
-    found = judged(api, google)
+    verdicts = judged(api, google)
     for name in ("operators", "webhooks", "images"):
-        assert found[name][0] is Status.OK, (name, found[name])
-    assert "queued: " in found["queues"][1], "its check is not there; the other queues admit"
-    assert "spot" not in found["queues"][1]
+        assert verdicts[name][0] is Status.OK, (name, verdicts[name])
+    assert "queued: " in verdicts["queues"][1], "its check is not there; the other queues admit"
+    assert "spot" not in verdicts["queues"][1]
 
     google.images["kueue"] = False
     api.merge(_deployment(), {"metadata": {"labels": {"app.kubernetes.io/version": "v0.0.1"}}})
@@ -141,12 +139,12 @@ def test_each_gap_of_a_deployed_cluster_is_named(api: Api, world: World, google:
         },
     )
     try:
-        found = judged(api, google)
+        verdicts = judged(api, google)
     finally:
         api.delete(FOREIGN)
-    assert "jobset: v0.0.1" in found["operators"][1]
-    assert "mpod.kb.io intercepts pods" in found["webhooks"][1]
-    assert "kueue is not in the registry" in found["images"][1]
+    assert "jobset: v0.0.1" in verdicts["operators"][1]
+    assert "mpod.kb.io intercepts pods" in verdicts["webhooks"][1]
+    assert "kueue is not in the registry" in verdicts["images"][1]
 
 
 def _deployment() -> str:
@@ -167,7 +165,8 @@ def test_a_scaler_without_its_metric_is_named(api: Api, google: Google) -> None:
             api.apply(api.path_of(body), body)
         until("it is judged", lambda: judged(api, google)["scalers"][0] is Status.BROKEN)
         _, text, fix = judged(api, google)["scalers"]
-        assert "serving/server-base: " in text and "requests" in text
+        assert "serving/server-base: " in text
+        assert "requests" in text
         assert "autoscalingmetrics" in fix
     finally:
         for body in bodies:

@@ -28,11 +28,10 @@ def admitted(world: World) -> set[str]:
 
 def rendered_token(world: World) -> str:
     """Of the Secret that the collectors read, with the rights that are rendered for it."""
-    docs = [
-        doc
-        for doc in rendered.load_objects("example", "platform")
-        if doc["metadata"]["name"] == "kueue-metrics"
-    ]
+    docs = []
+    for document in rendered.load_objects("example", "platform"):
+        if document["metadata"]["name"] == "kueue-metrics":
+            docs.append(document)
     for doc in docs:
         if doc["kind"] != "PodMonitoring":
             world.api.apply(world.api.path_of(doc), doc)
@@ -48,10 +47,10 @@ def metrics(cluster: OwnManager, token: str) -> str:
     # As the rendered endpoint: the process signs its certificate itself.
     trust = ssl._create_unverified_context()
     headers = {"Authorization": f"Bearer {token}"} if token else {}
-    asked = urllib.request.Request(
+    request = urllib.request.Request(
         f"https://{config['metrics']['bindAddress']}/metrics", headers=headers
     )
-    with urllib.request.urlopen(asked, context=trust, timeout=30) as answer:
+    with urllib.request.urlopen(request, context=trust, timeout=30) as answer:
         return answer.read().decode()
 
 
@@ -75,11 +74,10 @@ def test_a_job_over_quota_waits_until_one_ends(
         "an admission is counted",
         lambda: found if KUEUE_ADMISSION_WAIT in (found := metrics(cluster, token)) else "",
     )
-    assert all(
-        f"{name}{suffix}{{" in served
-        for name, suffix in ((KUEUE_ADMISSION_WAIT, "_bucket"), (KUEUE_PENDING, ""))
-    )
-    assert 'cluster_queue="' in served and 'status="' in served
+    for name, suffix in ((KUEUE_ADMISSION_WAIT, "_bucket"), (KUEUE_PENDING, "")):
+        assert f"{name}{suffix}{{" in served
+    assert 'cluster_queue="' in served
+    assert 'status="' in served
     with pytest.raises(urllib.error.HTTPError, match="401"):
         metrics(cluster, "")
     assert world.job("first")["status"].get("succeeded")

@@ -31,8 +31,8 @@ STOCK = (
 @pytest.fixture(scope="module")
 def plane() -> Iterator[ControlPlane]:
     """A control plane that no other file needs, for operators that are not those of the session."""
-    with control_plane.running() as made:
-        yield made
+    with control_plane.running() as control:
+        yield control
 
 
 @pytest.fixture(scope="module")
@@ -132,12 +132,13 @@ def test_stock_webhooks_and_old_objects_are_removed_once(own: Api, digests: Path
 
     first = list(install.apply(own, KUEUE, bodies))
     assert {change.verb for change in first} == {"created", "changed", "removed"}
-    assert [change.name for change in first if change.verb == "removed"] == [
-        "ClusterRole/kueue-of-an-older-version"
-    ]
-    assert not before_every_pod(own) and own.find(role) is None
+    names = [change.name for change in first if change.verb == "removed"]
+    assert names == ["ClusterRole/kueue-of-an-older-version"]
+    assert not before_every_pod(own)
+    assert own.find(role) is None
     until("both replicas are available", lambda: install.find_rollout_fault(own, KUEUE) is None)
-    assert {change.verb for change in install.apply(own, KUEUE, bodies)} == {"unchanged"}
+    verbs = {change.verb for change in install.apply(own, KUEUE, bodies)}
+    assert verbs == {"unchanged"}
 
 
 def before_every_pod(api: Api) -> bool:
@@ -168,8 +169,8 @@ def test_jobs_of_namespaces_that_are_not_ours_are_left_alone(
     }
 
     def left_alone() -> bool:
-        made = world.api.create(world.path("jobs", "/apis/batch/v1"), head, dryRun="All")
-        return not made["spec"].get("suspend")
+        job = world.api.create(world.path("jobs", "/apis/batch/v1"), head, dryRun="All")
+        return not job["spec"].get("suspend")
 
     # The API server chooses webhooks by its own copy of the namespace, which follows the change of
     # labels.

@@ -62,13 +62,13 @@ def test_apply_starts_nothing_that_costs_money_and_is_idempotent(world: World, a
         "migrate",
         "mover",
     }
-    assert not any("nvidia.com/gpu" in json.dumps(pod["spec"]) for pod in running)
-    assert {change.verb for change in platform.apply(api, context)} == {"unchanged"}
-    assert not any(
-        "nvidia.com/gpu" in json.dumps(body["spec"]["template"])
-        for body in rendered(context)
-        if "template" in body.get("spec", {})
-    )
+    for pod in running:
+        assert "nvidia.com/gpu" not in json.dumps(pod["spec"])
+    verbs = {change.verb for change in platform.apply(api, context)}
+    assert verbs == {"unchanged"}
+    for body in rendered(context):
+        if "template" in body.get("spec", {}):
+            assert "nvidia.com/gpu" not in json.dumps(body["spec"]["template"])
     _prunes_only_its_own(api, context)
 
 
@@ -77,7 +77,9 @@ def test_a_dry_run_names_what_goes_and_changes_nothing(api: Api) -> None:
     context = RenderContext(platforms.with_images("example"))
     list(platform.apply(api, context))
     smaller = RenderContext(replace(context.platform, auto_provisioning={}))
-    changes = {(change.verb, change.name) for change in platform.preview(api, smaller)}
+    changes = set()
+    for change in platform.preview(api, smaller):
+        changes.add((change.verb, change.name))
     flavor = "flex-nvidia-l4"
     assert {
         ("removed", f"ResourceFlavor/{flavor}"),
@@ -104,7 +106,10 @@ def test_the_exporter_of_gpu_faults_gets_a_pod_on_each_gpu_node_alone(
     path = "/api/v1/namespaces/gpu-metrics/pods"
 
     def placed() -> set[str]:
-        pods = [pod for pod in api.items(path) if pod["status"].get("phase") == "Running"]
+        pods = []
+        for pod in api.items(path):
+            if pod["status"].get("phase") == "Running":
+                pods.append(pod)
         return {pod["spec"]["nodeName"] for pod in pods} & set(world.nodes)
 
     until("each GPU node has its pod", lambda: placed() >= wanted)
@@ -112,9 +117,9 @@ def test_the_exporter_of_gpu_faults_gets_a_pod_on_each_gpu_node_alone(
 
 
 def _all_running(api: Api) -> list[Object]:
-    found = pods(api)
-    if len(found) > 1 and all(pod["status"].get("phase") == "Running" for pod in found):
-        return found
+    current = pods(api)
+    if len(current) > 1 and all(pod["status"].get("phase") == "Running" for pod in current):
+        return current
     return []
 
 
@@ -144,10 +149,14 @@ def _prunes_only_its_own(api: Api, context: RenderContext) -> None:
             },
         },
     )
-    changed = [change for change in platform.apply(api, context) if change.verb != "unchanged"]
+    changed = []
+    for change in platform.apply(api, context):
+        if change.verb != "unchanged":
+            changed.append(change)
     assert [(change.verb, change.name) for change in changed] == [
         ("removed", "PriorityClass/old-class")
     ]
-    assert api.find(f"{classes}/their-class") and api.find("/api/v1/namespaces/old-space")
+    assert api.find(f"{classes}/their-class")
+    assert api.find("/api/v1/namespaces/old-space")
     api.delete(f"{classes}/their-class")
     api.delete("/api/v1/namespaces/old-space")

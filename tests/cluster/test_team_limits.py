@@ -58,6 +58,7 @@ RESTRICTED = {
     "seccompProfile": {"type": "RuntimeDefault"},
 }
 PEERS = {"podSelector": {"matchLabels": {"holdfast.dev/gang": "mine"}}}
+CALLERS: Object = {"from": [{"namespaceSelector": {}}]}
 
 
 def template(*, gpus: int = 0, priority: str | None = PRIORITY_FLEX, **spec: object) -> Object:
@@ -214,6 +215,26 @@ REFUSED = {
         network_policy(ingress=[{"from": [PEERS | {"namespaceSelector": {}}]}]),
         "opens pods of its namespace",
     ),
+    "traffic from other namespaces to any port": (
+        POLICIES,
+        network_policy(ingress=[CALLERS]),
+        "opens pods of its namespace",
+    ),
+    "traffic from other namespaces to the port of a shell": (
+        POLICIES,
+        network_policy(ingress=[CALLERS | {"ports": [{"port": 8080}, {"port": 22}]}]),
+        "opens pods of its namespace",
+    ),
+    "traffic from other namespaces to a range of ports": (
+        POLICIES,
+        network_policy(ingress=[CALLERS | {"ports": [{"port": 8080, "endPort": 9999}]}]),
+        "opens pods of its namespace",
+    ),
+    "traffic to the services of other namespaces": (
+        POLICIES,
+        network_policy(egress=[{"to": CALLERS["from"], "ports": [{"port": 8080}]}]),
+        "opens pods of its namespace",
+    ),
     "one open rule of two": (
         POLICIES,
         network_policy(ingress=[{"from": [PEERS]}, {"ports": [{"port": 80}]}]),
@@ -223,8 +244,10 @@ REFUSED = {
 
 
 def test_a_member_cannot_reach_beyond_the_team(member: Api) -> None:
-    for what, (path, body, why) in REFUSED.items():
-        assert why in refusal(lambda path=path, body=body: member.create(path, body, **DRY)), what
+    for title, (path, body, reason) in REFUSED.items():
+        assert reason in refusal(lambda path=path, body=body: member.create(path, body, **DRY)), (
+            title
+        )
 
 
 def test_a_member_submits_suspends_and_deletes_jobs_of_the_team(member: Api) -> None:
@@ -358,11 +381,11 @@ def test_the_limits_hold_for_jobsets(member: Api) -> None:
             }
         }
 
-    for body, why in (
+    for body, reason in (
         (jobset("", gpus=8), "needs a queue"),
         (jobset("spot", priority=PRIORITY_SERVING), "priority"),
     ):
-        assert why in refusal(lambda body=body: member.create(JOBSETS, body, **DRY))
+        assert reason in refusal(lambda body=body: member.create(JOBSETS, body, **DRY))
     member.create(JOBSETS, jobset("spot", gpus=8))
     assert member.merge(f"{JOBSETS}/gang", {"spec": {"suspend": True}})["spec"]["suspend"]
     member.delete(f"{JOBSETS}/gang", propagationPolicy="Background")
@@ -375,10 +398,12 @@ def test_a_member_stops_a_queued_job_and_cannot_raise_its_priority(member: Api, 
     try:
 
         def names() -> list[str]:
-            found = [item["metadata"] for item in member.items(workloads)]
-            return [
-                about["name"] for about in found if about["ownerReferences"][0]["name"] == "waiting"
-            ]
+            items = [item["metadata"] for item in member.items(workloads)]
+            names: list[str] = []
+            for about in items:
+                if about["ownerReferences"][0]["name"] == "waiting":
+                    names.append(about["name"])
+            return names
 
         (name,) = until("it has a Workload", names)
         path = f"{workloads}/{name}"
@@ -420,16 +445,16 @@ SHAPES: dict[str, Object] = {
 def test_what_submit_sends_is_within_the_limits(member: Api) -> None:
     platform = describe.platform(two_teams(), {})
     for shape, fields in SHAPES.items():
-        given: Object = {
+        values: Object = {
             "name": "mine",
             "environment": "example",
             "image": IMAGE,
             "command": ("python", "train.py"),
         }
-        given |= {"namespace": SPACE} | fields
-        own = OwnJob(**given)
+        values |= {"namespace": SPACE} | fields
+        job = OwnJob(**values)
         for body in manifests.bodies(
-            own, RenderContext(platform), placement.place(own, platform, prices.load())
+            job, RenderContext(platform), placement.place(job, platform, prices.load())
         ):
             path = member.path_of(body)
             assert refusal(lambda path=path, body=body: member.apply(path, body, **DRY)) == "", (

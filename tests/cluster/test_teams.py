@@ -68,12 +68,15 @@ def made(teams: tuple[Team, ...], *kinds: str) -> list[Object]:
     environment = replace(two_teams(), teams=teams)
     bodies = platform(RenderContext(describe.platform(environment, {})))
     spaces = {space for team in teams for space in team.spaces} | {"monitoring"}
-    wanted = [
-        b
-        for b in bodies
-        if b["kind"] in kinds and b["metadata"].get("namespace", "monitoring") in spaces
-    ]
-    return [b for b in wanted if b["kind"] != "Namespace" or b["metadata"]["name"] in spaces]
+    selected = []
+    for b in bodies:
+        if b["kind"] in kinds and b["metadata"].get("namespace", "monitoring") in spaces:
+            selected.append(b)
+    bodies_of_spaces: list[Object] = []
+    for b in selected:
+        if b["kind"] != "Namespace" or b["metadata"]["name"] in spaces:
+            bodies_of_spaces.append(b)
+    return bodies_of_spaces
 
 
 def may(
@@ -86,18 +89,18 @@ def may(
     who: str = "vision",
 ) -> bool:
     resource, _, part = resource.partition("/")
-    asked = {
+    attributes = {
         "verb": verb,
         "group": group,
         "resource": resource,
         "subresource": part,
         "namespace": namespace,
     }
-    asked |= {"name": name}
+    attributes |= {"name": name}
     spec = {
         "user": "ana@example.org",
         "groups": [f"{who}@example.org"],
-        "resourceAttributes": asked,
+        "resourceAttributes": attributes,
     }
     return api.create(REVIEWS, {"spec": spec})["status"]["allowed"]
 
@@ -105,10 +108,10 @@ def may(
 def kinds(api: Api) -> Iterator[tuple[str, str]]:
     """API group and resource of all that the server has in GROUPS, subresources too."""
     for path in GROUPS:
-        for found in api.get(path)["resources"]:
+        for resource in api.get(path)["resources"]:
             yield (
                 path.removeprefix("/apis/").partition("/")[0] if path != "/api/v1" else "",
-                found["name"],
+                resource["name"],
             )
 
 
@@ -119,16 +122,16 @@ def test_people_submit_and_read_in_their_namespace_and_nothing_else(api: Api) ->
         api.apply(api.path_of(body), body)
     until("rights are in force", lambda: may(api, "get", "batch", "jobs", "vision"))
     every = list(kinds(api))
-    assert {resource for _, resource in every} >= READ | EVERYWHERE | {
+    resources = {resource for _, resource in every}
+    assert resources >= READ | EVERYWHERE | {
         "secrets",
         "pods/exec",
         "rolebindings",
     }
-    allowed = {
-        (verb, resource)
-        for verb, (group, resource) in product(VERBS, every)
-        if may(api, verb, group, resource, "vision")
-    }
+    allowed = set()
+    for verb, (group, resource) in product(VERBS, every):
+        if may(api, verb, group, resource, "vision"):
+            allowed.add((verb, resource))
     assert allowed == {
         *product(("get", "list"), READ | EVERYWHERE),
         *product(("create", "patch", "delete"), SUBMITTED),
@@ -137,12 +140,11 @@ def test_people_submit_and_read_in_their_namespace_and_nothing_else(api: Api) ->
         ("create", "pods/exec"),
     }
     for space in ("speech", "kube-system", ""):
-        found = {
-            (verb, r)
-            for verb, (group, r) in product(("get", "list", "create", "delete"), every)
-            if may(api, verb, group, r, space)
-        }
-        assert found == {*product(("get", "list"), EVERYWHERE)}, space
+        rights = set()
+        for verb, (group, r) in product(("get", "list", "create", "delete"), every):
+            if may(api, verb, group, r, space):
+                rights.add((verb, r))
+        assert rights == {*product(("get", "list"), EVERYWHERE)}, space
     assert may(api, "get", "", "configmaps", "monitoring", "holdfast-platform"), (
         "else no command knows the platform"
     )
@@ -199,19 +201,20 @@ def sharing(world: World, api: Api, **of_one: Any) -> Generator[list[str]]:
     `of_one`: more fields of the first.
     """
     quotas = (Quota(source="nvidia-l4", gpus=2),)
-    one, other = (
+    first, other = (
         Team(name=f"{name}-{world.name.removeprefix('t-')}", quotas=quotas)
         for name in ("one", "other")
     )
-    one = replace(one, **of_one)
-    spaces = [one.spaces[0], other.spaces[0]]
-    bodies = [
-        body
-        for body in made((one, other), "Namespace", "ResourceFlavor", "ClusterQueue", "LocalQueue")
-        if body["metadata"]["name"]
-        not in ("monitoring", "spot", "on-demand", "flex", "queued", "any")
-        or body["metadata"].get("namespace") in spaces
-    ]
+    first = replace(first, **of_one)
+    spaces = [first.spaces[0], other.spaces[0]]
+    bodies = []
+    for body in made((first, other), "Namespace", "ResourceFlavor", "ClusterQueue", "LocalQueue"):
+        if (
+            body["metadata"]["name"]
+            not in ("monitoring", "spot", "on-demand", "flex", "queued", "any")
+            or body["metadata"].get("namespace") in spaces
+        ):
+            bodies.append(body)
     for body in bodies:
         if body["kind"] == "ClusterQueue":  # a cohort of their own in the shared cluster
             body["spec"]["cohortName"] = world.name
@@ -266,16 +269,15 @@ def test_a_team_borrows_up_to_its_limit(world: World, api: Api) -> None:
         path = f"/apis/kueue.x-k8s.io/v1beta2/namespaces/{spaces[0]}/workloads"
 
         def waiting() -> list[str]:
-            conditions = [
-                c
-                for found in api.items(path)
-                for c in found.get("status", {}).get("conditions", ())
-            ]
-            return [
-                c["message"]
-                for c in conditions
-                if c["type"] == "QuotaReserved" and c["status"] == "False"
-            ]
+            conditions = []
+            for item in api.items(path):
+                for c in item.get("status", {}).get("conditions", ()):
+                    conditions.append(c)
+            messages: list[str] = []
+            for c in conditions:
+                if c["type"] == "QuotaReserved" and c["status"] == "False":
+                    messages.append(c["message"])
+            return messages
 
         until("three run", lambda: running(api, spaces[0]) == 3)
         (message,) = until("one waits", waiting)

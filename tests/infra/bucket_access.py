@@ -4,18 +4,21 @@ It follows Google's documentation of roles and conditions, and not the specs tha
 """
 
 import re
+import tomllib
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
+from tests.infra import conditions
+
+TABLE = tomllib.loads(Path(__file__).with_name("permissions.toml").read_text())
 OBJECTS = ("create", "delete", "get", "update")
 LIST = "list"
+PREFIX = "storage.objects."
 # What of storage.objects.* each role holds.
 ROLES = {
-    "roles/storage.legacyBucketReader": {LIST},
-    "roles/storage.objectViewer": {"get", LIST},
-    "roles/storage.objectCreator": {"create"},
-    "roles/storage.objectUser": {*OBJECTS, LIST},
-    "roles/storage.objectAdmin": {*OBJECTS, LIST, "setIamPolicy"},
+    role: {name.removeprefix(PREFIX) for name in permissions if name.startswith(PREFIX)}
+    for role, permissions in TABLE["roles"].items()
 }
 
 
@@ -30,10 +33,11 @@ def may(
     asked of the bucket.
     """
     resource = f"projects/_/buckets/{bucket}" + (f"/objects/{name}" if permission != LIST else "")
+    attributes = conditions.Attributes(name=resource)
     return any(
         permission in ROLES[binding["role"]]
         and any(_is(identity, member) for member in binding.get("members") or [binding["member"]])
-        and _holds(_expression(binding.get("condition")), resource)
+        and conditions.holds(_expression(binding.get("condition")), attributes)
         for binding in policy
     )
 
@@ -56,11 +60,3 @@ def _expression(condition: Any) -> str:
     if isinstance(condition, list):
         (condition,) = condition or [None]
     return condition["expression"] if condition else ""
-
-
-def _holds(expression: str, resource: str) -> bool:
-    """Evaluate a condition. Fails for any form that the specs do not use."""
-    terms = expression.split(" || ") if expression else []
-    starts = [re.fullmatch(r'resource\.name\.startsWith\("([^"]+)"\)', term) for term in terms]
-    assert all(starts), expression
-    return not terms or any(resource.startswith(start[1]) for start in starts if start)

@@ -13,6 +13,7 @@ from infra.__main__ import app
 from infra.describe import platform
 from infra.environments import Environment
 from infra.environments.schema import AcceleratorCap, Quota
+from infra.environments.teams import Team
 from tests.infra.samples import EXAMPLE, hardened, two_teams
 
 Change = Callable[[Environment], Environment]
@@ -40,12 +41,13 @@ def set_fields(**fields: object) -> Change:
 
 def cap(accelerator: str, gpus: int) -> Change:
     def edit(environment: Environment) -> Environment:
-        caps = [
-            AcceleratorCap(accelerator=item.accelerator, max_gpus=gpus)
-            if item.accelerator == accelerator
-            else item
-            for item in environment.auto_provisioning.accelerators
-        ]
+        caps = []
+        for item in environment.auto_provisioning.accelerators:
+            caps.append(
+                AcceleratorCap(accelerator=item.accelerator, max_gpus=gpus)
+                if item.accelerator == accelerator
+                else item
+            )
         return replace(
             environment,
             auto_provisioning=replace(environment.auto_provisioning, accelerators=tuple(caps)),
@@ -131,6 +133,13 @@ EDITS: dict[str, tuple[Change, Environment, tuple[str, ...]]] = {
         ),
         two_teams(),
         ("team vision, nvidia-l4: 4 to 1 GPUs guaranteed",),
+    ),
+    "fewer GPUs for services of a team": (
+        lambda environment: replace(
+            environment, teams=(replace(environment.teams[0], service_gpus=2),)
+        ),
+        replace(two_teams(), teams=(Team(name="vision", service_gpus=8),)),
+        ("team vision: 8 to 2 GPUs of services",),
     ),
     "no database": (
         set_fields(database=None),

@@ -21,9 +21,11 @@ def test_a_shared_vpc_is_used_and_only_its_grants_are_written() -> None:
     network = "projects/acme-host/global/networks/shared"
     cluster = planned["google_container_cluster.cluster"]
     database = planned["google_sql_database_instance.results"]
-    assert (cluster["network"], cluster["subnetwork"].rpartition("/")[2]) == (network, "gpu")
+    assert cluster["network"] == network
+    assert cluster["subnetwork"].rpartition("/")[2] == "gpu"
     assert database["settings"]["ip_configuration"]["private_network"] == network
-    assert [address for address in planned if address.startswith(OF_A_NETWORK)] == [
+    addresses = [address for address in planned if address.startswith(OF_A_NETWORK)]
+    assert addresses == [
         "google_compute_subnetwork_iam_member.host-gke",
         "google_compute_subnetwork_iam_member.host-instances",
     ]

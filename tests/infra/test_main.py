@@ -19,7 +19,8 @@ def test_no_environment_is_deployed_because_nobody_named_one(tmp_path: Path) -> 
         "CDKTF_OUTDIR": str(tmp_path / "out")
     }
     done = ran([sys.executable, "-m", "infra.main"], variables=variables)
-    assert done.returncode == 2 and "fix:     HOLDFAST_ENV=NAME" in done.stderr
+    assert done.returncode == 2
+    assert "fix:     HOLDFAST_ENV=NAME" in done.stderr
     assert not (tmp_path / "out").exists()
 
 
@@ -37,8 +38,6 @@ def test_an_environment_that_is_to_go_loses_its_protections(tmp_path: Path) -> N
     )
     assert done.returncode == 0, done.stderr
     stacks = "".join(path.read_text() for path in tmp_path.glob("stacks/*-prod/cdk.tf.json"))
-    assert (
-        '"prevent_destroy": true' not in stacks
-        and '"PREVENT"' not in stacks
-        and '"force_destroy": true' in stacks
-    )
+    assert '"prevent_destroy": true' not in stacks
+    assert '"PREVENT"' not in stacks
+    assert '"force_destroy": true' in stacks

@@ -23,9 +23,15 @@ TOLERATED = {
 @pytest.mark.parametrize("name", names())
 def test_gke_pods_tolerate_the_system_pool(name: str) -> None:
     environment = load(name)
-    nodes = [pool for pool in environment.pools() if pool.role is Role.SYSTEM]
+    nodes = []
+    for pool in environment.pools():
+        if pool.role is Role.SYSTEM:
+            nodes.append(pool)
     for deployment, tolerated in TOLERATED.items():
-        fitting = [pool for pool in nodes if {taint.key for taint in pool.taints} <= tolerated]
+        fitting = []
+        for pool in nodes:
+            if {taint.key for taint in pool.taints} <= tolerated:
+                fitting.append(pool)
         assert fitting, f"{deployment} waits for a node"
 
 

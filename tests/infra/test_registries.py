@@ -33,7 +33,10 @@ def test_nodes_read_each_remote_repository() -> None:
 
 
 def test_only_the_private_repository_names_the_secret() -> None:
-    naming = [address for address, arguments in PLANNED.items() if SECRET in str(arguments)]
+    naming = []
+    for address, arguments in PLANNED.items():
+        if SECRET in str(arguments):
+            naming.append(address)
     assert naming == [f"{REPOSITORY}.images-ngc"]
 
 

@@ -45,16 +45,21 @@ def rights(
     name: str,
 ) -> set[str]:
     """Return what an identity may do with an object."""
-    return {right for right in OBJECTS if may(grants, identity, right, bucket, name)}
+    rights: set[str] = set()
+    for right in OBJECTS:
+        if may(grants, identity, right, bucket, name):
+            rights.add(right)
+    return rights
 
 
 def trainers() -> dict[str, tuple[str, list[str]]]:
     """Return name -> identity of the pods, and the runs that they write, of rendered training
     jobs.
     """
-    accounts = {
-        b["metadata"]["name"]: b for b in load_objects("prod") if b["kind"] == "ServiceAccount"
-    }
+    accounts = {}
+    for b in load_objects("prod"):
+        if b["kind"] == "ServiceAccount":
+            accounts[b["metadata"]["name"]] = b
     runs_by_job: dict[str, tuple[str, list[str]]] = {}
     for body, spec in jobs("prod"):
         template = spec["template"]
@@ -67,7 +72,9 @@ def trainers() -> dict[str, tuple[str, list[str]]]:
         identity = principal(PROD.project_number.lower(), PROD.workload_pool, "training", account)
         numbered = run.replace("$(JOB_COMPLETION_INDEX)", "{}")
         if numbered != run:
-            runs = [numbered.format(index) for index in range(spec["completions"])]
+            runs = []
+            for index in range(spec["completions"]):
+                runs.append(numbered.format(index))
         else:
             runs = [run]
         runs_by_job[strip_version(body)] = identity, runs
@@ -127,13 +134,15 @@ def test_each_rendered_pod_that_loads_reads_its_run_and_no_other() -> None:
     bucket = PROD.bucket("checkpoints")
     granted = policy(PROD)
     pods = list(loaders())
-    assert {role for role, _, _ in pods} == set(READERS)
+    roles = {role for role, _, _ in pods}
+    assert roles == set(READERS)
     runs: list[str] = []
     for _, names in trainers().values():
         runs += names
     for role, email, loaded in pods:
         identity = f"serviceAccount:{email}"
-        assert loaded in runs and may(granted, identity, LIST, bucket)
+        assert loaded in runs
+        assert may(granted, identity, LIST, bucket)
         for run in runs:
             expected = {"get"} if run == loaded else set[str]()
             for name in list_objects(run):
@@ -155,9 +164,13 @@ def test_more_runs_than_a_condition_holds_are_read_by_several_grants() -> None:
     environment = replace(hardened(), storage=replace(hardened().storage, runs=runs))
     identity = environment.member("server")
     bucket = environment.bucket("checkpoints")
-    grants = [g for g in policy(environment) if g["member"] == identity and "condition" in g]
+    grants = []
+    for g in policy(environment):
+        if g["member"] == identity and "condition" in g:
+            grants.append(g)
     assert [g["condition"]["expression"].count("||") for g in grants] == [11, 11, 0]
-    assert all(may(grants, identity, "get", bucket, f"{run.name}/x") for run in runs)
+    for run in runs:
+        assert may(grants, identity, "get", bucket, f"{run.name}/x")
     assert not judge_environment(environment)
 
 

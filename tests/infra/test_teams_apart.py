@@ -48,17 +48,17 @@ def identities(environment: Environment, namespace: str) -> set[str]:
             accounts.append(b["metadata"])
     number = environment.project_number.lower()
     pool = environment.workload_pool
-    found: set[str] = set()
+    emails: set[str] = set()
     for account in accounts:
         google = account.get("annotations", {}).get(ANNOTATION_GOOGLE_ACCOUNT)
         itself = principal(number, pool, namespace, account["name"])
-        found.add(f"serviceAccount:{google}" if google else itself)
-    return found
+        emails.add(f"serviceAccount:{google}" if google else itself)
+    return emails
 
 
 def rights(environment: Environment, identity: str, name: str) -> set[str]:
     bucket = environment.bucket("checkpoints")
-    return {each for each in OBJECTS if may(policy(environment), identity, each, bucket, name)}
+    return {right for right in OBJECTS if may(policy(environment), identity, right, bucket, name)}
 
 
 @ENVIRONMENTS
@@ -67,13 +67,15 @@ def test_no_account_of_a_team_reads_or_writes_checkpoints_of_another(
 ) -> None:
     for team in environment.teams:
         for namespace in team.spaces:
-            found = identities(environment, namespace)
-            assert environment.member(team.role) in found
-            for identity in found:
+            accounts = identities(environment, namespace)
+            assert environment.member(team.role) in accounts
+            for identity in accounts:
                 runs = [run for run in LISTED_RUNS if run not in team.runs]
                 names = [name for run in runs for name in list_objects(run)]
                 folders = [folder for folder in FOLDERS if folder != team.folder]
-                names += [f"{folder}/{name}" for folder in folders for name in list_objects("run")]
+                for folder in folders:
+                    for name in list_objects("run"):
+                        names.append(f"{folder}/{name}")
                 assert not [name for name in names if rights(environment, identity, name)], (
                     identity,
                     team.name,
@@ -91,13 +93,16 @@ def test_a_run_of_any_name_saves_in_the_folder_of_its_team(environment: Environm
         gpus="1xl4",
         namespace="vision",
     )
-    made = manifests.bodies(
+    job_bodies = manifests.bodies(
         job, RenderContext(platform), placement.place(job, platform, prices.load())
     )
-    pod = made[-1]["spec"]["template"]["spec"]
-    variables = {each["name"]: each.get("value") for each in pod["containers"][0]["env"]}
+    pod = job_bodies[-1]["spec"]["template"]["spec"]
+    variables = {}
+    for entry in pod["containers"][0]["env"]:
+        variables[entry["name"]] = entry.get("value")
     bucket, _, folder = variables["HOLDFAST_CHECKPOINTS"].removeprefix("gs://").partition("/")
-    assert (bucket, folder) == (environment.bucket("checkpoints"), "teams/vision")
+    assert bucket == environment.bucket("checkpoints")
+    assert folder == "teams/vision"
     assert pod["serviceAccountName"] == "trainer"
     identity = environment.member("team-vision")
     assert identity in identities(environment, "vision")
@@ -129,7 +134,9 @@ def test_a_team_name_that_is_too_long_gets_a_digest() -> None:
         teams=(replace(LISTED.teams[0], name="v" * 20, namespaces=("vision",)), LISTED.teams[1]),
     )
     names = [long.account_id(team.role) for team in long.teams]
-    assert all(len(name) <= 30 for name in names) and len({*names}) == 2
+    for name in names:
+        assert len(name) <= 30
+    assert len({*names}) == 2
     assert not judge_environment(long)
 
 
@@ -140,11 +147,11 @@ def test_a_wider_grant_of_a_team_breaks_a_rule(environment: Environment, wider: 
     bucket = environment.bucket("checkpoints")
     expression = f'resource.name.startsWith("projects/_/buckets/{bucket}/objects/{wider}")'
     condition: Any = wider and {"expression": expression}
-    own, listing = (
+    grants, listing = (
         f"google_storage_bucket_iam_member.team-vision{suffix}" for suffix in ("", "-list")
     )
-    written = put(own, "condition", condition)(facts)
-    read = put(own, "role", "roles/storage.objectViewer")(written)
+    written = put(grants, "condition", condition)(facts)
+    read = put(grants, "role", "roles/storage.objectViewer")(written)
     named = put(listing, "role", "roles/storage.objectViewer")(facts)
     for rule, edited in (
         (runs_write_their_own, written),

@@ -111,9 +111,8 @@ def test_a_role_less_is_found() -> None:
     environment = replace(hardened(), security=replace(hardened().security, kms_key=""))
     key = hardened().security.kms_key
     keyless = list_held(environment, "deployer")
-    assert {right for right in list_needed(hardened(), "refresh") if right not in keyless} == {
-        ("cloudkms.cryptoKeys.getIamPolicy", key)
-    }
+    rights = {right for right in list_needed(hardened(), "refresh") if right not in keyless}
+    assert rights == {("cloudkms.cryptoKeys.getIamPolicy", key)}
 
 
 def test_the_planner_gets_no_permission_to_change() -> None:
@@ -124,13 +123,14 @@ def test_the_planner_gets_no_permission_to_change() -> None:
 
 def test_the_deployer_grants_one_role_in_a_host_project() -> None:
     environment = make_shared_production()
-    host = [
-        resource
-        for resource in list_resources(environment)
-        if resource.kind == "google_project_iam_member"
-        and resource.arguments["member"] == environment.member("deployer")
-        and resource.arguments["project"] != environment.project
-    ]
+    host = []
+    for resource in list_resources(environment):
+        if (
+            resource.kind == "google_project_iam_member"
+            and resource.arguments["member"] == environment.member("deployer")
+            and resource.arguments["project"] != environment.project
+        ):
+            host.append(resource)
     (grant,) = host
     assert "hasOnly(['roles/container.hostServiceAgentUser'])" in json.dumps(
         grant.arguments["condition"]

@@ -22,7 +22,8 @@ def test_goodput_limit_is_the_dearest_spot_pools_break_even() -> None:
     }:
         spot = table.quote(machine, environment.region, Capacity.SPOT)
         on_demand = table.quote(machine, environment.region, Capacity.ON_DEMAND)
-        assert spot and on_demand
+        assert spot
+        assert on_demand
         shares.append(spot.usd / on_demand.usd)
     assert make_limits(environment)["goodput_min"] == round(max(shares), 2) < 0.99
     moved = replace(environment, alerts=replace(environment.alerts, goodput_min=0.7))

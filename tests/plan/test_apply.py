@@ -23,11 +23,14 @@ from infra.ops.engine import EngineFailed
 from infra.specs.cluster import IGNORED
 from tests.plan.stand_in import apply
 from tests.plan.stand_in.app import settled
+from tests.plan.stand_in.objects import is_allowed, list_allowed
 from tests.plan.stand_in.server import serving
 from tests.plan.stand_in.world import World
 
 pytestmark = [pytest.mark.plan, pytest.mark.timeout(900)]
 STACKS = names.stacks("prod")
+# Of two teams, of a listed run that batch and server read, of a run that nobody listed.
+FOLDERS = ("teams/vision", "teams/speech", "train-gang", "elsewhere")
 NewProject = Callable[[str], apply.Project]
 
 
@@ -45,6 +48,8 @@ class Played:
     left: list[str]
     used: dict[str, set[str]]
     """Role of an account -> permissions that its calls needed."""
+    rights: dict[str, dict[str, set[str]]]
+    """Account -> folder of the checkpoints -> what the account may do with an object there."""
     refusals: dict[str, str]
     """World -> what Terraform printed of the one thing that is wrong there."""
 
@@ -135,6 +140,24 @@ WRONG: dict[str, tuple[str, str, Callable[[dict[str, Any]], object]]] = {
 }
 
 
+def list_rights(world: World) -> dict[str, dict[str, set[str]]]:
+    """Ask the stand-in for an object of each folder as each account that uses checkpoints."""
+    environment = settled("prod")
+    bucket = environment.bucket("checkpoints")
+    roles = [*(team.role for team in environment.teams), "batch", "server", "trainer"]
+    callers = world.callers
+    world.callers = {role: environment.member(role) for role in roles}
+    rights: dict[str, dict[str, set[str]]] = {}
+    for role in roles:
+        assert is_allowed(world, role, "GET", bucket), role
+        rights[role] = {}
+        for folder in FOLDERS:
+            name = f"{folder}/object"
+            rights[role][folder] = list_allowed(world, role, bucket, name)
+    world.callers = callers
+    return rights
+
+
 def _refusal(world: str, project: apply.Project, synthesised: Path) -> str:
     """Return Terraform's error; empty if it succeeded."""
     target, _, edit = WRONG[world]
@@ -173,6 +196,7 @@ def _story(project: apply.Project, protected: Path, unprotected: Path) -> dict[s
                 [project.stack(unprotected, stack) for stack in STACKS if not same(stack)],
             )
         )
+    rights = list_rights(project.world)
     change_by_hand(project.world)
     without_exceptions = project.changes(
         edit_stack(project, unprotected, "cluster-prod", no_exceptions)
@@ -190,6 +214,7 @@ def _story(project: apply.Project, protected: Path, unprotected: Path) -> dict[s
         },
         "without_exceptions": without_exceptions,
         "by_hand": sorted(f"{change.address} {change.difference}" for change in ignored),
+        "rights": rights,
         "used": project.world.used,
         "left": [path for path in sorted(project.world.resources) if "/connections/" not in path],
     }
@@ -212,6 +237,20 @@ def test_workflows_plan_and_deploy_with_their_own_roles(played: Played) -> None:
     assert all(permission.endswith(reading) for permission in played.used["planner"])
     changes = {permission.rpartition(".")[2] for permission in played.used["deployer"]}
     assert changes & {"update", "create", "delete"}
+
+
+def test_applied_grants_end_at_team_folders(played: Played) -> None:
+    """The stand-in evaluates the conditions that the provider sent."""
+    everything = {"create", "get", "update", "delete"}
+    nothing = {folder: set[str]() for folder in FOLDERS}
+    readers = nothing | {"train-gang": {"get"}}
+    assert played.rights == {
+        "team-vision": nothing | {"teams/vision": everything},
+        "team-speech": nothing | {"teams/speech": everything},
+        "batch": readers,
+        "server": readers,
+        "trainer": {folder: {"get"} for folder in FOLDERS},
+    }
 
 
 @pytest.mark.parametrize("world", WRONG)

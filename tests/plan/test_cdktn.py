@@ -1,54 +1,69 @@
-"""The exit from CDKTF: with the seam's two names changed, CDK Terrain writes the same Terraform.
+"""The exit from CDKTF: after `python -m infra.ops.cdk_terrain`, CDK Terrain writes the same
+Terraform.
 
 Its bindings are those of provider release 8. They check every argument that the seam writes past
-the older ones.
+the older ones. Its command line is played in test_cdktn_cli.py.
 """
 
 import json
 import os
 import re
 import shutil
+from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any
 
 import pytest
+from packaging.requirements import Requirement
 
+from holdfast.support.errors import InputError
+from infra.ops import cdk_terrain
 from infra.ops.synth import synthesise
 from tests.plan.isolated import ROOT, environment, site_packages
 
 # The first run installs the tool.
+if "import cdktn" in (ROOT / cdk_terrain.SEAM).read_text():
+    pytest.skip("this repository has moved to CDK Terrain", allow_module_level=True)
 pytestmark = [pytest.mark.plan, pytest.mark.process, pytest.mark.timeout(900)]
-SWAP = {
-    "\nimport cdktf\n": "\nimport cdktn as cdktf\n",
-    'BINDINGS = "cdktf_cdktf_provider_google"': 'BINDINGS = "cdktn_provider_google"',
-}
 
 
 def copy_checkout(folder: Path) -> Path:
-    for room in ("infra", "monitoring"):
+    for room in ("infra", "monitoring", "requirements"):
         shutil.copytree(ROOT / room, folder / room, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "pyproject.toml", folder)
     # The library: its sources here, its pinned wheel in a team's repository.
-    for name in ("workloads/library", "requirements", "vendor"):
+    for name in ("workloads/library", "vendor"):
         if (ROOT / name).exists():
             (folder / name).parent.mkdir(exist_ok=True)
             (folder / name).symlink_to(ROOT / name)
     return folder
 
 
-def move_seam(checkout: Path) -> None:
-    seam = checkout / "infra" / "cdk.py"
-    text = seam.read_text()
-    for old, new in SWAP.items():
-        assert text.count(old) == 1, old
-        text = text.replace(old, new)
-    text, tables = re.subn(
-        r"NEWER_THAN_BINDINGS = \{.*?\n\}",
-        "NEWER_THAN_BINDINGS = {}",
-        text,
-        flags=re.DOTALL,
-    )
-    assert tables == 1
-    seam.write_text(text)
+def test_a_repository_moves_once_and_all_at_once(tmp_path: Path) -> None:
+    checkout = copy_checkout(tmp_path / "checkout")
+    cdk_terrain.move(checkout)
+    for name in (*cdk_terrain.FILES, f"{cdk_terrain.NODE_TOOLS}/package.json"):
+        text = (checkout / name).read_text()
+        # A pin of Python, of Node, an import.
+        assert not re.search(r'cdktf[-a-z]*(==|":)|import cdktf', text), name
+        assert "cdktn" in text, name
+    with pytest.raises(InputError, match="moved already"):
+        cdk_terrain.move(checkout)
+
+
+@pytest.mark.parametrize("lock", ["dev", "infra"])
+def test_moved_lock_meets_what_cdk_terrain_requires(tmp_path: Path, lock: str) -> None:
+    checkout = copy_checkout(tmp_path / "checkout")
+    cdk_terrain.move(checkout)
+    text = (checkout / f"requirements/{lock}.txt").read_text()
+    assert text.count("==") == (ROOT / f"requirements/{lock}.txt").read_text().count("==")
+    pins = dict(re.findall(r"^([a-z0-9-]+)==(\S+)", text, re.M))
+    packages = site_packages(environment("cdktn"))
+    for name in ("cdktn", "cdktn-provider-google"):
+        [package] = distributions(name=name, path=[str(packages)])
+        assert package.version == pins[name]
+        for requirement in map(Requirement, package.requires or ()):
+            assert pins[requirement.name] in requirement.specifier, f"{name} requires {requirement}"
 
 
 def leaves(value: Any, path: str = "") -> dict[str, Any]:
@@ -74,7 +89,7 @@ def test_only_the_librarys_version_differs_without_overrides(
         local_state=True,
         root=checkout,
     )
-    move_seam(checkout)
+    cdk_terrain.move(checkout)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(packages), str(checkout)]))
     with_cdktn = synthesise(
         "example",

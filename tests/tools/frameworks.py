@@ -74,10 +74,10 @@ def install(name: str = FRAMEWORKS) -> Path:
 
 
 def lock(name: str) -> None:
-    ours = re.findall(
+    own_pins = re.findall(
         r"^([a-z0-9_.-]+)==", (ROOT / "requirements/dev.txt").read_text(), re.MULTILINE
     )
-    left_out = [flag for name in ours for flag in ("--no-emit-package", name)]
+    left_out = [flag for name in own_pins for flag in ("--no-emit-package", name)]
     options = [
         "--quiet",
         "--universal",
@@ -113,8 +113,11 @@ def lock(name: str) -> None:
         check=True,
         stdout=subprocess.DEVNULL,
     )
-    kept = [line for line in target.read_text().splitlines() if not line.lstrip().startswith("#")]
-    target.write_text("\n".join(kept) + "\n")
+    pins = []
+    for line in target.read_text().splitlines():
+        if not line.lstrip().startswith("#"):
+            pins.append(line)
+    target.write_text("\n".join(pins) + "\n")
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ from holdfast.manifests.pods import PodSettings, Probes, Size, tcp_probe, templa
 from holdfast.manifests.policies import budget
 from holdfast.manifests.rbac import bind_cluster_role, bind_lease, bind_role
 from holdfast.manifests.render_context import Body, RenderContext, add_version, manifest, meta
+from holdfast.platform.cluster import NAME
 from holdfast.vocabulary.capacity import ANNOTATION_RULE, PlacementRule
 from holdfast.vocabulary.exit_codes import EXIT_PREEMPTED
 from holdfast.vocabulary.kubernetes import (
@@ -54,7 +55,7 @@ STAYS_ON_THE_SYSTEM_POOL = {
 
 def objects(context: RenderContext) -> Iterator[Body]:
     yield exporter(context)
-    yield from _exporter_rights()
+    yield from _exporter_rights(context)
     yield budget(
         "exporter",
         NAMESPACE_MONITORING,
@@ -144,6 +145,8 @@ def exporter(context: RenderContext) -> Body:
         "--location",
         env.region,
     ]
+    every_s = env.security.ratings_every_s
+    options = ["--ratings-every-s", str(every_s)] if every_s else []
     # Without Cloud SQL it reports nothing about batches, and needs no secret to start.
     results = database.access(context, "exporter") if env.database else database.Access(env={})
     readiness = client.V1Probe(
@@ -160,6 +163,7 @@ def exporter(context: RenderContext) -> Body:
             env.cluster,
             "--port",
             str(EXPORTER_PORT),
+            *options,
             *_team_options(context),
         ],
         size=Size(cpu="500m", memory="512Mi", disk="1Gi"),
@@ -217,7 +221,7 @@ def _single(context: RenderContext, work: PodSettings) -> Body:
     return manifest("apps/v1", "Deployment", meta(work.name, NAMESPACE_MONITORING), spec=spec)
 
 
-def _exporter_rights() -> Iterator[Body]:
+def _exporter_rights(context: RenderContext) -> Iterator[Body]:
     kinds = (("", "pods"), ("", "nodes"), ("policy", "poddisruptionbudgets"), *QUEUED)
     rules = [_rule(group, kind, *WATCHING) for group, kind in kinds]
     yield from bind_cluster_role(
@@ -226,6 +230,20 @@ def _exporter_rights() -> Iterator[Body]:
         accounts=["exporter"],
         namespace=NAMESPACE_MONITORING,
     )
+    if context.platform.security.ratings_every_s:
+        document = client.V1PolicyRule(
+            api_groups=[""],
+            resources=["configmaps"],
+            resource_names=[NAME],
+            verbs=["get"],
+        )
+        yield from bind_role(
+            "holdfast-exporter-platform",
+            [document],
+            NAMESPACE_MONITORING,
+            account="exporter",
+            account_namespace=NAMESPACE_MONITORING,
+        )
     # During a roll-out only the holder of the Lease writes to Cloud Monitoring.
     yield from bind_lease("holdfast-exporter", account="exporter", namespace=NAMESPACE_MONITORING)
 

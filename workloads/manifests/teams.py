@@ -4,20 +4,23 @@ from collections.abc import Iterator
 
 from kubernetes import client
 
+from holdfast.manifests import team_admission
 from holdfast.manifests.rbac import bind_groups
 from holdfast.manifests.render_context import Body, RenderContext
+from holdfast.manifests.serving_proxy import SERVER, watcher_account
 from holdfast.platform.cluster import NAME
 from holdfast.vocabulary.kubernetes import (
+    AUTOSCALING_METRIC_API,
     JOB_API,
     JOBSET_API,
     KUEUE_API,
     LABEL_TEAM,
+    MONITORING_API,
     PROVISIONING_API,
     SECRETS_API,
     api_group,
 )
-from holdfast.vocabulary.roles import JOB_ROLES, NAMESPACE_MONITORING
-from workloads.manifests import team_admission
+from holdfast.vocabulary.roles import JOB_ROLES, NAMESPACE_MONITORING, TEAM_PROXY
 from workloads.manifests.tenancy import namespace, pod_security
 
 READS = ("get", "list", "watch")
@@ -31,14 +34,20 @@ SUBMITTED = {
     "policy": ("poddisruptionbudgets",),
     api_group(SECRETS_API): ("secretproviderclasses",),
 }
+# Kinds that `holdfast submit` sends of a service in addition.
+SERVED = {
+    "autoscaling": ("horizontalpodautoscalers",),
+    api_group(AUTOSCALING_METRIC_API): ("autoscalingmetrics",),
+    api_group(MONITORING_API): ("podmonitorings",),
+}
 # Kinds that `list`, `explain` and `logs` read in addition.
 READ = {
     "": ("pods", "pods/log", "events", "persistentvolumeclaims"),
     api_group(KUEUE_API): ("localqueues", "workloads"),
     api_group(PROVISIONING_API): ("provisioningrequests",),
 }
-# Kueue starts a suspended job again: to stop one, its Workload is set inactive (team_admission.py
-# guards the rest).
+# Kueue starts a suspended job again: to stop one, its Workload is set inactive (the library's
+# team_admission.py guards the rest).
 SUSPENDED = {api_group(KUEUE_API): ("workloads",)}
 # `holdfast shell`: people who may start a pod in the namespace can run anything in it already.
 ENTERED = {"": ("pods/exec",)}
@@ -52,11 +61,16 @@ def objects(context: RenderContext) -> Iterator[Body]:
     for team in teams:
         for name in team.namespaces:
             labels = pod_security("restricted") | {LABEL_TEAM: team.name}
-            yield from namespace(context, name, JOB_ROLES, labels)
-            yield team_admission.reserved_priorities(name)
+            serves = name in context.platform.service_namespaces
+            account_roles = (*JOB_ROLES, SERVER) if serves else JOB_ROLES
+            yield from namespace(context, name, account_roles, labels)
+            yield from team_admission.priority_quotas(name, team.service_gpus if serves else 0)
+            if serves:
+                yield from watcher_account(TEAM_PROXY, TEAM_PROXY, name)
             if team.members:
+                submitted = SUBMITTED | SERVED if serves else SUBMITTED
                 rules = [
-                    *_rules(SUBMITTED, *READS, "create", "patch", "delete"),
+                    *_rules(submitted, *READS, "create", "patch", "delete"),
                     *_rules(READ, *READS),
                     *_rules(SUSPENDED, "patch"),
                     *_rules(ENTERED, "get", "create"),

@@ -15,6 +15,7 @@ from holdfast.vocabulary.kubernetes import (
     PRIORITIES,
 )
 from holdfast.vocabulary.roles import GOOGLE_APIS_CIDR
+from holdfast.vocabulary.serving import PORT
 
 # Metadata server for Workload Identity. Dataplane V2 redirects packets for the first address to the
 # second.
@@ -103,12 +104,26 @@ def _policies(context: RenderContext, role_names: Sequence[str], namespace: str)
     yield from _outside(context, namespace)
     if not {"trainer", "exporter", "server"}.isdisjoint(role_names):
         yield _api_server(context, namespace)
+    if not {"trainer", "batch", "server"}.isdisjoint(role_names):
+        yield _call_services(context, namespace)
     if "exporter" in role_names:
         # The mover is never called, and needs no database.
         exporter = {LABEL_NAME: "exporter"}
         yield scrape(namespace, EXPORTER_PORT, pods=exporter)
         if context.platform.database:
             yield policy("exporter-database", namespace, ["Egress"], None, [results], exporter)
+
+
+def _call_services(context: RenderContext, namespace: str) -> Body:
+    """Opens the services of all namespaces, each of which names its callers."""
+    homes = {
+        "key": LABEL_NAMESPACE,
+        "operator": "In",
+        "values": [*context.platform.service_namespaces],
+    }
+    peer = {"namespaceSelector": {"matchExpressions": [homes]}}
+    rule = egress_rule([f"{PORT}/TCP"], [peer])
+    return policy("call-services", namespace, ["Egress"], None, [rule])
 
 
 def _outside(context: RenderContext, namespace: str) -> Iterator[Body]:

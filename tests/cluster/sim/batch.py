@@ -37,7 +37,7 @@ def database(folder: Path) -> Iterator[str]:
 
 
 def batch(*arguments: object) -> Object:
-    command = [*COMMAND, *(str(each) for each in arguments), "--json"]
+    command = [*COMMAND, *(str(argument) for argument in arguments), "--json"]
     done = subprocess.run(
         command,
         check=True,

@@ -33,7 +33,11 @@ IDENTITIES = {
 
 
 def missing_tools(*others: str) -> list[str]:
-    return [name for name in (*NEEDED, *others) if not TOOLS[name].binary.exists()]
+    names: list[str] = []
+    for name in (*NEEDED, *others):
+        if not TOOLS[name].binary.exists():
+            names.append(name)
+    return names
 
 
 class ControlPlane(Host):
@@ -192,7 +196,10 @@ class ControlPlane(Host):
             "podMaxBackoffSeconds": 2,
         }
         self.start_tool(
-            "kube-scheduler", **arguments, config=self.write_json("scheduler.json", configuration)
+            "kube-scheduler",
+            **arguments,
+            v=3,
+            config=self.write_json("scheduler.json", configuration),
         )
 
 

@@ -13,9 +13,9 @@ def ask(world: World, job: str, reason: str) -> Explanation:
     """The explanation, once it has come to `reason`."""
 
     def explained() -> Explanation | None:
-        found = explain.explain(world.api, job, world.name)
-        assert len(found.lines()) <= 6
-        return found if found.cause.reason == reason else None
+        explanation = explain.explain(world.api, job, world.name)
+        assert len(explanation.lines()) <= 6
+        return explanation if explanation.cause.reason == reason else None
 
     return until(f"{job} is explained by {reason}", explained)
 

@@ -98,13 +98,13 @@ def check(world: World) -> str:
         "kind": "AdmissionCheck",
         "metadata": {"name": world.name},
     }
-    made = world.api.create(path, head | {"spec": spec})
+    request = world.api.create(path, head | {"spec": spec})
     active = {
         "type": "Active",
         "status": "True",
         "reason": "Active",
         "message": "",
-        "lastTransitionTime": made["metadata"]["creationTimestamp"],
+        "lastTransitionTime": request["metadata"]["creationTimestamp"],
     }
     world.api.merge(f"{path}/{world.name}/status", {"status": {"conditions": [active]}})
     strategy = {"admissionChecksStrategy": {"admissionChecks": [{"name": world.name}]}}

@@ -76,7 +76,9 @@ class Host(ABC):
         return path
 
     def start_tool(self, name: str, env: dict[str, str] | None = None, **flags: object) -> None:
-        arguments = [f"--{key.replace('_', '-')}={value}" for key, value in flags.items()]
+        arguments = []
+        for key, value in flags.items():
+            arguments.append(f"--{key.replace('_', '-')}={value}")
         self.processes.start(name, [TOOLS[name].binary, *arguments], env)
 
     def start_kwok(self, kubeconfig: Path, scale: Scale) -> None:

@@ -18,7 +18,10 @@ PREEMPTED_CHILD = {
 
 def jobset(name: str, job_spec: Object) -> Object:
     """Around one indexed Job; no restart is granted for anything but a preemption."""
-    child = {key: value for key, value in job_spec.items() if key != "backoffLimitPerIndex"}
+    child = {}
+    for key, value in job_spec.items():
+        if key != "backoffLimitPerIndex":
+            child[key] = value
     rule = {
         "name": "preempted",
         "action": "RestartJobSetAndIgnoreMaxRestarts",

@@ -75,7 +75,10 @@ class KindManager(OwnManager):
 
     @property
     def workers(self) -> list[str]:
-        return [f"{self.name}-worker{n if n > 1 else ''}" for n in range(1, WORKERS + 1)]
+        names: list[str] = []
+        for n in range(1, WORKERS + 1):
+            names.append(f"{self.name}-worker{n if n > 1 else ''}")
+        return names
 
     @property
     def shared(self) -> Path:
@@ -115,14 +118,15 @@ class KindManager(OwnManager):
         self._kind(["load", "docker-image", image, "--name", self.name])
 
     def _config(self) -> dict[str, Any]:
-        mounts = [
-            {
-                "hostPath": str(path),
-                "containerPath": f"{HOST_MOUNT}{path}",
-                "readOnly": True,
-            }
-            for path in self.mounts
-        ]
+        mounts = []
+        for path in self.mounts:
+            mounts.append(
+                {
+                    "hostPath": str(path),
+                    "containerPath": f"{HOST_MOUNT}{path}",
+                    "readOnly": True,
+                }
+            )
         mounts.append(
             {
                 "hostPath": str(self.shared),
@@ -138,7 +142,9 @@ class KindManager(OwnManager):
                     "extraMounts": mounts,
                 }
             )
-        flags = [{"name": name, "value": value} for name, value in _CONTROLLERS.items()]
+        flags = []
+        for name, value in _CONTROLLERS.items():
+            flags.append({"name": name, "value": value})
         patch = {
             "apiVersion": "kubeadm.k8s.io/v1beta4",
             "kind": "ClusterConfiguration",
@@ -178,7 +184,7 @@ class KindManager(OwnManager):
             self._kind(["delete", "cluster", "--name", name, "--kubeconfig", kubeconfig])
 
     def _kind(self, arguments: list[str | Path], timeout_s: float = COMMAND_S) -> str:
-        command = ["kind", *(str(each) for each in arguments)]
+        command = ["kind", *(str(argument) for argument in arguments)]
         done = subprocess.run(
             command,
             capture_output=True,
@@ -200,7 +206,10 @@ def prefix() -> str:
 
 def missing() -> str:
     """What a kind cluster and its pods need and this host lacks, in words; empty if nothing."""
-    absent = [name for name in ("docker", "kind") if not shutil.which(name)]
+    absent = []
+    for name in ("docker", "kind"):
+        if not shutil.which(name):
+            absent.append(name)
     if absent:
         return f"{' and '.join(absent)} not on PATH"
     # the loader that a dynamic program names

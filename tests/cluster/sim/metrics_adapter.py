@@ -11,7 +11,6 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from holdfast.clients.api import Api, Object
@@ -72,7 +71,9 @@ class Adapter:
             if is_running and labels.items() <= pod["metadata"]["labels"].items():
                 pods.append(pod)
         load = self.load.get(selector, 0.0)
-        items = [_make_value(pod, metric, load / len(pods)) for pod in pods]
+        items = []
+        for pod in pods:
+            items.append(_make_value(pod, metric, load / len(pods)))
         listing = {
             "kind": "MetricValueList",
             "apiVersion": VERSION,
@@ -145,7 +146,7 @@ def running(api: Api, host: ControlPlane) -> Generator[Adapter]:
         server.server_close()
 
 
-def _make_objects(port: int) -> list[dict[str, Any]]:
+def _make_objects(port: int) -> list[Object]:
     service = {
         "apiVersion": "v1",
         "kind": "Service",

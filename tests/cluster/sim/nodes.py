@@ -54,14 +54,16 @@ def node(
 
 
 def taints(pool: Pool) -> list[dict[str, str]]:
-    return [
-        {
-            "key": t.key,
-            "value": t.value,
-            "effect": t.effect.value,
-        }
-        for t in pool.taints
-    ]
+    taints_of_nodes: list[dict[str, str]] = []
+    for t in pool.taints:
+        taints_of_nodes.append(
+            {
+                "key": t.key,
+                "value": t.value,
+                "effect": t.effect.value,
+            }
+        )
+    return taints_of_nodes
 
 
 def add(api: Api, wanted: list[Object]) -> list[str]:
@@ -79,14 +81,14 @@ def is_ready(each: dict[str, Any]) -> bool:
 
 def ready(api: Api, names: list[str]) -> bool:
     """Ready, and free of the taint that a new node bears until its controller has seen it."""
-    wanted = set(names)
-    for each in api.items(NODES):
+    missing = set(names)
+    for node in api.items(NODES):
         fresh = any(
-            t["key"].startswith("node.kubernetes.io/") for t in each["spec"].get("taints", ())
+            t["key"].startswith("node.kubernetes.io/") for t in node["spec"].get("taints", ())
         )
-        if is_ready(each) and not fresh:
-            wanted.discard(each["metadata"]["name"])
-    return not wanted
+        if is_ready(node) and not fresh:
+            missing.discard(node["metadata"]["name"])
+    return not missing
 
 
 def remove(api: Api, names: list[str]) -> None:

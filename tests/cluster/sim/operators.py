@@ -49,7 +49,9 @@ def install(operator: Operator, plane: Host, api: Api) -> None:
     (webhook,) = free_ports(1, plane.address)
     address = f"https://{plane.address}:{webhook}"
     context = RenderContext(platforms.load("example"))
-    objects = [aimed(o, address, plane.authority.ca) for o in overlay.objects(operator, context)]
+    objects = []
+    for o in overlay.objects(operator, context):
+        objects.append(aimed(o, address, plane.authority.ca))
     list(product.apply(api, operator, [o for o in objects if served_by_the_cluster(o)]))
     _start(operator, plane, api, _configuration(operator, plane, webhook, health, metrics))
     plane.processes.wait_until(f"{operator.name} is ready", lambda: _serves(health))
@@ -144,7 +146,10 @@ def under_etc(extra: Path, command: list[str]) -> list[str]:
     For a path that is fixed in a binary. Entering the namespace forgets the signal of a parent's
     death.
     """
-    lacking = [name for name in ("mount", "setpriv", "unshare") if not shutil.which(name)]
+    lacking = []
+    for name in ("mount", "setpriv", "unshare"):
+        if not shutil.which(name):
+            lacking.append(name)
     support.require(
         not lacking, f"an operator needs an /etc of its own: {', '.join(lacking)} not on PATH"
     )

@@ -47,7 +47,9 @@ class Authority:
         `organization`.
         """
         key = ec.generate_private_key(ec.SECP256R1())
-        alternatives = [x509.IPAddress(ipaddress.ip_address(ip)) for ip in self._addresses]
+        alternatives = []
+        for ip in self._addresses:
+            alternatives.append(x509.IPAddress(ipaddress.ip_address(ip)))
         builder = self._builder(
             _name(common_name or name, organization), key.public_key()
         ).add_extension(

@@ -38,18 +38,18 @@ def path(pod: Object) -> str:
 
 def environment(pod: Object) -> dict[str, str]:
     """Of its main container, as the kubelet would resolve it."""
-    found: dict[str, str] = {}
+    values: dict[str, str] = {}
     for entry in pod["spec"]["containers"][0]["env"]:
-        where = entry.get("valueFrom", {}).get("fieldRef", {}).get("fieldPath", "")
-        match = _FIELD.fullmatch(where)
+        field_path = entry.get("valueFrom", {}).get("fieldRef", {}).get("fieldPath", "")
+        match = _FIELD.fullmatch(field_path)
         if match:
-            found[entry["name"]] = pod["metadata"].get(match[1], {}).get(match[2], "")
-        elif where:
-            section, _, name = where.partition(".")
-            found[entry["name"]] = str(pod[section].get(name, ""))
+            values[entry["name"]] = pod["metadata"].get(match[1], {}).get(match[2], "")
+        elif field_path:
+            section, _, name = field_path.partition(".")
+            values[entry["name"]] = str(pod[section].get(name, ""))
         else:
-            found[entry["name"]] = expanded(entry.get("value", ""), found)
-    return found
+            values[entry["name"]] = expanded(entry.get("value", ""), values)
+    return values
 
 
 def expanded(text: str, before: dict[str, str]) -> str:

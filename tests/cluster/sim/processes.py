@@ -19,10 +19,12 @@ _libc = ctypes.CDLL(None) if sys.platform == "linux" else None
 def free_ports(count: int, address: str = "127.0.0.1") -> list[int]:
     """Ports of `address` that were free a moment ago, all different."""
     with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind((address, 0))
-        return [each.getsockname()[1] for each in sockets]
+        sockets = []
+        for _ in range(count):
+            sockets.append(stack.enter_context(socket.socket()))
+        for listener in sockets:
+            listener.bind((address, 0))
+        return [listener.getsockname()[1] for listener in sockets]
 
 
 def alive(pid: int) -> bool:
@@ -42,8 +44,8 @@ def owner() -> str:
 
 def is_orphan(name: str) -> bool:
     """`name` begins with the owner() of a run that has died."""
-    found = re.match(r"(\d+)x([0-9a-f]{2})(?![0-9a-f])", name)
-    return found is not None and not (alive(int(found[1])) and _start(int(found[1])) == found[2])
+    match = re.match(r"(\d+)x([0-9a-f]{2})(?![0-9a-f])", name)
+    return match is not None and not (alive(int(match[1])) and _start(int(match[1])) == match[2])
 
 
 def _start(pid: int) -> str:

@@ -48,23 +48,23 @@ def rendered(kind: str, name: str, folder: Path = RENDERED) -> Object:
 
 def job(doc: Object, namespace: str, pod_changes: "Here") -> Object:
     """`doc`, a Job or JobSet, in `namespace` and not held by a queue."""
-    made = copy.deepcopy(doc)
-    made["metadata"] = {"name": doc["metadata"]["name"], "namespace": namespace}
-    made["spec"]["suspend"] = False
-    spec = made["spec"]
-    if made["kind"] == "JobSet":
+    runnable = copy.deepcopy(doc)
+    runnable["metadata"] = {"name": doc["metadata"]["name"], "namespace": namespace}
+    runnable["spec"]["suspend"] = False
+    spec = runnable["spec"]
+    if runnable["kind"] == "JobSet":
         spec = spec["replicatedJobs"][0]["template"]["spec"]
     pod_changes.apply(spec["template"]["spec"])
-    return made
+    return runnable
 
 
 def without_queue(command: list[str]) -> list[str]:
     """A batch job's command, so that it queues in the database."""
-    return [
-        word
-        for word, before in zip(command, ["", *command], strict=False)
-        if not {word, before} & QUEUE_OPTIONS
-    ]
+    words: list[str] = []
+    for word, before in zip(command, ["", *command], strict=False):
+        if not {word, before} & QUEUE_OPTIONS:
+            words.append(word)
+    return words
 
 
 class Here:
@@ -85,15 +85,15 @@ class Here:
         self._node_root = node_root
         self._writable = writable
         self._selector = selector
-        self._options = {
-            f"--{name.replace('_', '-')}": str(value) for name, value in options.items()
-        }
+        self._options = {}
+        for name, value in options.items():
+            self._options[f"--{name.replace('_', '-')}"] = str(value)
         self.spec: Object = {}
         """Fields of the pod that are set besides."""
 
     def apply(self, spec: Object) -> None:
-        for gone in ("serviceAccountName", "priorityClassName", "initContainers"):
-            spec.pop(gone, None)
+        for field in ("serviceAccountName", "priorityClassName", "initContainers"):
+            spec.pop(field, None)
         spec["nodeSelector"] = self._selector
         (container,) = spec["containers"]
         container.pop("resources", None)
@@ -103,14 +103,17 @@ class Here:
             "workingDir": str(ROOT),
         }
         container["command"] = [sys.executable, *self._with_options(container["command"][1:])]
-        kept = [each for each in container["env"] if each["name"] not in {*ENVIRONMENT, ENV_GPUS}]
-        container["env"] = kept + [
+        entries = []
+        for entry in container["env"]:
+            if entry["name"] not in {*ENVIRONMENT, ENV_GPUS}:
+                entries.append(entry)
+        container["env"] = entries + [
             {"name": name, "value": value} for name, value in ENVIRONMENT.items()
         ]
         spec["volumes"] = [v for v in spec.get("volumes", ()) if "emptyDir" in v]
-        known = {volume["name"] for volume in spec["volumes"]}
+        volume_names = {volume["name"] for volume in spec["volumes"]}
         container["volumeMounts"] = [
-            m for m in container.get("volumeMounts", ()) if m["name"] in known
+            m for m in container.get("volumeMounts", ()) if m["name"] in volume_names
         ]
         for n, path in enumerate((*HOST_FOLDERS, self._writable)):
             spec["volumes"].append(
@@ -130,10 +133,10 @@ class Here:
         spec |= self.spec
 
     def _with_options(self, command: list[str]) -> list[str]:
-        found = without_queue(command)
+        words = without_queue(command)
         for name, value in self._options.items():
-            if name in found:
-                found[found.index(name) + 1] = value
+            if name in words:
+                words[words.index(name) + 1] = value
             else:
-                found += [name, value]
-        return found
+                words += [name, value]
+        return words

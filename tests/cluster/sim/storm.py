@@ -33,11 +33,11 @@ def preempt(
     hit: set[str] = set()
 
     def ended(pod: Object) -> bool:
-        found = api.find(pods.path(pod))
+        current = api.find(pods.path(pod))
         return (
-            found is None
-            or found["metadata"]["uid"] != pod["metadata"]["uid"]
-            or not _active(found)
+            current is None
+            or current["metadata"]["uid"] != pod["metadata"]["uid"]
+            or not _active(current)
         )
 
     deadline = time.monotonic() + timeout_s
@@ -67,7 +67,11 @@ def active_pods(api: Api, victims: set[str]) -> list[Object]:
     unended = api.items(
         "/api/v1/pods", fieldSelector="status.phase!=Failed,status.phase!=Succeeded"
     )
-    return [pod for pod in unended if pod["spec"].get("nodeName") in victims and _active(pod)]
+    pods: list[Object] = []
+    for pod in unended:
+        if pod["spec"].get("nodeName") in victims and _active(pod):
+            pods.append(pod)
+    return pods
 
 
 def _active(pod: Object) -> bool:

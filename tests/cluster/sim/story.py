@@ -38,7 +38,7 @@ class StoryClock:
 
     def of(self, real_s: float) -> float:
         """When in the story something happened that really happened then."""
-        return real_s + sum(skipped for at, skipped in self._jumps if at <= real_s)
+        return real_s + sum(skipped for jump_s, skipped in self._jumps if jump_s <= real_s)
 
     def skip(self, minutes: int, each_minute: Callable[[], None]) -> None:
         """The cluster stands still meanwhile: what it records carries whole seconds, so the jump is
@@ -59,11 +59,11 @@ class StoryClock:
         """Every moment in an object, but what annotations hold, in the story's time."""
         if isinstance(value, dict):
             return {
-                key: each if key == "annotations" else self.translated(each)
-                for key, each in value.items()
+                key: item if key == "annotations" else self.translated(item)
+                for key, item in value.items()
             }
         if isinstance(value, list):
-            return [self.translated(each) for each in value]
+            return [self.translated(item) for item in value]
         if isinstance(value, str) and _TIME.fullmatch(value):
             return rfc3339(self.of(unix_s(value)))
         return value
@@ -101,12 +101,12 @@ class Watched:
         kinds = [(exporter, kind) for kind in (*KINDS, *QUEUED)] + [
             (mover, kind) for kind in list_job_kinds()
         ]
-        self.watchers = [
-            Watcher(self._in_story(kind), by, self.cluster, self.lock) for by, kind in kinds
-        ]
+        self.watchers = []
+        for watcher, kind in kinds:
+            self.watchers.append(Watcher(self._in_story(kind), watcher, self.cluster, self.lock))
 
     def _in_story(self, kind: Kind) -> Kind:
-        seen = self._seen.setdefault(kind.path, {})
+        versions = self._seen.setdefault(kind.path, {})
 
         def apply(cluster: View) -> Callable[[str, Mapping[str, Any]], None]:
             take = kind.apply(cluster)
@@ -114,9 +114,9 @@ class Watched:
             def change(how: str, found: Mapping[str, Any]) -> None:
                 take(how, self._clock.translated(found))
                 if how == "DELETED":
-                    seen[found["metadata"]["uid"]] = ""
+                    versions[found["metadata"]["uid"]] = ""
                 else:
-                    seen[found["metadata"]["uid"]] = found["metadata"]["resourceVersion"]
+                    versions[found["metadata"]["uid"]] = found["metadata"]["resourceVersion"]
 
             return change
 
@@ -127,11 +127,11 @@ class Watched:
 
         def same() -> bool:
             for watcher in self.watchers:
-                seen = self._seen[watcher.kind.path]
+                versions = self._seen[watcher.kind.path]
                 now = {}
                 for o in api.items(watcher.kind.path):
                     now[o["metadata"]["uid"]] = o["metadata"]["resourceVersion"]
-                if {uid: version for uid, version in seen.items() if version} != now:
+                if {uid: version for uid, version in versions.items() if version} != now:
                     return False
             return True
 

@@ -1,6 +1,7 @@
 """What one test owns in the shared cluster: a namespace, nodes, and pods that run nowhere else."""
 
 import datetime
+import itertools
 from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -37,6 +38,24 @@ POLICY = {
         },
     ]
 }
+
+
+JOBS = ("/apis/batch/v1/namespaces/{}/jobs", "/apis/jobset.x-k8s.io/v1alpha2/namespaces/{}/jobsets")
+
+
+def end_jobs(api: Api) -> list[str]:
+    """Ends the jobs in the namespaces that all tests share, and returns their names."""
+    names = []
+    for space, plural in itertools.product(RENDERED_NAMESPACES, JOBS):
+        path = plural.format(space)
+        for job in api.items(path):
+            meta = job["metadata"]
+            if "deletionTimestamp" in meta or "ownerReferences" in meta:
+                continue
+            with pods.if_there():
+                api.delete(f"{path}/{meta['name']}", propagationPolicy="Background")
+            names.append(f"{space}/{meta['name']}")
+    return names
 
 
 class World:
@@ -95,18 +114,18 @@ class World:
         """
         first = self._made
         self._made = self._made + count
-        own = self.selector if labels is None else labels
-        wanted = []
+        selector = self.selector if labels is None else labels
+        nodes_to_add = []
         for n in range(first, first + count):
-            wanted.append(
+            nodes_to_add.append(
                 nodes.node(
                     pool,
                     f"{self.name}-{pool.name}-{n}",
                     zone=zone,
-                    labels=own,
+                    labels=selector,
                 )
             )
-        fresh = nodes.add(self.api, wanted)
+        fresh = nodes.add(self.api, nodes_to_add)
         self.nodes += fresh
         until(f"{count} nodes are ready", lambda: nodes.ready(self.api, fresh))
         return fresh
@@ -193,8 +212,12 @@ class World:
         return self.api.get(f"{self.path('jobs', '/apis/batch/v1')}/{name}")
 
     def pods(self, phase: str = "", **query: object) -> list[Object]:
-        found = self.api.items(self.path("pods"), **query)
-        return [pod for pod in found if not phase or pod["status"]["phase"] == phase]
+        candidates = self.api.items(self.path("pods"), **query)
+        pods: list[Object] = []
+        for pod in candidates:
+            if not phase or pod["status"]["phase"] == phase:
+                pods.append(pod)
+        return pods
 
     def pod(self, name: str) -> Object:
         return self.api.get(f"{self.path('pods')}/{name}")
@@ -223,11 +246,15 @@ class World:
         """So many pods that stay, and have none of the `old` uids."""
 
         def running() -> list[Object]:
-            kept = [
-                pod for pod in self.pods("Running") if "deletionTimestamp" not in pod["metadata"]
-            ]
-            found = [pod for pod in kept if pod["metadata"]["uid"] not in old]
-            return found if len(found) == count else []
+            running_pods = []
+            for pod in self.pods("Running"):
+                if "deletionTimestamp" not in pod["metadata"]:
+                    running_pods.append(pod)
+            candidates = []
+            for pod in running_pods:
+                if pod["metadata"]["uid"] not in old:
+                    candidates.append(pod)
+            return candidates if len(candidates) == count else []
 
         return until(f"{count} pods run", running, timeout_s)
 

@@ -76,10 +76,10 @@ def on(section: Any, **wrong: Any) -> Make:
 
 def wrong(section: Any, **fields: Any) -> list[tuple[str, str, Make]]:
     """A row for each field, alone wrong, whose name the error gives."""
-    return [
-        (f"{type(section).__name__}.{name}", name, on(section, **{name: value}))
-        for name, value in fields.items()
-    ]
+    cases: list[tuple[str, str, Make]] = []
+    for name, value in fields.items():
+        cases.append((f"{type(section).__name__}.{name}", name, on(section, **{name: value})))
+    return cases
 
 
 ENV = EXAMPLE
@@ -205,6 +205,7 @@ WRONG: list[tuple[str, str, Make]] = [
     ("Environment.teams", "teams[].name", on(ENV, teams=(TEAM, TEAM))),
     ("Environment.teams", "teams[].name", on(ENV, teams=(Team(name="default"),))),
     ("Team.name", "teams[].name", on(TEAM, name="Vision!")),
+    ("Team.service_gpus", "teams[vision].service_gpus", on(TEAM, service_gpus=-1)),
     ("Team.alert_emails", "teams.alert_emails", on(TEAM, alert_emails=("vision",))),
     ("Team.alert_channels", "teams.alert_channels", on(TEAM, alert_channels=("#vision",))),
     ("Team.members", "teams.members", on(TEAM, members="group:vision@example.org")),
@@ -282,6 +283,7 @@ WRONG: list[tuple[str, str, Make]] = [
         signed_checkpoints="yes",
         gpu_exporter="on",
         faulty_nodes_per_hour=61,
+        ratings_every_s=599,
     ),
     *wrong(
         STORAGE,
@@ -325,6 +327,7 @@ WRONG: list[tuple[str, str, Make]] = [
         flow_logs="on",
         load_balancers_cidr="10.50.0.0/28",
         public_services="yes",
+        public_keys=True,
     ),
     *wrong(
         CLUSTER,
@@ -408,7 +411,10 @@ def schema_fields(kind: type) -> set[str]:
     hints = typing.get_type_hints(kind)
     for field in fields(kind):
         parts = (hints[field.name], *typing.get_args(hints[field.name]))
-        sections = [part for part in parts if isinstance(part, type) and is_dataclass(part)]
+        sections = []
+        for part in parts:
+            if isinstance(part, type) and is_dataclass(part):
+                sections.append(part)
         names |= (
             set().union(*map(schema_fields, sections))
             if sections
@@ -507,7 +513,10 @@ def test_placeholders_are_found_wherever_they_stand() -> None:
 
 
 def test_group_with_several_machine_types_has_several_pools() -> None:
-    pools = [p for p in EXAMPLE.pools() if p.pool_class == SPOT.name]
+    pools = []
+    for p in EXAMPLE.pools():
+        if p.pool_class == SPOT.name:
+            pools.append(p)
     assert [p.machine_type for p in pools] == list(SPOT.machine_types)
     assert len({p.name for p in pools}) == len(pools)
     assert all({"provisioning-tier", "nvidia.com/gpu"} == {t.key for t in p.taints} for p in pools)

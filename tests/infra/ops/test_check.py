@@ -46,9 +46,16 @@ def test_outputs_are_what_the_stacks_make() -> None:
         "outputs"
     ]
     arguments = [r.arguments for r in resources(EXAMPLE)]
-    buckets = {f"gs://{m['name']}" for m in arguments if "storage_class" in m}
+    buckets = set()
+    for m in arguments:
+        if "storage_class" in m:
+            buckets.add(f"gs://{m['name']}")
     accounts = {m["account_id"] for m in arguments if "account_id" in m}
-    assert {value for key, value in printed.items() if key.startswith("bucket ")} == buckets
+    values = set()
+    for key, value in printed.items():
+        if key.startswith("bucket "):
+            values.add(value)
+    assert values == buckets
     assert {
         value.split("@")[0] for key, value in printed.items() if key.startswith("account ")
     } == accounts

@@ -32,7 +32,8 @@ def test_the_floor_is_what_always_runs() -> None:
     assert find_part(estimate.floor, "(system)") == pytest.approx(4 * cost.USD["e2"] + disk)
     assert find_part(estimate.floor, "cluster fee") == cost.USD["cluster"]
     assert find_part(estimate.floor, "database") > 0
-    assert not any("spot" in part.name for part in estimate.floor)
+    for part in estimate.floor:
+        assert "spot" not in part.name
     total = sum(part.usd_per_hour or 0 for part in estimate.floor)
     assert estimate.floor_usd_per_month == pytest.approx(730 * total)
 

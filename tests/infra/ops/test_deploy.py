@@ -27,12 +27,14 @@ def test_bootstrap_makes_apis_agents_and_a_private_versioned_bucket(gcloud: Gclo
         gcloud.answer(words, {})
     output = deploy.bootstrap(ENVIRONMENT, dry_run=False)
     assert [" ".join(["gcloud", *call]) for call in gcloud.calls()] == output
-    assert all(f"{api}.googleapis.com" in output[0] for api in APIS)
+    for api in APIS:
+        assert f"{api}.googleapis.com" in output[0]
     agents = re.findall(r"identity create --service=(\w+)", "\n".join(output))
     assert {*agents, "storage", "compute"} == set(AGENTS), (
         "Storage's agent has another command, Compute's comes with its API"
     )
-    assert "--public-access-prevention" in output[-2] and "--versioning" in output[-1]
+    assert "--public-access-prevention" in output[-2]
+    assert "--versioning" in output[-1]
 
 
 def test_bootstrap_is_repeatable_and_creates_only_a_named_bucket(gcloud: Gcloud) -> None:
@@ -45,14 +47,17 @@ def test_bootstrap_is_repeatable_and_creates_only_a_named_bucket(gcloud: Gcloud)
     calls = gcloud.calls()
     assert "update" in calls[-1]
     commands = deploy.bootstrap(EXAMPLE, dry_run=True)
-    assert gcloud.calls() == calls and any("service-agent" in command for command in commands)
-    assert not any("buckets" in command for command in commands)
+    assert gcloud.calls() == calls
+    assert any("service-agent" in command for command in commands)
+    for command in commands:
+        assert "buckets" not in command
 
 
 def test_destroy_stops_while_anything_is_protected(capsys: pytest.CaptureFixture[str]) -> None:
     assert deploy.destroy(hardened(), yes=True) == EXIT_STOPPED
     output = capsys.readouterr().err
-    assert all(word in output for word in ("cluster", "database", "bucket"))
+    for word in ("cluster", "database", "bucket"):
+        assert word in output
 
 
 @pytest.fixture
@@ -60,11 +65,16 @@ def cdktf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[
     """A cdktf command that notes how it was called and what it would lift."""
     calls = tmp_path / "calls"
     script = f'#!/bin/sh\necho "$HOLDFAST_UNPROTECTED|$*" >> {calls}\n'
-    monkeypatch.setattr(deploy, "CDKTF", program(tmp_path / "cdktf", script))
+    monkeypatch.setattr(deploy, "NODE_COMMANDS", program(tmp_path / "cdktf", script).parent)
     monkeypatch.setattr("sys.stdin", StringIO())
     return lambda: (
         [line.split("|") for line in calls.read_text().splitlines()] if calls.exists() else []
     )
+
+
+def exit_with(code: int) -> None:
+    script = deploy.NODE_COMMANDS / "cdktf"
+    script.write_text(f"{script.read_text()}exit {code}\n")
 
 
 def test_production_goes_where_its_name_is_given_once_more(
@@ -75,19 +85,16 @@ def test_production_goes_where_its_name_is_given_once_more(
     assert cdktf() == [], "a wrong name does nothing at all"
     assert deploy.destroy(prod, yes=False, confirm="prod") == 0
     (lifted, first), (still, second) = cdktf()
-    assert (
-        first.startswith("deploy foundation-prod cluster-prod monitoring-prod") and lifted == "prod"
-    )
-    assert (
-        second.startswith("destroy monitoring-prod cluster-prod foundation-prod")
-        and still == "prod"
-    )
+    assert first.startswith("deploy foundation-prod cluster-prod monitoring-prod")
+    assert lifted == "prod"
+    assert second.startswith("destroy monitoring-prod cluster-prod foundation-prod")
+    assert still == "prod"
 
 
 def test_a_failed_unlock_destroys_nothing(
     cdktf: Callable[[], list[list[str]]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    deploy.CDKTF.write_text(deploy.CDKTF.read_text() + "exit 7\n")
+    exit_with(7)
     assert deploy.destroy(hardened(), yes=False, confirm="example") == 7
     assert len(cdktf()) == 1
 
@@ -95,11 +102,20 @@ def test_a_failed_unlock_destroys_nothing(
 def test_a_deployment_prints_outputs(
     cdktf: Callable[[], list[list[str]]], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert deploy.deploy(EXAMPLE, yes=True) == 0 and len(cdktf()) == 1
+    assert deploy.deploy(EXAMPLE, yes=True) == 0
+    assert len(cdktf()) == 1
     assert "gcloud container clusters get-credentials holdfast-example" in capsys.readouterr().out
-    deploy.CDKTF.write_text(deploy.CDKTF.read_text() + "exit 1\n")
+    exit_with(1)
     assert deploy.deploy(EXAMPLE, yes=True) == 1
     assert "get-credentials" not in capsys.readouterr().out, "nothing is promised of what failed"
+
+
+def test_an_installed_cdk_terrain_deploys(
+    cdktf: Callable[[], list[list[str]]], tmp_path: Path
+) -> None:
+    ran = program(tmp_path / "cdktn", '#!/bin/sh\necho "$0" > "$0.ran"\n').with_suffix(".ran")
+    assert deploy.deploy(EXAMPLE, yes=True) == 0
+    assert ran.exists() and cdktf() == []
 
 
 def test_deploy_needs_consent_and_no_placeholder(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -42,12 +42,15 @@ def test_losses_stand_first_and_what_stays_is_left_out(capsys: pytest.CaptureFix
     drift.show(EXAMPLE, {"cluster-example": [*list_changes(PLAN), ignored]}, as_json=False)
     shown = capsys.readouterr()
     lines = shown.out.splitlines()
-    assert "google_a.gone" in lines[1] and "google_a.new" in lines[2]
-    assert 'google_a.b x[0].y lacks "Z"' in lines[3] and "Next: correct it" in shown.err
+    assert "google_a.gone" in lines[1]
+    assert "google_a.new" in lines[2]
+    assert 'google_a.b x[0].y lacks "Z"' in lines[3]
+    assert "Next: correct it" in shown.err
     assert lines[-1] == "example: 3 changes, 1 destroy or replace"
     drift.show(EXAMPLE, {"cluster-example": list_changes(PLAN)}, as_json=True)
     output = json.loads(capsys.readouterr().out)
-    assert output["schema"] == "holdfast.drift/1" and len(output["changes"]) == 2
+    assert output["schema"] == "holdfast.drift/1"
+    assert len(output["changes"]) == 2
 
 
 def make_deployed_plan() -> dict[str, Any]:
@@ -88,7 +91,8 @@ def test_ignored_lists_are_compared_as_sets() -> None:
     )
     assert logs.difference == 'logging_config[0].enable_components has in addition "KCP_HPA"'
     assert metrics.difference == 'monitoring_config[0].enable_components lacks "DCGM"'
-    assert taint.address.endswith("pool-spot-a100") and "taint lacks" in taint.difference
+    assert taint.address.endswith("pool-spot-a100")
+    assert "taint lacks" in taint.difference
     cluster = "holdfast-example --region=us-central1"
     assert logs.fix.startswith(
         f"gcloud container clusters update {cluster} --logging=API_SERVER,CONTROLLER_MANAGER"
@@ -131,5 +135,6 @@ def test_destroys_and_replacements_come_first_then_broken_rules(
     assert lines[-1] == "3 changes, 2 destroy or replace, 1 rules broken"
     show.plan(changes, [FINDING], full=False, as_json=True)
     output = json.loads(capsys.readouterr().out)
-    assert (output["schema"], output["findings"][0]["rule"]) == ("holdfast.plan/1", "gpu-taint")
+    assert output["schema"] == "holdfast.plan/1"
+    assert output["findings"][0]["rule"] == "gpu-taint"
     assert output["destroys"] == ["google_a.gone", "google_c.old"]

@@ -44,7 +44,8 @@ def test_the_callers_choice_comes_before_terraform(
 
 def test_the_wheel_becomes_a_program_that_only_this_user_may_write(empty_path: Path) -> None:
     script = Path(engine.program())
-    assert os.access(script, os.X_OK) and stat.S_IMODE(script.stat().st_mode) == 0o700
+    assert os.access(script, os.X_OK)
+    assert stat.S_IMODE(script.stat().st_mode) == 0o700
     assert stat.S_IMODE(script.parent.stat().st_mode) == 0o700
     assert "bundled_terraform.py" in script.read_text()
 
@@ -78,11 +79,10 @@ def test_a_reader_never_finds_half_a_configuration() -> None:
     with ThreadPoolExecutor(8) as pool:
         written = [pool.submit(engine.offline) for _ in range(8)]
         contents = {file.read_text() for _ in range(2_000) if file.exists()}
-    assert (
-        all(write.result() for write in written)
-        and contents <= {whole}
-        and file.read_text() == whole
-    )
+    for write in written:
+        assert write.result()
+    assert contents <= {whole}
+    assert file.read_text() == whole
 
 
 def test_the_callers_configuration_stays_in_force(
@@ -99,7 +99,8 @@ def test_a_plan_carries_no_credentials_and_reaches_nothing(monkeypatch: pytest.M
     monkeypatch.setenv("GOOGLE_OAUTH_ACCESS_TOKEN", "real-token")
     monkeypatch.setenv("NO_PROXY", "*")
     variables = engine.isolate(engine.offline()).environment
-    assert "GOOGLE_APPLICATION_CREDENTIALS" not in variables and "NO_PROXY" not in variables
+    assert "GOOGLE_APPLICATION_CREDENTIALS" not in variables
+    assert "NO_PROXY" not in variables
     assert variables["GOOGLE_OAUTH_ACCESS_TOKEN"] == "offline"
     assert variables["HTTPS_PROXY"] == variables["https_proxy"] == engine.DEAD_PROXY
 

@@ -24,7 +24,8 @@ def folder(tmp_path: Path) -> Path:
 
 def load(path: Path) -> Environment:
     spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec and spec.loader
+    assert spec
+    assert spec.loader
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module.ENVIRONMENT
@@ -48,7 +49,8 @@ def test_the_new_environment_loads_and_asks_for_what_is_personal(folder: Path) -
 
 def test_hardened_environment_asks_only_for_what_is_personal(folder: Path) -> None:
     environment = load(create("teamprod", folder, "prod"))
-    assert environment.name == "teamprod" and environment.production
+    assert environment.name == "teamprod"
+    assert environment.production
     assert placeholders(environment) == [
         "project_id",
         "project_number",

@@ -61,8 +61,14 @@ def verdicts(
     *names: str, environment: Environment = ENVIRONMENT
 ) -> dict[str, tuple[Status, str, str]]:
     """Return the verdicts of the checks with these names, or of all."""
-    checks = [check for check in OF_THE_PROJECT if check[0] in names or not names]
-    return {c.name: (c.verdict, c.found, c.fix) for c in examine(environment, checks)}
+    checks = []
+    for check in OF_THE_PROJECT:
+        if check[0] in names or not names:
+            checks.append(check)
+    results: dict[str, tuple[Status, str, str]] = {}
+    for c in examine(environment, checks):
+        results[c.name] = (c.verdict, c.found, c.fix)
+    return results
 
 
 def test_doctor_finds_nothing_wrong_in_a_healthy_project_and_only_reads(healthy: Gcloud) -> None:
@@ -97,7 +103,8 @@ def test_a_subnet_is_compared_with_the_environment(
 ) -> None:
     healthy.answer("compute networks subnets describe", found)
     verdict, shown, _ = verdicts("network", environment=shared_network())["network"]
-    assert words in shown and (verdict is Status.OK) == (found is SUBNET)
+    assert words in shown
+    assert (verdict is Status.OK) == (found is SUBNET)
     assert any("--project=acme-host" in call or "acme-host" in call for call in healthy.calls())
 
 
@@ -128,7 +135,8 @@ def test_existing_peering_is_found_first(
     checked = verdicts("peering", environment=make_own_peering(ENVIRONMENT))["peering"]
     assert checked[0] is verdict
     if verdict is Status.BROKEN:
-        assert "company-services" in checked[1] and "network.existing.creates" in checked[2]
+        assert "company-services" in checked[1]
+        assert "network.existing.creates" in checked[2]
 
 
 def test_peering_update_is_forced_in_own_network_only() -> None:
@@ -146,8 +154,13 @@ def test_leftovers_in_a_shared_network_are_ours_only(empty: Gcloud) -> None:
     items = leftovers.find(shared_network())
     assert [item.name for item in items] == ["gke-holdfast-example-1-all"]
     assert "--project=acme-host" in items[0].remove
-    filters = [word for call in empty.calls() for word in call if word.startswith("--filter")]
-    assert not any("network~/holdfast-example$" in text for text in filters)
+    filters = []
+    for call in empty.calls():
+        for word in call:
+            if word.startswith("--filter"):
+                filters.append(word)
+    for text in filters:
+        assert "network~/holdfast-example$" not in text
     assert "--filter=subnetwork~/gpu$" in filters
     assert "--filter=network~/shared$ AND name~^gke-holdfast-example-" in filters
 
@@ -189,7 +202,8 @@ def test_doctor_does_not_judge_where_it_has_no_access(
     checks = list(
         examine(ENVIRONMENT, [check for check in OF_THE_PROJECT if check[0] == "project"])
     )
-    assert checks[0].verdict is Status.UNKNOWN and "permission denied" in checks[0].found
+    assert checks[0].verdict is Status.UNKNOWN
+    assert "permission denied" in checks[0].found
     assert show_doctor(checks, as_json=True) == 3
     assert '"not judged"' in capsys.readouterr().out
 
@@ -298,7 +312,8 @@ def test_leftovers_tells_what_bills_and_how_to_remove_it(
     )
     assert show_leftovers(resources, as_json=False) == EXIT_FINDINGS
     assert "1 of them bill" in capsys.readouterr().out
-    assert all("list" in call for call in empty.calls())
+    for call in empty.calls():
+        assert "list" in call
     assert show_leftovers([], as_json=True) == 0
 
 
@@ -320,9 +335,9 @@ def test_leftovers_are_found_by_label_with_their_location(empty: Gcloud) -> None
         for w in call:
             if w.startswith("--filter"):
                 filters.append(w)
-    assert len(filters) == len(leftovers.SOURCES_OF_RUN) and all(
-        f"abels.{LABEL_RUN}=r-1" in word for word in filters
-    )
+    assert len(filters) == len(leftovers.SOURCES_OF_RUN)
+    for word in filters:
+        assert f"abels.{LABEL_RUN}=r-1" in word
 
 
 def test_leftovers_are_removed_and_listed_again(empty: Gcloud) -> None:
@@ -334,7 +349,9 @@ def test_leftovers_are_removed_and_listed_again(empty: Gcloud) -> None:
         run.invoke(platform, words, catch_exceptions=False)
     assert not empty.calls()
     done = run.invoke(platform, [*words, "--run", "r-1"], catch_exceptions=False)
-    assert done.exit_code == EXIT_FINDINGS and "locked" in done.output and "1 left" in done.output
+    assert done.exit_code == EXIT_FINDINGS
+    assert "locked" in done.output
+    assert "1 left" in done.output
     assert [
         "storage",
         "rm",

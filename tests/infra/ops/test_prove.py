@@ -55,10 +55,12 @@ def proof(
         head = "import os, signal, sys, time; made = sys.argv[1]; "
 
         def steps(*given: Any) -> list[Step]:
-            return [
-                step(each.name, head + codes.get(each.name, "pass"), str(deployment))
-                for each in real(*given)
-            ]
+            replayed_steps: list[Step] = []
+            for real_step in real(*given):
+                replayed_steps.append(
+                    step(real_step.name, head + codes.get(real_step.name, "pass"), str(deployment))
+                )
+            return replayed_steps
 
         monkeypatch.setattr(prove, "steps", steps)
         code = prove.prove(
@@ -68,7 +70,9 @@ def proof(
             out=tmp_path / "proofs",
         )
         shown = capsys.readouterr()
-        rows = [line.split() for line in shown.out.partition("VERDICT")[2].splitlines()[1:]]
+        rows = []
+        for line in shown.out.partition("VERDICT")[2].splitlines()[1:]:
+            rows.append(line.split())
         return code, {row[0]: " ".join(row[1:-1]) for row in rows}, shown.err
 
     return play_proof
@@ -77,7 +81,8 @@ def proof(
 def test_a_proof_holds_and_leaves_nothing(proof: Proof, deployment: Path) -> None:
     code, steps, printed = proof()
     assert (code, deployment.exists(), set(steps.values())) == (0, False, {"held"}), printed
-    assert list(steps)[:2] == ["doctor", "deploy"] and tuple(steps)[-3:] == CLEAN_UP
+    assert list(steps)[:2] == ["doctor", "deploy"]
+    assert tuple(steps)[-3:] == CLEAN_UP
     assert {"try", "drill-train-gang", "drill-batch-drain", "receipt-train-gang"} <= set(steps)
     assert "--run example-" in printed, (
         "how to clean up after a kill is printed before anything is made"
@@ -109,11 +114,14 @@ def test_a_failure_destroys(
     last: tuple[str, ...],
     word: str,
 ) -> None:
-    ended, steps, printed = proof(**faults)
-    assert (ended, deployment.exists(), tuple(steps)[-len(last) :]) == (EXIT_FINDINGS, False, last)
-    assert [name for name, verdict in steps.items() if verdict != "held"] == list(
-        faults
-    ) and word in printed
+    code, steps, printed = proof(**faults)
+    assert (code, deployment.exists(), tuple(steps)[-len(last) :]) == (EXIT_FINDINGS, False, last)
+    names = []
+    for name, verdict in steps.items():
+        if verdict != "held":
+            names.append(name)
+    assert names == list(faults)
+    assert word in printed
 
 
 def test_second_interrupt_ends_the_destroy_and_still_lists_leftovers(
@@ -123,9 +131,8 @@ def test_second_interrupt_ends_the_destroy_and_still_lists_leftovers(
     code, steps, printed = proof(deploy=f"open(made, 'w'); {INTERRUPTED}", destroy=INTERRUPTED)
     assert (code, deployment.exists()) == (EXIT_FINDINGS, True)
     assert steps["deploy"] == steps["destroy"] == "interrupted"
-    assert (
-        tuple(steps)[-2:] == CLEAN_UP[1:] and "make destroy ENV=example" in printed.splitlines()[-1]
-    )
+    assert tuple(steps)[-2:] == CLEAN_UP[1:]
+    assert "make destroy ENV=example" in printed.splitlines()[-1]
 
 
 def test_clean_up_follows_failed_starts_and_the_paid_times_end(tmp_path: Path) -> None:

@@ -79,7 +79,8 @@ def test_proof_does_not_start_if_too_expensive_or_destructive(
         == EXIT_STOPPED
     )
     shown = capsys.readouterr()
-    assert word in shown.err and "up to" in shown.out, "the price is shown"
+    assert word in shown.err, "the price is shown"
+    assert "up to" in shown.out, "the price is shown"
     assert not (tmp_path / "p").exists()
 
 
@@ -101,9 +102,8 @@ def test_price_counts_sample_machines_and_fixed_costs() -> None:
     machine = MACHINE_TYPES["a2-highgpu-1g"]
     a100 = TABLE.quote(machine, EXAMPLE.region, Capacity.SPOT)
     disk = EXAMPLE.pool("spot-a100").disk_gib * cost.USD["disk"]
-    assert a100 and usd_by_part["3 x a2-highgpu-1g Spot (spot-a100)"] == pytest.approx(
-        3 * (a100.usd + disk)
-    )
+    assert a100
+    assert usd_by_part["3 x a2-highgpu-1g Spot (spot-a100)"] == pytest.approx(3 * (a100.usd + disk))
     assert usd_by_part["1 x e2-standard-4 (loader)"] > 4 * cost.USD["e2"]
     assert {"cluster", "NAT", "3 x e2-standard-4 (system)", "1 x g2-standard-8 (serving)"} <= set(
         usd_by_part
@@ -117,7 +117,10 @@ def test_unpriced_parts_have_no_bound() -> None:
         list(prove.prices(shared, SPOT, TABLE))
     with pytest.raises(Unjudged, match="no spot price of g2-standard-8"):
         prove.smallest_spot(EXAMPLE, replace(TABLE, skus=()))
-    families = {name.split("-")[0] for name, machine in MACHINE_TYPES.items() if not machine.gpus}
+    families = set()
+    for name, machine in MACHINE_TYPES.items():
+        if not machine.gpus:
+            families.add(name.split("-")[0])
     assert families <= set(cost.USD), "every machine without a GPU has a price"
 
 
@@ -135,7 +138,10 @@ def test_every_proof_command_exists(tmp_path: Path) -> None:
     """Parsed by the commands themselves: an option that was renamed fails here, not after an hour
     of a proof.
     """
-    steps = [step for step in steps_in(tmp_path).values() if step.command[0] == sys.executable]
+    steps = []
+    for step in steps_in(tmp_path).values():
+        if step.command[0] == sys.executable:
+            steps.append(step)
     assert len(steps) >= 15
     for step in steps:
         program, *words = step.command[2:]
@@ -184,16 +190,21 @@ def test_submitted_jobs_fit_the_pool_and_are_waited_for(run: Path) -> None:
             "one pod to a machine"
         )
         waits = steps_in(run)[f"end-{sample}"].command
-        assert body["kind"].lower() in waits and f"-n={body['metadata']['namespace']}" in waits
+        assert body["kind"].lower() in waits
+        assert f"-n={body['metadata']['namespace']}" in waits
         assert f"-l={LABEL_NAME}={sample}" in waits
-    assert (roles.NAMESPACE_TRAINING, roles.NAMESPACE_BATCH) == ("training", "batch")
+    assert roles.NAMESPACE_TRAINING == "training"
+    assert roles.NAMESPACE_BATCH == "batch"
     text = (run / "manifests" / "example" / "samples" / "batch.yaml").read_text()
     assert "/data/items.jsonl" in text
 
 
 def test_every_proof_job_is_admitted_by_its_price_cap(run: Path) -> None:
     """`submit` judges them here: its refusal would end a proof after an hour of deploying."""
-    submitted = [step for name, step in steps_in(run).items() if name.startswith("submit-")]
+    submitted = []
+    for name, step in steps_in(run).items():
+        if name.startswith("submit-"):
+            submitted.append(step)
     assert [step.name for step in submitted] == [
         "submit-train-gang",
         "submit-batch-load",

@@ -44,7 +44,8 @@ def stack(tmp_path: Path, mirror: Path) -> Path:
         f"terraform {{\n  required_providers {{\n    google = {REQUIREMENT}\n  }}\n}}\n"
     )
     lock = provider_lock.find()
-    assert lock and lock.parent == mirror
+    assert lock
+    assert lock.parent == mirror
     shutil.copy(lock, folder / ".terraform.lock.hcl")
     return folder
 
@@ -70,7 +71,8 @@ def registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], li
     program(tmp_path / "bin" / "terraform", REGISTRY.format(calls=calls))
     monkeypatch.setenv("HOLDFAST_ENGINE", str(tmp_path / "bin" / "terraform"))
     monkeypatch.setenv("HOLDFAST_PROVIDER_MIRROR", str(tmp_path / "none"))
-    monkeypatch.setattr(deploy, "CDKTF", program(tmp_path / "cdktf", "#!/bin/sh\n"))
+    commands = program(tmp_path / "cdktf", "#!/bin/sh\n").parent
+    monkeypatch.setattr(deploy, "NODE_COMMANDS", commands)
     monkeypatch.setattr(provider_lock, "LOCK", tmp_path / "provider.lock.hcl")
     monkeypatch.setattr("sys.stdin", StringIO())
     return lambda: calls.read_text().splitlines() if calls.exists() else []
@@ -82,7 +84,8 @@ def test_first_deployment_writes_checksums(
     for _ in range(2):
         assert deploy.deploy(EXAMPLE, yes=True) == 0
     (call,) = registry()
-    assert all(f"-platform={platform}" in call for platform in provider_lock.PLATFORMS)
+    for platform in provider_lock.PLATFORMS:
+        assert f"-platform={platform}" in call
     assert provider_lock.LOCK.read_text() == "checksums of the registry\n"
     assert provider_lock.find() == provider_lock.LOCK
     assert capsys.readouterr().err.count("commit it") == 1

@@ -83,7 +83,8 @@ def test_reservation_comes_first_at_its_own_price() -> None:
     reserving_platform = platform()
     for job in (own(), own(hours=10.0), own(nodes=2), own(resumes=False)):
         placed = placement.place(job, reserving_platform, prices.load())
-        assert placed.offer and placed.offer.capacity is Capacity.RESERVED, placed.reason
+        assert placed.offer, placed.reason
+        assert placed.offer.capacity is Capacity.RESERVED, placed.reason
     prepared = prepared_job.prepare(own(), reserving_platform)
     assert "kueue.x-k8s.io/queue-name: reserved" in yaml_text(prepared.bodies)
     assert prepared_job.plan(prepared).usd_per_hour == 1.25
@@ -91,7 +92,8 @@ def test_reservation_comes_first_at_its_own_price() -> None:
     for b in queueing.objects(RenderContext(reserving_platform)):
         if b["kind"] == "ClusterQueue":
             queues.add(b["metadata"]["name"])
-    assert "reserved" in queues and reserving_platform.queues["reserved"] == "reserved"
+    assert "reserved" in queues
+    assert reserving_platform.queues["reserved"] == "reserved"
 
 
 @pytest.mark.parametrize(
@@ -100,7 +102,8 @@ def test_reservation_comes_first_at_its_own_price() -> None:
 )
 def test_calendar_mode_takes_a_job_only_within_its_days(days: dict[str, str], word: str) -> None:
     placed = placement.place(own(), platform(**days), prices.load())
-    assert placed.offer and placed.offer.capacity is not Capacity.RESERVED
+    assert placed.offer
+    assert placed.offer.capacity is not Capacity.RESERVED
     with pytest.raises(InputError, match=word):
         placement.place(own(capacity="reserved"), platform(**days), prices.load())
 
@@ -139,4 +142,5 @@ def test_doctor_refuses_what_is_not_there_or_too_small(
     gcloud.answer("compute reservations list", found)
     checks = [check for check in OF_THE_PROJECT if check[0] == "reservations"]
     (verdict,) = examine(reserving(), checks)
-    assert (verdict.verdict is Status.OK) == (not word) and word in verdict.found
+    assert (verdict.verdict is Status.OK) == (not word)
+    assert word in verdict.found

@@ -381,6 +381,10 @@ BROKEN: dict[str, tuple[Edit, str]] = {
         project("iam_member", role="roles/monitoring.metricWriter", member=ANYBODY),
         "project-roles",
     ),
+    "read of Compute Engine for another account": (
+        project("iam_member", role="roles/compute.viewer", member=ANYBODY),
+        "project-roles",
+    ),
     "account binding to two": (
         add(
             "google_service_account_iam_binding.any",

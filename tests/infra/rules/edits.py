@@ -83,7 +83,10 @@ def taints(address: str, *keep: str) -> Edit:
 
     def edit(facts: Facts) -> Facts:
         pool = next(f for f in facts.resources if f.address == address)
-        blocks = [t for t in pool.values["node_config"]["taint"] if t["key"] in keep]
+        blocks = []
+        for t in pool.values["node_config"]["taint"]:
+            if t["key"] in keep:
+                blocks.append(t)
         return put(address, "node_config.taint", blocks)(facts)
 
     return edit
@@ -127,10 +130,9 @@ def soften_taints(address: str) -> Edit:
 
     def edit(facts: Facts) -> Facts:
         (pool,) = [resource for resource in facts.resources if resource.address == address]
-        soft = [
-            taint | {"effect": "PREFER_NO_SCHEDULE"}
-            for taint in pool.values["node_config"]["taint"]
-        ]
+        soft = []
+        for taint in pool.values["node_config"]["taint"]:
+            soft.append(taint | {"effect": "PREFER_NO_SCHEDULE"})
         return put(address, "node_config.taint", soft)(facts)
 
     return edit

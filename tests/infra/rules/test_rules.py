@@ -23,7 +23,9 @@ MAPS = {"labels", "resource_labels", "user_labels", "metadata"}
 def to_plan_shape(value: Any, key: str = "") -> Any:
     """The shape of `terraform show -json`: every block is a list."""
     if isinstance(value, dict):
-        inner = {k: to_plan_shape(v, k) for k, v in value.items()}
+        inner = {}
+        for k, v in value.items():
+            inner[k] = to_plan_shape(v, k)
         return inner if key in MAPS or key == "" else [inner]
     if isinstance(value, list):
         return [to_plan_shape(v) if isinstance(v, dict) else v for v in value]
@@ -50,9 +52,11 @@ def broken(edit: Edit) -> Facts:
 
 def find_rules(facts: Facts) -> set[str]:
     findings = judge(facts)
-    assert all(
-        finding.where and finding.got and finding.allowed and finding.fix for finding in findings
-    ), findings
+    for finding in findings:
+        assert finding.where, findings
+        assert finding.got, findings
+        assert finding.allowed, findings
+        assert finding.fix, findings
     return {finding.rule for finding in findings}
 
 
@@ -78,7 +82,10 @@ def test_values_that_google_refuses_are_found(change: str) -> None:
 
 
 def test_every_rule_is_broken_alone_by_some_edit() -> None:
-    refused = {finder for _, finder, _ in REFUSED.values() if finder in RULES}
+    refused = set()
+    for _, finder, _ in REFUSED.values():
+        if finder in RULES:
+            refused.add(finder)
     assert refused | {rules for _, rules in BROKEN.values() if " " not in rules} == set(RULES)
 
 
@@ -126,7 +133,9 @@ def test_sound_values_are_not_refused() -> None:
 def test_every_rule_says_why_and_who_says_so() -> None:
     assert len(RULES) >= 40
     for rule in RULES.values():
-        assert rule.title.endswith(".") and rule.reason and rule.source, rule
+        assert rule.title.endswith("."), rule
+        assert rule.reason, rule
+        assert rule.source, rule
 
 
 @pytest.mark.parametrize("environment", names())
@@ -141,7 +150,8 @@ def test_broken_environment_fails_before_terraform_with_rule_and_file() -> None:
     with pytest.raises(InputError) as caught:
         require_clean(replace(EXAMPLE, groups=groups))
     lines = caught.value.lines()
-    assert "[zone-sells-the-gpu]" in lines and "infra/environments/example.py" in lines
+    assert "[zone-sells-the-gpu]" in lines
+    assert "infra/environments/example.py" in lines
     assert "us-central1-a" in caught.value.allowed
 
 

@@ -60,12 +60,12 @@ class Recorder:
     series: Series = field(default_factory=lambda: defaultdict[str, dict[int, float]](dict))
 
     def create_time_series(self, *, name: str, time_series: Sequence[Any], **_: object) -> None:
-        for one in time_series:
-            metric = one.metric.type
-            value = one.points[0].value
+        for sent in time_series:
+            metric = sent.metric.type
+            value = sent.points[0].value
             number = float(value.int64_value or value.double_value)
             since_s = self.began_s if metric.endswith("heartbeat_seconds") else 0.0
-            labels = (*one.resource.labels.items(), *one.metric.labels.items())
+            labels = (*sent.resource.labels.items(), *sent.metric.labels.items())
             self.series[series_name(metric, labels)][self.minute] = number - since_s
 
     def add(self, metric: str, labels: dict[str, str], value: float) -> None:
@@ -147,7 +147,9 @@ def _looks_back_min(rule: Rule) -> int:
     """Return the minutes that a rule looks back, with the time for which it must hold, and five
     minutes in which a sample stays valid.
     """
-    windows = [int(n) * _UNIT_MIN[unit] for n, unit in _WINDOW.findall(rule["expr"])]
+    windows = []
+    for n, unit in _WINDOW.findall(rule["expr"]):
+        windows.append(int(n) * _UNIT_MIN[unit])
     hold = re.fullmatch(r"(\d+)([smhd])", rule.get("for", "0s"))
     assert hold, rule
     return int(sum(windows) + int(hold[1]) * _UNIT_MIN[hold[2]]) + 5
@@ -176,7 +178,10 @@ def _firing_minutes(
         )
         window = window + begin
         minute = minute + begin
-        earlier = [m for m in minutes[key] if m > window - WINDOW_MIN]
+        earlier = []
+        for m in minutes[key]:
+            if m > window - WINDOW_MIN:
+                earlier.append(m)
         minutes[key] |= set(range(min([minute, *earlier]), max([minute, *earlier]) + 1))
     inside = {key: {m for m in fired if first <= m <= last} for key, fired in minutes.items()}
     return {key: fired for key, fired in inside.items() if fired}
@@ -184,11 +189,11 @@ def _firing_minutes(
 
 def _cut(name: str, values: dict[int, float], begin: int, last: int) -> dict[int, float]:
     earlier_s = 60 * begin if _CLOCK in name else 0
-    return {
-        minute - begin: value - earlier_s
-        for minute, value in values.items()
-        if begin <= minute <= last
-    }
+    values_in_range: dict[int, float] = {}
+    for minute, value in values.items():
+        if begin <= minute <= last:
+            values_in_range[minute - begin] = value - earlier_s
+    return values_in_range
 
 
 def _ask(rules: list[Rule], series: Series, minutes: Iterable[int]) -> str:
@@ -217,9 +222,8 @@ def _ask(rules: list[Rule], series: Series, minutes: Iterable[int]) -> str:
     }
     printed = tested([(rules, "1m", test)])
     # Expecting nothing makes promtool print whatever there is, and anything else is no answer.
-    assert ("SUCCESS" in printed or "FAILED" in printed) and "error" not in printed.lower().replace(
-        "errors", ""
-    ), printed[:2000]
+    assert "SUCCESS" in printed or "FAILED" in printed, printed[:2000]
+    assert "error" not in printed.lower().replace("errors", ""), printed[:2000]
     return printed
 
 

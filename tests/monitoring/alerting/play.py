@@ -60,7 +60,9 @@ def main(alert: Annotated[str, typer.Argument(help="Name or slug.")]) -> None:
 
 def _line(outcome: Outcome) -> str:
     history = outcome.history
-    labels = [", ".join(f"{key}={value}" for key, value in fired) for fired in history.fires]
+    labels = []
+    for fired in history.fires:
+        labels.append(", ".join(f"{key}={value}" for key, value in fired))
     if labels:
         result = f"fires by minute {history.at_min}: {'; '.join(labels)}"
     else:

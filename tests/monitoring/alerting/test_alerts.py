@@ -42,7 +42,9 @@ def test_promtool_2_and_3_verdicts_are_read_and_other_output_is_not() -> None:
     """It must never read as `every alert is broken`."""
     for output in (OLD, NEW):
         (passed, _), (broken, detail) = promtool.verdicts(output, 2)
-        assert passed and not broken and "exp:[]" in detail
+        assert passed
+        assert not broken
+        assert "exp:[]" in detail
     for output in (NEW.replace("  SUCCESS\n", ""), NEW + "  SUCCESS\n", "", "promtool: error"):
         with pytest.raises(Unjudged, match="for 2 files"):
             promtool.verdicts(output, 2)
@@ -77,9 +79,12 @@ def test_team_hears_about_its_own_jobs_only() -> None:
             if not history.fires or not namespaces:
                 continue
             team_alerts = list_team_alerts(EXAMPLE, sorted(namespaces))
-            cases += [(alert, history) for alert in team_alerts if alert.name == name]
+            for alert in team_alerts:
+                if alert.name == name:
+                    cases.append((alert, history))
             cases.append((stranger, replace(history, fires=())))
-    assert {alert.name for alert, _ in cases} == set(strangers)
+    names = {alert.name for alert, _ in cases}
+    assert names == set(strangers)
     outcomes = promtool.run(cases)
     assert [f"{o.alert}: {o.output}" for o in outcomes if not o.held] == []
 
@@ -113,7 +118,9 @@ def test_changing_any_threshold_label_or_metric_breaks_a_case() -> None:
             if outcome.held:
                 unnoticed.append(mutant)
         mutants = unnoticed
-    lines = [f"{mutant.name} {mutant.query} {mutant.hold_s}" for mutant in mutants]
+    lines = []
+    for mutant in mutants:
+        lines.append(f"{mutant.name} {mutant.query} {mutant.hold_s}")
     assert not mutants, "\n".join(lines)
 
 
@@ -153,9 +160,13 @@ def mutate(alert: Alert) -> Iterator[Alert]:
 
 def test_no_alert_is_named_twice_and_every_one_gives_its_reason() -> None:
     assert len({alert.slug for alert in ALERTS}) == len(ALERTS) >= 17
-    assert all(alert.why and alert.name.startswith("Holdfast") for alert in ALERTS)
-    assert {alert.severity for alert in ALERTS} >= {Severity.PAGE, Severity.TICKET}
-    assert all(alert.hold_s % 30 == 0 for alert in ALERTS)
+    for alert in ALERTS:
+        assert alert.why
+        assert alert.name.startswith("Holdfast")
+    severities = {alert.severity for alert in ALERTS}
+    assert severities >= {Severity.PAGE, Severity.TICKET}
+    for alert in ALERTS:
+        assert alert.hold_s % 30 == 0
 
 
 def test_a_limit_that_is_moved_reaches_its_query() -> None:
@@ -208,9 +219,9 @@ def test_the_log_filter_takes_the_failures_that_waiting_does_not_cure() -> None:
         }
         return logfilter.matches(fill("$scale_failures", {"cluster": cluster}), entry)
 
-    assert (
-        all(map(taken, FAILURES)) and not any(map(taken, WAITS)) and not taken(FAILURES[0], "other")
-    )
+    assert all(map(taken, FAILURES))
+    assert not any(map(taken, WAITS))
+    assert not taken(FAILURES[0], "other")
 
 
 def test_unplayable_alerts_give_a_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -261,9 +272,8 @@ def test_added_alerts_come_last_and_have_their_own_runbook(outside: str) -> None
     text = runbook.documentation(
         every[-1], "https://git.example.org/runbook.md", {"ENV": "example"}, "gcloud"
     )
-    assert "Users wait" in text.content and text.url == "", (
-        "the platform's runbook has no section for it"
-    )
+    assert "Users wait" in text.content, "the platform's runbook has no section for it"
+    assert text.url == "", "the platform's runbook has no section for it"
     assert EXAMPLE["cluster"] in every[-1].query
 
 

@@ -10,9 +10,10 @@ from infra import cdk
 from infra.environments import Environment, load
 from infra.environments.schema import Queue
 from infra.main import build
-from tests.infra.samples import DELIVERY
+from tests.infra.samples import DELIVERY, two_teams
 
 NUMBER = "123456789012"
+TEAMS = tuple(replace(team, runs=()) for team in two_teams().teams)
 BILLING_ACCOUNT = "0A1B2C-3D4E5F-6A7B8C"
 
 
@@ -32,9 +33,10 @@ def settled(name: str) -> Environment:
         security=security,
         alerts=replace(environment.alerts, emails=("oncall@acme.example",)),
         budget=environment.budget and replace(environment.budget, billing_account=BILLING_ACCOUNT),
-        # Off in it: here it has both, so that their resources are applied, too.
+        # Off in it: here it has all three, so that their resources are applied, too.
         delivery=DELIVERY if name == "prod" else None,
         queue=Queue(lanes=1) if name == "prod" else environment.queue,
+        teams=TEAMS if name == "prod" else environment.teams,
     )
 
 

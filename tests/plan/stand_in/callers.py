@@ -10,6 +10,10 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from tests.infra import conditions
+from tests.infra.conditions import Attributes
+from tests.plan.stand_in.definitions import Call
+
 ROLES: dict[str, list[str]] = tomllib.loads(
     (Path(__file__).parents[2] / "infra" / "permissions.toml").read_text()
 )["roles"]
@@ -57,17 +61,61 @@ def find_permission(method: str) -> str:
     return f"{SERVICES.get(service, service)}.{kind}.{VERBS.get(verb, verb)}"
 
 
+def describe(call: Call) -> Attributes:
+    """Return the attributes of the call's resource, as conditions of bindings name them."""
+    if call.api == "storage":
+        service = "storage.googleapis.com"
+        bucket = "projects/_/buckets/" + "".join(call.path.split("/")[1:2])
+        name = find_object(call)
+        if name:
+            return Attributes(
+                name=f"{bucket}/objects/{name}", type=f"{service}/Object", service=service
+            )
+        return Attributes(name=bucket, type=f"{service}/Bucket", service=service)
+    if call.id.startswith("sql.instances."):
+        service = "sqladmin.googleapis.com"
+        return Attributes(name=call.target, type=f"{service}/Instance", service=service)
+    return Attributes(name=call.target)
+
+
+def find_object(call: Call) -> str:
+    """Return the name of the object that a call creates or works on; empty for any other call, as a
+    listing, which is asked of the bucket.
+    """
+    if call.id == "storage.objects.insert":
+        return (call.query.get("name") or [str(call.body.get("name", ""))])[0]
+    match = re.fullmatch(r"b/[^/]+/o/(.+)", call.path)
+    return match[1] if match else ""
+
+
+def list_targets(call: Call, project: str) -> list[str]:
+    """Return the resources whose policies count for the call."""
+    targets = [call.target, f"projects/{project}"]
+    if call.api == "storage":
+        targets.append("/".join(call.path.split("/")[:2]))
+    return targets
+
+
 def holds(
     policies: Mapping[str, Mapping[str, Any]],
     targets: Iterable[str],
     member: str,
     permission: str,
+    attributes: Attributes,
 ) -> bool:
-    """Tell whether a role of `member` on one of the targets holds the permission."""
+    """Tell whether a role of `member` on one of the targets holds the permission, under the
+    condition of its binding.
+    """
     if any(part in f"{permission}." for part in NOT_ASKED):
         return True
     for target in targets:
         for binding in policies.get(target, {}).get("bindings") or ():
-            if member in binding["members"] and permission in ROLES.get(binding["role"], ()):
+            expression = binding.get("condition", {}).get("expression", "")
+            is_granted = permission in ROLES.get(binding["role"], ())
+            if (
+                is_granted
+                and member in binding["members"]
+                and conditions.holds(expression, attributes)
+            ):
                 return True
     return False

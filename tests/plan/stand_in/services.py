@@ -5,7 +5,7 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-from tests.plan.stand_in import strict
+from tests.plan.stand_in import callers, strict
 from tests.plan.stand_in.definitions import Call, Json
 from tests.plan.stand_in.world import Refusal, World
 
@@ -241,6 +241,22 @@ def _write_image_policy(world: World, call: Call) -> Json:
     return world.shown(call.body)
 
 
+def _object(world: World, call: Call) -> Json:
+    name = callers.find_object(call)
+    world.existing(call.path.removesuffix("/o"))
+    world.resources[f"{call.path}/{name}"] = {"name": name, **call.body}
+    return world.shown(world.resources[f"{call.path}/{name}"])
+
+
+def _objects(world: World, call: Call) -> Json:
+    (prefix,) = call.query.get("prefix", [""])
+    items = []
+    for path, resource in sorted(world.resources.items()):
+        if path.startswith(f"{call.path}/{prefix}"):
+            items.append(world.shown(resource))
+    return {"items": items}
+
+
 SPECIAL: dict[str, Callable[[World, Call], Json]] = {
     "billingbudgets.billingAccounts.budgets.create": _add_numbers,
     "binaryauthorization.projects.getPolicy": _image_policy,
@@ -266,6 +282,8 @@ SPECIAL: dict[str, Callable[[World, Call], Json]] = {
     "serviceusage.services.list": _list_enabled,
     "sql.instances.delete": _delete_instance,
     "sql.instances.insert": _instance,
+    "storage.objects.insert": _object,
+    "storage.objects.list": _objects,
 }
 FILLED: dict[str, Callable[[World, str, Json], None]] = {
     "container.projects.locations.clusters.create": _fill_cluster,

@@ -8,9 +8,10 @@ import copy
 import re
 import threading
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+from tests.infra import conditions
 from tests.plan.stand_in import callers, definitions, strict
 from tests.plan.stand_in.definitions import Call, Json
 
@@ -145,8 +146,12 @@ class World:
     def _require_permission(self, call: Call, token: str) -> None:
         member = self.callers.get(token)
         permission = callers.find_permission(call.id)
-        targets = (call.target, f"projects/{self.project}")
-        if member and not callers.holds(self.policies, targets, member, permission):
+        targets = callers.list_targets(call, self.project)
+        attributes = callers.describe(call)
+        if call.action == "setIamPolicy":
+            roles = {role for role, _ in self._list_changed_grants(call)}
+            attributes = replace(attributes, modified_roles=roles)
+        if member and not callers.holds(self.policies, targets, member, permission, attributes):
             raise Refusal(
                 403,
                 f"Permission '{permission}' denied on resource '{call.target}' (or it may not"
@@ -266,6 +271,7 @@ class World:
         if policy.get("etag") and etag and policy["etag"] != etag:
             text = "There were concurrent policy changes. Please retry the whole read-modify-write."
             raise Refusal(409, text, reason="conflict", status="ABORTED")
+        self._check_conditions(call, policy)
         before = _grants(self.policies.get(target, {}))
         for role, member in now - before:
             self._check_member(member)
@@ -280,6 +286,33 @@ class World:
             "etag": f"BwX{len(self.calls)}=",
         }
         return self.policies[target]
+
+    def _list_changed_grants(self, call: Call) -> set[tuple[str, str]]:
+        policy = call.body.get("policy", call.body)
+        return _grants(policy) ^ _grants(self.policies.get(call.target, {}))
+
+    def _check_conditions(self, call: Call, policy: Json) -> None:
+        """Require of conditions what Google does: the version of the policy, an expression that can
+        be read, and buckets without access lists of objects.
+        """
+        for binding in policy.get("bindings") or ():
+            condition = binding.get("condition")
+            if not condition:
+                continue
+            if policy.get("version") != 3:
+                raise Refusal(
+                    400, "Conditional bindings need policy version 3.", status="INVALID_ARGUMENT"
+                )
+            try:
+                conditions.holds(condition["expression"], conditions.Attributes(name=""))
+            except ValueError as error:
+                raise Refusal(
+                    400, f"The condition is invalid: {error}", status="INVALID_ARGUMENT"
+                ) from error
+            bucket = self.resources.get(call.target, {}).get("iamConfiguration", {})
+            is_uniform = bucket.get("uniformBucketLevelAccess", {}).get("enabled")
+            if call.api == "storage" and not is_uniform:
+                raise Refusal(400, "Conditions need uniform bucket-level access.", reason="invalid")
 
     def _check_member(self, member: str) -> None:
         kind, _, name = member.partition(":")

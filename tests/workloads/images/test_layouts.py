@@ -10,13 +10,14 @@ import subprocess
 import sys
 import zipfile
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cache
-from importlib.metadata import PackageNotFoundError, files
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 
 import pytest
 
-from tests.support import ROOT, ran
+from tests.support import ROOT, link_distribution, ran
 from workloads.images import builders, pins
 
 pytestmark = pytest.mark.process
@@ -59,7 +60,8 @@ def test_image_command_starts_from_the_image_alone(
     start = json.loads(entry)[1:]
     command = [*start, *pins.ROLES[role].command.split(), "--help"]
     process = run(command, get_layout(role))
-    assert process.returncode == 0 and "Usage:" in process.stdout, process.stderr[-2000:]
+    assert process.returncode == 0, process.stderr[-2000:]
+    assert "Usage:" in process.stdout, process.stderr[-2000:]
 
 
 def test_file_missing_in_the_wheel_is_noticed(get_layout: Callable[[str], Path]) -> None:
@@ -75,19 +77,11 @@ def lay_out(lock: Path, wheel: Path, folder: Path) -> Path:
     """Makes a folder with the wheel's files and links to the installed packages of the lock."""
     packages = folder / "packages"
     packages.mkdir()
-    for name in _PIN.findall(lock.read_text()):
-        try:
-            paths = files(name) or []
-        except PackageNotFoundError:  # a package for another system
-            continue
-        # File by file: namespace packages such as google share a folder.
-        for path in paths:
-            if path.suffix not in (".pyc", ".h") and ".." not in path.parts:
-                link = packages / path
-                # A lock may have two versions of a package, by Python's version.
-                link.unlink(missing_ok=True)
-                link.parent.mkdir(parents=True, exist_ok=True)
-                link.symlink_to(str(path.locate()))
+    # A lock may have two versions of a package, by Python's version.
+    for name in dict.fromkeys(_PIN.findall(lock.read_text())):
+        # Otherwise it is a package for another system.
+        with suppress(PackageNotFoundError):
+            link_distribution(name, packages)
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(packages)
     return packages

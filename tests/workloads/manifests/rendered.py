@@ -28,7 +28,11 @@ def load_objects(name: str, half: str = "*") -> list[Body]:
 
 def list_kinds(env: str, *kinds: str, half: str = "*") -> list[Body]:
     """Returns the objects of these kinds."""
-    return [body for body in load_objects(env, half) if body["kind"] in kinds]
+    bodys: list[Body] = []
+    for body in load_objects(env, half):
+        if body["kind"] in kinds:
+            bodys.append(body)
+    return bodys
 
 
 def find_object(env: str, kind: str, name: str, namespace: str | None = None) -> Body:
@@ -108,7 +112,9 @@ def trainers(env: str) -> Iterator[tuple[Body, Body, list[str]]]:
 
 def variables(template: Body) -> Body:
     """Returns the environment of the main container, by name."""
-    containers = {container["name"]: container for container in template["spec"]["containers"]}
+    containers = {}
+    for container in template["spec"]["containers"]:
+        containers[container["name"]] = container
     return {entry["name"]: entry for entry in containers["main"]["env"]}
 
 

@@ -40,7 +40,8 @@ def test_batch_pods_have_the_proxy_as_native_sidecar(env: str) -> None:
     for template in list_templates(env):
         (proxy,) = template["spec"]["initContainers"]
         request = proxy["startupProbe"]["httpGet"]
-        assert proxy["restartPolicy"] == "Always" and request["path"] == "/startup"
+        assert proxy["restartPolicy"] == "Always"
+        assert request["path"] == "/startup"
         assert proxy["args"][-1] == load(env).database.connection
         assert {"--private-ip", "--auto-iam-authn", "--exit-zero-on-sigterm"} <= set(proxy["args"])
         assert f"--http-port={request['port']}" in proxy["args"]
@@ -54,7 +55,8 @@ def test_workers_log_in_as_their_service_account_without_a_secret(
         (proxy,) = template["spec"]["initContainers"]
         monkeypatch.setenv(ENV_DATABASE, variables(template)[ENV_DATABASE]["value"])
         uri = urlsplit(database_uri(""))  # the URI that the worker reads
-        assert uri.hostname == "127.0.0.1" and f"--port={uri.port}" in proxy["args"]
+        assert uri.hostname == "127.0.0.1"
+        assert f"--port={uri.port}" in proxy["args"]
         account = template["spec"]["serviceAccountName"]
         assert unquote(uri.username or "") == load(env).database.users[account]
         assert uri.password is None
@@ -70,7 +72,8 @@ def test_without_cloud_sql_the_connection_comes_from_a_mounted_file(env: str) ->
         mounts = template["spec"]["containers"][0]["volumeMounts"]
         (mount,) = [mount for mount in mounts if mount["name"] == "results"]
         file = variables(template)["PGSERVICEFILE"]["value"]
-        assert file.startswith(mount["mountPath"] + "/") and mount["readOnly"]
+        assert file.startswith(mount["mountPath"] + "/")
+        assert mount["readOnly"]
         assert "initContainers" not in template["spec"]
 
 
@@ -159,9 +162,15 @@ def test_steady_workers_scale_to_zero_on_new_versions(gke: str, min_replicas: in
     ],
 )
 def test_classes_recycle_flex_nodes_on_new_versions(gke: str, recycles: bool) -> None:
-    classes = [body for body in objects(make_context(gke)) if body["kind"] == "ComputeClass"]
+    classes = []
+    for body in objects(make_context(gke)):
+        if body["kind"] == "ComputeClass":
+            classes.append(body)
     assert classes
-    with_flex = [body for body in classes if not body["metadata"]["name"].startswith("any-")]
+    with_flex = []
+    for body in classes:
+        if not body["metadata"]["name"].startswith("any-"):
+            with_flex.append(body)
     assert with_flex
     for compute_class in with_flex:
         flex_priorities: list[Body] = []

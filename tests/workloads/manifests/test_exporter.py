@@ -8,6 +8,7 @@ from urllib.parse import quote
 from holdfast.controllers import lease, watch
 from holdfast.manifests.render_context import RenderContext
 from holdfast.mover import cluster_view, main
+from holdfast.platform import cluster
 from holdfast.vocabulary.environment import ENV_DATABASE
 from holdfast.vocabulary.kubernetes import LABEL_NAME
 from holdfast.vocabulary.roles import JOB_NAMESPACES, NAMESPACE_MONITORING, NAMESPACE_SERVING
@@ -66,7 +67,23 @@ def test_exporter_only_reads_and_changes_its_lease(env: str) -> None:
     grants = list_grants(env, "exporter")
     lease_grants = list_lease_grants(lease.EXPORTER)
     assert {verb for *_, verb in grants - lease_grants} <= {"get", "list", "watch"}
-    assert grants == list_watch_grants([*watch.KINDS, *watch.QUEUED]) | lease_grants
+    expected = list_watch_grants([*watch.KINDS, *watch.QUEUED]) | lease_grants
+    if load(env).security.ratings_every_s:
+        _, document = cluster.PATH.rsplit("/", 1)
+        expected.add((NAMESPACE_MONITORING, "", "configmaps", document, "get"))
+    assert grants == expected
+
+
+def test_exporter_asks_google_only_where_the_environment_says_so() -> None:
+    platform = load("example")
+    for every_s in (0, 900):
+        security = replace(platform.security, ratings_every_s=every_s)
+        context = RenderContext(replace(platform, security=security))
+        template = platform_jobs.exporter(context)["spec"]["template"]
+        (container,) = template["spec"]["containers"]
+        assert ("--ratings-every-s" in container["command"]) is bool(every_s)
+        names = {body["metadata"]["name"] for body in platform_jobs.objects(context)}
+        assert ("holdfast-exporter-platform" in names) is bool(every_s)
 
 
 def test_mover_rights_match_its_actions(env: str) -> None:

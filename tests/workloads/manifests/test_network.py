@@ -6,6 +6,7 @@ from ipaddress import ip_address, ip_network
 from itertools import product
 from typing import Any
 
+from holdfast.clients.api import Object
 from holdfast.manifests.render_context import RenderContext
 from holdfast.platform.egress import admits
 from holdfast.vocabulary import roles as contract
@@ -31,23 +32,22 @@ LINK_LOCAL = ip_network("169.254.0.0/16")
 PORT_OF_PROXY = 3307
 
 
-def list_policies(env: str, namespace: str) -> list[dict[str, Any]]:
+def list_policies(env: str, namespace: str) -> list[Object]:
     """Returns the specs of the policies of a namespace."""
-    specs: list[dict[str, Any]] = []
+    specs: list[Object] = []
     for body in list_kinds(env, "NetworkPolicy"):
         if body["metadata"]["namespace"] == namespace:
             specs.append(body["spec"])
     return specs
 
 
-def list_destinations(specs: Iterable[dict[str, Any]]) -> set[tuple[str, int]]:
+def list_destinations(specs: Iterable[Object]) -> set[tuple[str, int]]:
     """Returns the ranges and ports that some of the selected pods may call."""
     destinations: set[tuple[str, int]] = set()
     for spec in specs:
         for rule in spec.get("egress") or ():
-            assert rule.get("to") and rule.get("ports"), (
-                "a rule without peers or ports opens everything"
-            )
+            assert rule.get("to"), "a rule without peers or ports opens everything"
+            assert rule.get("ports"), "a rule without peers or ports opens everything"
             for peer in rule["to"]:
                 if "ipBlock" in peer:
                     cidr = peer["ipBlock"]["cidr"]
@@ -56,7 +56,9 @@ def list_destinations(specs: Iterable[dict[str, Any]]) -> set[tuple[str, int]]:
 
 
 def test_namespaces_are_closed_by_default(env: str) -> None:
-    namespaces = {body["metadata"]["namespace"] for body, _ in workloads(env)}
+    namespaces = set()
+    for body, _ in workloads(env):
+        namespaces.add(body["metadata"]["namespace"])
     for namespace in namespaces:
         spec = find_object(env, "NetworkPolicy", "default-deny", namespace)["spec"]
         assert spec == {
@@ -98,7 +100,8 @@ def test_policies_admit_google_api_addresses(env: str) -> None:
             records[resource.arguments["name"]] = resource.arguments
     assert records["*.googleapis.com."]["rrdatas"] == ["private.googleapis.com."]
     addresses = records["private.googleapis.com."]["rrdatas"]
-    assert isinstance(addresses, list) and len(addresses) == 4
+    assert isinstance(addresses, list)
+    assert len(addresses) == 4
     for address in addresses:
         assert ip_address(address) in ip_network(contract.GOOGLE_APIS_CIDR)
 
@@ -127,7 +130,7 @@ def _allows(
     return False
 
 
-def _selects(selector: dict[str, Any], labels: dict[str, str]) -> bool:
+def _selects(selector: Object, labels: dict[str, str]) -> bool:
     assert set(selector) <= {"matchLabels"}, "this test reads no expressions"
     return selector.get("matchLabels", {}).items() <= labels.items()
 
@@ -152,7 +155,7 @@ def test_gang_pods_reach_only_each_other(env: str) -> None:
 def test_mover_is_not_called_and_reaches_no_database(env: str) -> None:
     mover = find_object(env, "Deployment", "mover")
     labels = mover["spec"]["template"]["metadata"]["labels"]
-    policies: list[dict[str, Any]] = []
+    policies: list[Object] = []
     for spec in list_policies(env, contract.NAMESPACE_MONITORING):
         if _selects(spec["podSelector"], labels):
             assert not spec.get("ingress")
@@ -184,10 +187,13 @@ def test_runs_have_their_own_signing_keys(env: str) -> None:
         key_file = variables(template).get(ENV_KEY_FILE, {}).get("value")
         run = find_run(body["metadata"]["labels"][LABEL_NAME])
         if not run or not load(env).security.signed_checkpoints:
-            assert key_file is None and "run-key" not in secrets
+            assert key_file is None
+            assert "run-key" not in secrets
             continue
         (main,) = [container for container in spec["containers"] if container["name"] == "main"]
-        mounts = {mount["name"]: mount["mountPath"] for mount in main["volumeMounts"]}
+        mounts = {}
+        for mount in main["volumeMounts"]:
+            mounts[mount["name"]] = mount["mountPath"]
         assert secrets["run-key"] == f"run-key-{run}"
         assert key_file == f"{mounts['run-key']}/key"
 
@@ -228,7 +234,9 @@ def opens(
             if port not in [item["port"] for item in rule["ports"]]:
                 continue
             if body["kind"] == "FQDNNetworkPolicy":
-                patterns = [item.get("name") or item["pattern"] for item in rule["matches"]]
+                patterns = []
+                for item in rule["matches"]:
+                    patterns.append(item.get("name") or item["pattern"])
                 if any(fits(pattern, host) for pattern in patterns):
                     return True
             for peer in rule.get("to", ()):
@@ -251,11 +259,10 @@ def test_pods_reach_the_named_hosts_and_no_other() -> None:
     vision = replace(environment.teams[0], egress=("data.example.org",))
     environment = replace(environment, teams=(vision, *environment.teams[1:]))
     described = describe(environment, {})
-    bodies = [
-        body
-        for body in rendering.platform(RenderContext(described))
-        if body["kind"] in ("NetworkPolicy", "FQDNNetworkPolicy")
-    ]
+    bodies = []
+    for body in rendering.platform(RenderContext(described)):
+        if body["kind"] in ("NetworkPolicy", "FQDNNetworkPolicy"):
+            bodies.append(body)
     for host, address, *expected in HOSTS:
         answers = []
         for namespace in ("training", "vision", "monitoring"):

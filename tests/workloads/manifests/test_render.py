@@ -43,7 +43,8 @@ def test_platform_half_needs_no_gpu(env: str) -> None:
     jobs = [strip_version(body) for body in list_kinds(env, "Job", half="platform")]
     assert jobs == (["migrate"] if load(env).database else [])
     deployments = list_kinds(env, "Deployment", half="platform")
-    assert [body["metadata"]["name"] for body in deployments] == ["exporter", "mover"]
+    names = [body["metadata"]["name"] for body in deployments]
+    assert names == ["exporter", "mover"]
     containers: list[Body] = []
     for body in load_objects(env, "platform"):
         for template in templates(body):
@@ -61,13 +62,15 @@ def test_kustomization_names_every_file(env: str, half: str) -> None:
     body = YAML(typ="safe").load((folder / KUSTOMIZATION).read_text())
     files = sorted(path.name for path in folder.glob("*.yaml"))
     files.remove(KUSTOMIZATION)
-    assert body["kind"] == "Kustomization" and body["resources"] == files
+    assert body["kind"] == "Kustomization"
+    assert body["resources"] == files
 
 
 def test_the_rendered_manifests_are_clean() -> None:
     report = lint([RENDERED], Options())
     accepted_rules = {finding.rule for finding in report.suppressed}
-    assert report.objects > 100 and not report.active, as_text(report)
+    assert report.objects > 100, as_text(report)
+    assert not report.active, as_text(report)
     assert accepted_rules == {"HF008", "HF119"}, as_text(report)
 
 
@@ -85,17 +88,24 @@ WORK = ("Job", "JobSet", "Deployment", "CronJob", "StatefulSet")
 
 
 def list_applied(env: str, *kinds: str) -> list[Body]:
-    return [body for body in platform(RenderContext(load(env))) if body["kind"] in kinds]
+    bodies: list[Body] = []
+    for body in platform(RenderContext(load(env))):
+        if body["kind"] in kinds:
+            bodies.append(body)
+    return bodies
 
 
 def test_completed_work_is_not_applied_again(env: str) -> None:
     """Ensures that finished Jobs stay: a Job that was deleted would run and cost again."""
-    names = [body["metadata"]["name"] for body in list_applied(env, *WORK)]
+    names = []
+    for body in list_applied(env, *WORK):
+        names.append(body["metadata"]["name"])
     assert {"exporter", "verify-checkpoints"} <= set(names)
     jobs = list_applied(env, "Job", "JobSet")
     assert bool(jobs) == (load(env).database is not None)
     for body in jobs:
-        assert body["kind"] == "Job" and re.fullmatch("migrate-[0-9a-f]+", body["metadata"]["name"])
+        assert body["kind"] == "Job"
+        assert re.fullmatch("migrate-[0-9a-f]+", body["metadata"]["name"])
         assert "ttlSecondsAfterFinished" not in body["spec"]
 
 
@@ -130,7 +140,8 @@ def test_render_writes_differences_and_removes_stale_files(tmp_path: Path) -> No
     assert result.exit_code == 1
     assert result.stdout.split() == [edited_file.as_posix(), stale_file.as_posix()]
     assert result.stderr == "2 files differ: python -m workloads render\n"
-    assert edited_file.read_text() == "edited by hand\n" and stale_file.exists()
+    assert edited_file.read_text() == "edited by hand\n"
+    assert stale_file.exists()
     assert call("render", "example", "--out", tmp_path).exit_code == 0
     assert edited_file.read_text() == FILES[-1].read_text()
     assert not stale_file.exists()
@@ -138,7 +149,8 @@ def test_render_writes_differences_and_removes_stale_files(tmp_path: Path) -> No
 
 def test_unknown_environment_is_rejected_with_the_known_ones(tmp_path: Path) -> None:
     result = call("render", "exmaple", "--out", tmp_path)
-    assert isinstance(result.exception, InputError) and "example" in str(result.exception)
+    assert isinstance(result.exception, InputError)
+    assert "example" in str(result.exception)
     assert not any(tmp_path.iterdir())
 
 
@@ -152,7 +164,8 @@ def test_namespaces_enforce_restricted_except_gpu_metrics(env: str) -> None:
     assert set(levels.values()) == {"restricted", "privileged"}
     assert list(levels.values()).count("privileged") == 1
     objects = [body["metadata"] for body, _ in workloads(env)]
-    assert len(objects) >= 9 and {metadata["namespace"] for metadata in objects} <= levels.keys()
+    assert len(objects) >= 9
+    assert {metadata["namespace"] for metadata in objects} <= levels.keys()
     namespace = gpu_metrics.NAMESPACE
     names = [metadata["name"] for metadata in objects if metadata["namespace"] == namespace]
     assert names == [gpu_metrics.NAME]
@@ -161,10 +174,10 @@ def test_namespaces_enforce_restricted_except_gpu_metrics(env: str) -> None:
 def test_containers_are_pinned_bounded_and_read_only(env: str) -> None:
     for body, template in workloads(env):
         spec = template["spec"]
-        assert spec["serviceAccountName"] != "default" and spec["enableServiceLinks"] is False, (
-            body["metadata"]["name"]
-        )
-        assert isinstance(spec["automountServiceAccountToken"], bool) and spec["priorityClassName"]
+        assert spec["serviceAccountName"] != "default", body["metadata"]["name"]
+        assert spec["enableServiceLinks"] is False, body["metadata"]["name"]
+        assert isinstance(spec["automountServiceAccountToken"], bool)
+        assert spec["priorityClassName"]
         assert "ephemeralContainers" not in spec
         for container in list_containers(template):
             assert "@sha256:" in container["image"]

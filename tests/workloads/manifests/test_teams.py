@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from holdfast.clients.api import Object
 from holdfast.cost import prices
 from holdfast.jobs.file.job_file import OwnJob
 from holdfast.jobs.plan import placement
@@ -21,6 +22,7 @@ from monitoring.stack import NAMESPACE_COSTS, budget
 from tests.infra.samples import EXAMPLE, two_teams
 from workloads.manifests import rendering
 
+Body = dict[str, Any]
 TEAMS = two_teams()
 PLATFORM = describe.platform(TEAMS, {})
 GPU = "nvidia.com/gpu"
@@ -31,9 +33,9 @@ def bodies(environment: Any = TEAMS) -> list[Any]:
     return rendering.platform(RenderContext(describe.platform(environment, {})))
 
 
-def list_queues(environment: Any = TEAMS) -> dict[str, Any]:
+def list_queues(environment: Any = TEAMS) -> Body:
     """Returns the specs of the ClusterQueues by name."""
-    specs: dict[str, Any] = {}
+    specs: Body = {}
     for body in bodies(environment):
         if body["kind"] == "ClusterQueue":
             specs[body["metadata"]["name"]] = body["spec"]
@@ -44,7 +46,9 @@ def read_gpus(queue: Any) -> dict[str, int]:
     """Returns the GPUs that a ClusterQueue lends by flavor."""
     gpus: dict[str, int] = {}
     for flavor in queue["resourceGroups"][0]["flavors"]:
-        quotas = {resource["name"]: resource["nominalQuota"] for resource in flavor["resources"]}
+        quotas = {}
+        for resource in flavor["resources"]:
+            quotas[resource["name"]] = resource["nominalQuota"]
         gpus[flavor["name"]] = int(quotas[GPU])
     return gpus
 
@@ -71,7 +75,8 @@ def test_team_quotas_add_up_to_the_cluster_quota() -> None:
         if body["kind"] == "LocalQueue":
             queues_by_namespace[body["metadata"]["namespace"]].add(body["spec"]["clusterQueue"])
     vision_queues = queues_by_namespace["vision"]
-    assert "vision-spot" in vision_queues and "spot" not in vision_queues
+    assert "vision-spot" in vision_queues
+    assert "spot" not in vision_queues
     assert queues_by_namespace["speech"] == queues_by_namespace["speech-dev"]
     assert queues_by_namespace["training"] == queues_by_namespace["batch"]
 
@@ -100,7 +105,10 @@ def test_team_namespaces_have_the_default_bounds() -> None:
     for namespace in ("vision", "speech-dev"):
         assert ("Namespace", "", namespace) in objects
         assert ("NetworkPolicy", namespace, "default-deny") in objects
-        kinds = {kind for kind, home, _ in objects if home == namespace}
+        kinds = set()
+        for kind, home, _ in objects:
+            if home == namespace:
+                kinds.add(kind)
         assert {"ResourceQuota", "LimitRange", "PersistentVolumeClaim", "Role"} <= kinds
     assert not judge_environment(TEAMS)
 
@@ -109,7 +117,10 @@ def test_mover_knows_all_team_namespaces() -> None:
     deployments = [body for body in bodies() if body["kind"] == "Deployment"]
     (mover,) = [body for body in deployments if body["metadata"]["name"] == "mover"]
     words = mover["spec"]["template"]["spec"]["containers"][0]["command"]
-    teams = [successor for word, successor in pairwise(words) if word == "--team"]
+    teams = []
+    for word, successor in pairwise(words):
+        if word == "--team":
+            teams.append(successor)
     assert teams == [
         "default=training",
         "default=batch",
@@ -131,16 +142,38 @@ def test_identities_and_budget_follow_the_namespace() -> None:
     assert team_budget["amount"]["specified_amount"]["units"] == "500"
 
 
+def test_team_servers_act_as_the_team() -> None:
+    vision, speech = TEAMS.teams
+    serving = replace(TEAMS, teams=(replace(vision, service_gpus=2), speech))
+    servers: list[str] = []
+    for resource in specs.resources(serving):
+        member = str(resource.arguments.get("member"))
+        if member.endswith("/server]"):
+            servers.append(member.removeprefix(f"serviceAccount:{TEAMS.workload_pool}"))
+    assert servers == ["[serving/server]", "[vision/server]"]
+    accounts: dict[str, str] = {}
+    for body in bodies(serving):
+        metadata = body["metadata"]
+        if body["kind"] == "ServiceAccount" and metadata["name"] == "server":
+            accounts[metadata["namespace"]] = str(metadata["annotations"])
+    assert "team-vision" in accounts["vision"]
+    assert "team-vision" not in accounts["serving"]
+    assert not judge_environment(serving)
+
+
 def test_manifests_with_two_teams_are_clean() -> None:
     texts = rendering.texts(PLATFORM)
-    manifests = {name: text for name, text in texts.items() if name.endswith(".yaml")}
+    manifests = {}
+    for name, text in texts.items():
+        if name.endswith(".yaml"):
+            manifests[name] = text
     assert "platform/11-teams.yaml" in manifests
     report = lint_texts(manifests, Options(platforms=[PLATFORM]))
     assert [str(finding) for finding in report.active] == []
 
 
 def make_job(**fields: Any) -> OwnJob:
-    defaults: dict[str, Any] = {
+    defaults: Object = {
         "name": "detector",
         "environment": "example",
         "image": IMAGE,
@@ -151,7 +184,7 @@ def make_job(**fields: Any) -> OwnJob:
 
 
 @pytest.mark.parametrize("shape", [{"nodes": 2}, {"nodes": "2..4"}, {"nodes": 1}])
-def test_job_objects_are_in_the_teams_namespace(shape: dict[str, Any]) -> None:
+def test_job_objects_are_in_the_teams_namespace(shape: Body) -> None:
     job = make_job(namespace="vision", **shape)
     placed_job = placement.place(job, PLATFORM, prices.load())
     objects = manifests.bodies(job, RenderContext(PLATFORM), placed_job)

@@ -1,8 +1,8 @@
 """Tests of rendered training pods: tokens, failure policies, GPUs, names and identities."""
 
 from dataclasses import replace
-from typing import Any
 
+from holdfast.clients.api import Object
 from holdfast.controllers.cluster_objects import read_pod
 from holdfast.manifests import training
 from holdfast.manifests.render_context import RenderContext
@@ -88,7 +88,8 @@ def test_orderly_stop_is_not_charged(env: str) -> None:
     for body, spec in jobs(env):
         if body["kind"] == "Job":
             eviction, bug, stop = spec["podFailurePolicy"]["rules"]
-            assert eviction["action"] == stop["action"] == "Ignore" and bug["action"] == "FailJob"
+            assert eviction["action"] == stop["action"] == "Ignore"
+            assert bug["action"] == "FailJob"
             assert eviction["onPodConditions"][0]["type"] == "DisruptionTarget"
             assert tuple(bug["onExitCodes"]["values"]) == FATAL_EXIT_CODES
             # An elastic pod that lost its gang made no error either.
@@ -111,10 +112,13 @@ def test_gpu_pods_know_their_count_and_have_shared_memory(env: str) -> None:
         assert variables(template).get(ENV_GPUS, {}).get("value") == gpus
         mounts = [mount for mount in main["volumeMounts"] if mount["mountPath"] == "/dev/shm"]
         assert len(mounts) == (1 if gpus else 0)
-        volumes = {volume["name"]: volume for volume in template["spec"]["volumes"]}
+        volumes = {}
+        for volume in template["spec"]["volumes"]:
+            volumes[volume["name"]] = volume
         for mount in mounts:
             directory = volumes[mount["name"]]["emptyDir"]
-            assert directory["medium"] == "Memory" and not mount.get("readOnly")
+            assert directory["medium"] == "Memory"
+            assert not mount.get("readOnly")
             memory = quantity(main["resources"]["limits"]["memory"])
             assert quantity(directory["sizeLimit"]) < memory
             gpu_pods += 1
@@ -132,20 +136,21 @@ def test_job_name_changes_with_the_image_but_not_the_run() -> None:
     assert len(old_jobs) == len(new_jobs) >= 4
     assert not old_jobs.keys() & new_jobs.keys()
     assert list_runs(old_jobs) == list_runs(new_jobs)
-    assert all(len(f"{name}-workers-0-0-xxxxx") <= 63 for name in new_jobs)
+    for name in new_jobs:
+        assert len(f"{name}-workers-0-0-xxxxx") <= 63
 
 
-def render_jobs(digest: str) -> dict[str, dict[str, Any]]:
+def render_jobs(digest: str) -> dict[str, Object]:
     images = {"trainer": digest, "batch": "2" * 64}
     context = RenderContext(replace(load("example"), images=images))
-    jobs: dict[str, dict[str, Any]] = {}
+    jobs: dict[str, Object] = {}
     for body in training.samples(context):
         if body["kind"] in ("Job", "JobSet"):
             jobs[body["metadata"]["name"]] = body
     return jobs
 
 
-def list_runs(jobs: dict[str, dict[str, Any]]) -> list[str]:
+def list_runs(jobs: dict[str, Object]) -> list[str]:
     runs: list[str] = []
     for body in jobs.values():
         for template in templates(body):
@@ -158,7 +163,9 @@ def test_process_identity_matches_the_exporters_view(env: str) -> None:
     indices: set[int | None] = set()
     for body, spec, command in trainers(env):
         entries = variables(spec["template"])
-        environ = {name: entry.get("value", "") for name, entry in entries.items()}
+        environ = {}
+        for name, entry in entries.items():
+            environ[name] = entry.get("value", "")
         environ[ENV_COMPLETION_INDEX] = "1"
         run = option(command, "--run").replace(f"$({ENV_COMPLETION_INDEX})", "1")
         labels = spec["template"]["metadata"]["labels"] | {

@@ -86,20 +86,20 @@ class ForkServer:
     """Ends with the process that made it, and all that it started with it. For one thread."""
 
     def __init__(self, modules: Iterable[str], *, path: Iterable[Path] = ()) -> None:
-        self._socket, theirs = socket.socketpair()
-        with theirs:
+        self._socket, server_socket = socket.socketpair()
+        with server_socket:
             self._process = subprocess.Popen(
                 [
                     sys.executable,
                     "-m",
                     __name__,
-                    str(theirs.fileno()),
+                    str(server_socket.fileno()),
                     *modules,
                 ],
                 cwd=ROOT,
                 env=os.environ | {"PYTHONPATH": os.pathsep.join(map(str, path))},
                 stdin=subprocess.DEVNULL,
-                pass_fds=[theirs.fileno()],
+                pass_fds=[server_socket.fileno()],
                 start_new_session=True,  # Ctrl-C is the tests' to handle
             )
 
@@ -133,13 +133,13 @@ class ForkServer:
 
 
 def _read(connection: socket.socket, size: int) -> bytes:
-    found = b""
-    while len(found) < size:
-        piece = connection.recv(size - len(found))
+    content = b""
+    while len(content) < size:
+        piece = connection.recv(size - len(content))
         if not piece:
             raise EOFError("the other side of the fork server is gone")
-        found += piece
-    return found
+        content += piece
+    return content
 
 
 def serve(connection: socket.socket) -> list[str]:
@@ -158,8 +158,8 @@ def serve(connection: socket.socket) -> list[str]:
             (begun, begin) = os.pipe()
             pid = os.fork()
             if not pid:
-                for mine in (connection.detach(), begun):
-                    os.close(mine)
+                for descriptor in (connection.detach(), begun):
+                    os.close(descriptor)
                 die_with(server)
                 _become(order, files)
                 os.close(begin)

@@ -47,7 +47,7 @@ def explore(model: Protocolled[S]) -> int:
 
 
 def _explored(model: Protocolled[S]) -> int:
-    seen = {model.start()}
+    states = {model.start()}
     todo = [model.start()]
     before: dict[S, list[S]] = defaultdict(list)
     ends: list[S] = []
@@ -60,19 +60,19 @@ def _explored(model: Protocolled[S]) -> int:
         for after in following:
             if after.deaths == state.deaths:
                 before[after].append(state)
-        fresh = following - seen
-        seen |= fresh
+        fresh = following - states
+        states |= fresh
         todo.extend(fresh)
-    endless = seen - reaching(ends, before)
+    endless = states - reaching(ends, before)
     assert not endless, f"no end: {next(iter(endless))}"
-    return len(seen)
+    return len(states)
 
 
 def reaching(ends: list[S], before: Mapping[S, list[S]]) -> set[S]:
-    found = set(ends)
+    reached = set(ends)
     todo = list(ends)
     while todo:
-        fresh = set(before.get(todo.pop(), ())) - found
-        found |= fresh
+        fresh = set(before.get(todo.pop(), ())) - reached
+        reached |= fresh
         todo.extend(fresh)
-    return found
+    return reached

@@ -72,7 +72,7 @@ def until(
     Raises TimeoutError, and ChildProcessError once it can no longer come.
     """
     ends = time.monotonic() + within_s
-    while not (found := condition()):
+    while not (outcome := condition()):
         if not alive() or time.monotonic() > ends:
             if alive():
                 kind, reason = (TimeoutError, f"not within {within_s:g} s")
@@ -80,25 +80,25 @@ def until(
                 kind, reason = (ChildProcessError, "it ended")
             raise kind(f"{reason}: {what if isinstance(what, str) else what()}")
         time.sleep(pause_s)
-    return found
+    return outcome
 
 
 @contextmanager
 def sampled(look: Callable[[], T], every_s: float) -> Generator[list[T]]:
     """What `look` finds now and then, in a thread, until the end of the block."""
-    found = list[T]()
-    ended = Event()
+    samples = list[T]()
+    is_over = Event()
 
     def watch() -> None:
-        while not ended.wait(every_s):
-            found.append(look())
+        while not is_over.wait(every_s):
+            samples.append(look())
 
     thread = Thread(target=watch)
     thread.start()
     try:
-        yield found
+        yield samples
     finally:
-        ended.set()
+        is_over.set()
         thread.join()
 
 

@@ -72,14 +72,14 @@ def training(
         step = committed
         window_first = committed + 1
         window_began = t
-        ended = ""
-        while step < total and not ended:
+        ending = ""
+        while step < total and not ending:
             t += step_s * rng.uniform(0.9, 1.15)
             step += 1
-            ended = signal if t - begin >= life_s else ""
-            if ended == "SIGKILL":
+            ending = signal if t - begin >= life_s else ""
+            if ending == "SIGKILL":
                 break
-            if step % 5 == 0 or step == total or ended:
+            if step % 5 == 0 or step == total or ending:
                 fields = {
                     "first_step": window_first,
                     "last_step": step,
@@ -88,7 +88,7 @@ def training(
                 emit("window", **fields, loss=round(5 / (1 + step / 60), 4))
                 window_first = step + 1
                 window_began = t
-            if (step % every == 0 or step == total or ended) and saves:
+            if (step % every == 0 or step == total or ending) and saves:
                 t += 0.05
                 emit(
                     "save",
@@ -99,18 +99,18 @@ def training(
                 emit("commit", step=step, seconds=0.4, bytes=2_400_000)
                 committed = step
                 window_began = t
-        if not ended:
+        if not ending:
             t += 0.3
             emit("exit", code=0, step=step, digest="8f2c")
             break
         emit(
             "evict",
-            at=t if ended == "SIGKILL" else t - 0.6,
+            at=t if ending == "SIGKILL" else t - 0.6,
             by="driver",
-            signal=ended,
+            signal=ending,
             target="pod-77",
         )
-        if ended == "SIGTERM":
+        if ending == "SIGTERM":
             emit("stop", step=step, reason="SIGTERM")
             t += 0.4
             emit("exit", code=143, step=step)
@@ -177,29 +177,31 @@ def killed_and_restored(job: str) -> list[Line]:
 
 def elastic(job: str) -> list[Line]:
     """Two of eight places without a node for 30 of 60 minutes."""
-    sizes = [
-        line(
-            EPOCH + 60 * at,
-            "resized",
-            job,
-            step=at,
-            nodes=nodes,
-            of=8,
-            seconds=0.0,
+    sizes = []
+    for minute, nodes in ((0, 8), (20, 6), (50, 8)):
+        sizes.append(
+            line(
+                EPOCH + 60 * minute,
+                "resized",
+                job,
+                step=minute,
+                nodes=nodes,
+                of=8,
+                seconds=0.0,
+            )
         )
-        for at, nodes in ((0, 8), (20, 6), (50, 8))
-    ]
-    windows = [
-        line(
-            EPOCH + 60 * at,
-            "window",
-            job,
-            first_step=at - long + 1,
-            last_step=at,
-            seconds=60.0 * long,
+    windows = []
+    for minute, long in ((20, 20), (50, 30), (60, 10)):
+        windows.append(
+            line(
+                EPOCH + 60 * minute,
+                "window",
+                job,
+                first_step=minute - long + 1,
+                last_step=minute,
+                seconds=60.0 * long,
+            )
         )
-        for at, long in ((20, 20), (50, 30), (60, 10))
-    ]
     both = sorted([*windows, *sizes], key=lambda row: row["t"])
     return [
         line(EPOCH, "start", job, rank=0, attempt=0),
@@ -221,7 +223,7 @@ def batch(
     """
     rng = random.Random(seed)
     lines = list[Line]()
-    left = items
+    remaining = items
     last = EPOCH
     doomed = set(range(2, 2 * kills + 1, 2))
 
@@ -234,10 +236,10 @@ def batch(
     ready = [(t + 1.5, n) for t, n in ready]
     number = workers
     for turn in itertools.count(1):
-        if left <= 0:
+        if remaining <= 0:
             break
         ready.sort()
-        (t, n), chunk = ready.pop(0), min(6, left)
+        (t, n), chunk = ready.pop(0), min(6, remaining)
         emit(t, "claimed", n, items=chunk)
         spent = rng.uniform(0.8, 1.4)
         if turn in doomed:
@@ -268,7 +270,7 @@ def batch(
             ready.append((died + 3.5, number))
             number += 1
         else:
-            left -= chunk
+            remaining -= chunk
             emit(t + spent, "stored", n, items=chunk, seconds=0.02)
             last = max(last, t + spent + 0.01)
             emit(t + spent + 0.01, "acked", n, items=chunk)

@@ -68,10 +68,10 @@ def test_a_store_is_opened_by_its_scheme(
     install: Callable[[str, str], None], tmp_path: Path
 ) -> None:
     install("holdfast.stores", "acme = acme_parts:store")
-    found = open_storage("acme://runs")
-    assert isinstance(found, LocalStorage)
+    store = open_storage("acme://runs")
+    assert isinstance(store, LocalStorage)
     data = memoryview(bytearray(b"x"))
-    found.put("a/b", data, crc32c(data))
+    store.put("a/b", data, crc32c(data))
     assert (tmp_path / "runs" / "a" / "b").read_bytes() == b"x"
 
 
@@ -84,4 +84,5 @@ def test_a_broken_store_names_its_distribution(
     install("holdfast.stores", f"acme = acme_parts:{function}")
     with pytest.raises(InputError) as error:
         open_storage("acme://runs")
-    assert "acme-parts" in error.value.what and got in error.value.got
+    assert "acme-parts" in error.value.what
+    assert got in error.value.got

@@ -51,7 +51,9 @@ def test_an_unreadable_command_line_is_refused(
 ) -> None:
     assert ended(*words) == 2
     first, second, *rest = capsys.readouterr().err.splitlines()
-    assert first.startswith("error:   ") and second.startswith("  got:     ") and got in second
+    assert first.startswith("error:   ")
+    assert second.startswith("  got:     ")
+    assert got in second
     assert [line.split(":")[0] for line in rest] == ["  allowed", "  fix"]
 
 

@@ -39,18 +39,16 @@ def test_nothing_names_the_distribution_of_others() -> None:
     listed = ran(
         ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
     ).stdout.splitlines()
-    found: list[str] = []
+    mentions: list[str] = []
     for name in listed:
         path = ROOT / name
         if name == OWN or not path.is_file() or path.suffix in (".png", ".gz", ".parquet"):
             continue
         lines = path.read_text(errors="ignore").splitlines()
-        found += [
-            f"{name}:{number}: {line}"
-            for number, line in enumerate(lines, 1)
-            if WRONG_NAME.search(line)
-        ]
-    assert found == []
+        for number, line in enumerate(lines, 1):
+            if WRONG_NAME.search(line):
+                mentions.append(f"{name}:{number}: {line}")
+    assert mentions == []
 
 
 @pytest.mark.parametrize(
@@ -76,10 +74,14 @@ def test_the_command_line_does_not_start_beside_the_distribution_of_others(
     done = ran(
         [sys.executable, *words], tmp_path, os.environ | {"PYTHONPATH": f"{tmp_path}:{LIBRARY}"}
     )
-    assert (done.returncode, done.stdout) == (2, "")
-    what, got, allowed, fix = done.stderr.splitlines()
-    assert what.startswith("error: ") and str(info) in got and DISTRIBUTION in allowed
-    assert "pip uninstall holdfast;" in fix and f"{DISTRIBUTION}, or its wheel" in fix
+    assert done.returncode == 2
+    assert done.stdout == ""
+    message, got, allowed, fix = done.stderr.splitlines()
+    assert message.startswith("error: ")
+    assert str(info) in got
+    assert DISTRIBUTION in allowed
+    assert "pip uninstall holdfast;" in fix
+    assert f"{DISTRIBUTION}, or its wheel" in fix
 
 
 @pytest.mark.process
@@ -87,7 +89,8 @@ def test_a_trainer_does_not_start_beside_the_distribution_of_others(tmp_path: Pa
     metadata(tmp_path, "holdfast-0.5.1.dist-info")
     words = [sys.executable, "-c", "from holdfast.checkpoint import Checkpointer"]
     done = ran(words, tmp_path, os.environ | {"PYTHONPATH": f"{tmp_path}:{LIBRARY}"})
-    assert done.returncode == 1 and "fix: pip uninstall holdfast" in done.stderr.splitlines()[-1]
+    assert done.returncode == 1
+    assert "fix: pip uninstall holdfast" in done.stderr.splitlines()[-1]
 
 
 @pytest.mark.parametrize(

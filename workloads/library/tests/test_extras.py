@@ -99,38 +99,41 @@ def normal(name: str) -> str:
 
 def declared(extra: str) -> dict[str, frozenset[str]]:
     """Distribution -> its extras, of an extra and of those that it is composed of."""
-    found: dict[str, frozenset[str]] = {"google-crc32c": frozenset()}
+    distributions: dict[str, frozenset[str]] = {"google-crc32c": frozenset()}
     for line in EXTRAS[extra]:
-        one = Requirement(line)
-        if one.name == DISTRIBUTION:
-            for part in one.extras:
-                found |= declared(part)
+        requirement = Requirement(line)
+        if requirement.name == DISTRIBUTION:
+            for part in requirement.extras:
+                distributions |= declared(part)
         else:
-            found[normal(one.name)] = frozenset(one.extras)
-    return found
+            distributions[normal(requirement.name)] = frozenset(requirement.extras)
+    return distributions
 
 
 def closure(wanted: dict[str, frozenset[str]]) -> set[str]:
     """All that pip would install, as far as it is installed here."""
-    done = set[str]()
-    open_ = [*wanted.items()]
-    while open_:
-        name, extras = open_.pop()
+    names = set[str]()
+    waiting = list(wanted.items())
+    while waiting:
+        name, extras = waiting.pop()
         try:
             lines = importlib.metadata.requires(name) or []
         except importlib.metadata.PackageNotFoundError:
             continue
-        done.add(name)
-        for one in map(Requirement, lines):
-            if any(
-                not one.marker or one.marker.evaluate({"extra": extra}) for extra in (*extras, "")
-            ):
-                open_ += (
-                    [(normal(one.name), frozenset(one.extras))]
-                    if normal(one.name) not in done
-                    else []
-                )
-    return done
+        names.add(name)
+        for line in lines:
+            requirement = Requirement(line)
+            dependency = normal(requirement.name)
+            if dependency not in names and applies(requirement, extras):
+                waiting.append((dependency, frozenset(requirement.extras)))
+    return names
+
+
+def applies(requirement: Requirement, extras: frozenset[str]) -> bool:
+    marker = requirement.marker
+    if marker is None:
+        return True
+    return any(marker.evaluate({"extra": extra}) for extra in {*extras, ""})
 
 
 def import_all(extra: str, *rooms: str) -> subprocess.CompletedProcess[str]:
@@ -205,20 +208,10 @@ def installed(wheel: Path, extra: str, folder: Path) -> Path:
     (site,) = folder.glob("lib/python3.*/site-packages")
     zipfile.ZipFile(wheel).extractall(site)
     for name in closure(declared(extra)):
-        link_files(name, site)
+        support.link_distribution(name, site)
     for path in site.glob("*.dist-info/entry_points.txt"):
         write_scripts(path, folder / "bin")
     return folder / "bin"
-
-
-def link_files(distribution: str, site: Path) -> None:
-    """File by file: namespace packages share a folder."""
-    for file in importlib.metadata.files(distribution) or []:
-        if ".." in file.parts or file.suffix == ".pyc":
-            continue
-        link = site / file
-        link.parent.mkdir(parents=True, exist_ok=True)
-        link.symlink_to(str(file.locate()))
 
 
 def write_scripts(entry_points: Path, folder: Path) -> None:

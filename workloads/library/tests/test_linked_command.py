@@ -65,7 +65,8 @@ def test_a_script_without_a_main_guard_lints_hundreds_of_files(
 ) -> None:
     (tmp_path / "check.py").write_text(EMBEDDING)
     done = support.ran([sys.executable, "check.py", manifests], folder=tmp_path)
-    assert (done.stdout, done.stderr) == ("400\n", "")
+    assert done.stdout == "400\n"
+    assert done.stderr == ""
 
 
 def test_a_spawned_process_can_import_the_command(command: Path) -> None:

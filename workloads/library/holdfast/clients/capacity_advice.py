@@ -30,10 +30,6 @@ ANY = "ANY"
 TIMEOUT_S = 10.0
 MAX_BYTES = 1 << 20
 MAX_SIZE = 1_000
-GOOD = 0.7
-"""Google's upper band: such machines probably come."""
-POOR = 0.4
-"""Machines below it probably do not come."""
 MODELS = {Capacity.SPOT: "SPOT", Capacity.FLEX_START: "FLEX_START"}
 
 
@@ -75,15 +71,19 @@ Ask = Callable[[Request], Advice]
 """Raises Unjudged if there is no answer."""
 
 
-def ask(request: Request) -> Advice:
-    """Ask with the token of the environment, or of gcloud. Raises Unjudged without an answer."""
+def _find_gcloud_token() -> str:
+    return gcloud.run(("auth", "print-access-token")).strip()
+
+
+def ask(request: Request, find_token: Callable[[], str] = _find_gcloud_token) -> Advice:
+    """Ask with the token of the environment, else of `find_token`.
+
+    Raises Unjudged without an answer.
+    """
     address = os.environ.get(ENV_CAPACITY_ADVICE) or ADDRESS
     if address == OFF:
         raise Unjudged(f"not asked: {ENV_CAPACITY_ADVICE}={OFF}")
-    token = os.environ.get(ENV_TOKEN)
-    if not token:
-        token = gcloud.run(("auth", "print-access-token")).strip()
-    return post(request, address, token)
+    return post(request, address, os.environ.get(ENV_TOKEN) or find_token())
 
 
 def post(request: Request, address: str, token: str) -> Advice:

@@ -7,7 +7,7 @@ from typing import Any
 
 from holdfast.controllers.sample import bound_label
 from holdfast.ledger.disruptions import find_disruption
-from holdfast.support.values import unix_s
+from holdfast.support.values import quantity, unix_s
 from holdfast.vocabulary import pools
 from holdfast.vocabulary.capacity import QUEUE_ANY, QUEUES, Capacity
 from holdfast.vocabulary.job_identity import (
@@ -80,6 +80,9 @@ class Pod:
     """Uid of its controller."""
     kind: str = ""
     """Kind of its job in event lines, by the pod's service account; empty for other accounts."""
+    pool_class: str = ""
+    """Class of pools that it selects; empty if it selects none."""
+    gpus: int = 0
 
     @property
     def identity(self) -> JobIdentity:
@@ -173,7 +176,17 @@ def read_pod(body: Mapping[str, Any]) -> Pod:
         disrupted=bool(find_disruption(body)[0]),
         owner=find_controller(body),
         kind=_find_kind(spec.get("serviceAccountName") or ""),
+        pool_class=selector.get(pools.LABEL_POOL_CLASS, ""),
+        gpus=_count_gpus(spec),
     )
+
+
+def _count_gpus(spec: Mapping[str, Any]) -> int:
+    count = 0.0
+    for container in spec.get("containers") or ():
+        limits = (container.get("resources") or {}).get("limits") or {}
+        count += quantity(limits.get(pools.GPU_RESOURCE, 0)) or 0
+    return int(count)
 
 
 def read_accelerator(selector: Mapping[str, str]) -> str:

@@ -26,6 +26,7 @@ EVICT = "evict"
 ADMITTED = "admitted"
 MOVED = "moved"
 FAULTY = "node_faulty"
+RATED = "rated"
 # A flex-start node is deleted within minutes of its planned end.
 EXPIRY_S = 900.0
 
@@ -52,6 +53,26 @@ def make_node_down_line(name: str, node: Node) -> Line:
 def make_fault_line(name: str, node: Node, t: float, fault: str, answer: str) -> Line:
     """Reports a broken GPU of a Spot node, and the mover's answer."""
     return _make_node_line(FAULTY, name, node, t) | {"fault": fault, "answer": answer}
+
+
+def make_rating_line(
+    machine_type: str,
+    capacity: str,
+    obtainability: float,
+    asked_s: float,
+    size: int,
+    nodes: int,
+    seconds: float,
+) -> Line:
+    """Reports how obtainable Google rated `size` machines, and that `nodes` of them came."""
+    return _make_line(RATED, asked_s, "", KIND_NODE, WATCHER) | {
+        "machine_type": machine_type,
+        "capacity": capacity,
+        "obtainability": obtainability,
+        "of": size,
+        "nodes": nodes,
+        "seconds": round(seconds, 3),
+    }
 
 
 def make_scheduling_line(

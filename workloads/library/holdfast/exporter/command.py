@@ -22,6 +22,13 @@ def export(
         list[str] | None,
         typer.Option(help="TEAM=NAMESPACE for each namespace of jobs; none: training and batch."),
     ] = None,
+    ratings_every_s: Annotated[
+        float,
+        duration_option(
+            "Time between two questions to Google how obtainable machines are for which pods wait,"
+            " 10m to 24h; 0: it is not asked."
+        ),
+    ] = 0.0,
     kubeconfig: Annotated[str, typer.Option(help="Empty: the service account of the pod.")] = "",
 ) -> None:
     """Watch pods, nodes, event lines and, with HOLDFAST_DATABASE_URL, the batch backlog; publish to
@@ -29,4 +36,4 @@ def export(
     """
     from holdfast.exporter.main import serve
 
-    serve(project, location, cluster, port, every_s, kubeconfig, team or ())
+    serve(project, location, cluster, port, every_s, kubeconfig, team or (), ratings_every_s)

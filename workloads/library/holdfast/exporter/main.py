@@ -18,9 +18,11 @@ from holdfast.exporter.backlog import Backlog
 from holdfast.exporter.cloud import CloudWriter
 from holdfast.exporter.jobs import Jobs
 from holdfast.exporter.prometheus import Newest
+from holdfast.exporter.ratings import Ratings, ask_as_account, read_platform
 from holdfast.runtime import logs, shutdown
 from holdfast.support.errors import InputError
 from holdfast.support.values import between
+from holdfast.vocabulary.capacity import RATING_WINDOW_S
 from holdfast.vocabulary.environment import ENV_DATABASE
 from holdfast.vocabulary.roles import NAMESPACE_MONITORING
 
@@ -38,6 +40,7 @@ class Exporter:
     backlog: Backlog | None = None
     lease: Lease | None = None
     writer: CloudWriter | None = None
+    ratings: Ratings | None = None
     clock: Callable[[], float] = time.time
     newest: Newest = field(default_factory=Newest)
 
@@ -71,14 +74,21 @@ class Exporter:
     def _publish(self, samples: list[Sample]) -> None:
         self.newest.show(samples)
         with self.lock:
-            lines = self.cluster.lines(self.clock())
+            now = self.clock()
+            lines = self.cluster.lines(now)
+            pods = list(self.cluster.pods.values())
+            nodes = dict(self.cluster.nodes)
         event_lines.write(lines)
+        if self.ratings:
+            event_lines.write(self.ratings.observe(pods, nodes, now))
         if self.writer:
             self.writer.write(samples)
 
     def _reset_counters(self) -> None:
         with self.lock:
             self.cluster.reset_counters()
+        if self.ratings:
+            self.ratings.forget()
         if self.writer:
             self.writer.reset_counters()
 
@@ -91,6 +101,7 @@ def serve(
     every_s: float,
     kubeconfig: str,
     teams: Sequence[str] = (),
+    ratings_every_s: float = 0.0,
 ) -> None:
     """Exports until a signal stops it. Raises InputError for bad options.
 
@@ -105,6 +116,8 @@ def serve(
         )
     between("the port is out of range", port, 0, 65_535)
     between("the time between two passes is out of range", every_s, 0.1, 3_600.0)
+    if ratings_every_s:
+        between("--ratings-every-s", ratings_every_s, RATING_WINDOW_S, 86_400.0)
     logs.use_json()
     logs.info("start", "the exporter starts")
     stop = shutdown.of_process()
@@ -122,6 +135,13 @@ def serve(
     cluster = Cluster(namespaces=namespaces)
     lock = threading.Lock()
     watchers = [Watcher(kind, api.client, cluster, lock) for kind in (*KINDS, *QUEUED)]
+    ratings = None
+    if ratings_every_s:
+        ratings = Ratings(
+            ask=ask_as_account,
+            find_platform=lambda: read_platform(api),
+            every_s=ratings_every_s,
+        )
     # With a kubeconfig and without a project, a person looks at a cluster.
     is_observer = bool(kubeconfig) and not project
     exporter = Exporter(
@@ -131,7 +151,10 @@ def serve(
         backlog=backlog,
         lease=None if is_observer else Lease(api, NAMESPACE_MONITORING),
         writer=writer,
+        ratings=ratings,
     )
     exporter.newest.serve(port, in_pod=not kubeconfig)
     with loop.running([*watchers, backlog, source]):
         loop.run(exporter.one_pass, watchers, exporter.lease, stop, every_s)
+    if ratings:
+        ratings.close()

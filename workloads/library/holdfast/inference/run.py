@@ -139,13 +139,13 @@ def _load_and_work(launch: Launch, shutdown: Shutdown, events: EventLog) -> int:
     start = time.monotonic()
     uri = database_uri(launch.database)
     telemetry = WorkerTelemetry(events)
-    predictor, fingerprint = _load_predictor(
+    predictor, fingerprint, (total, backlog) = _load_predictor(
         launch,
         uri,
         shutdown,
         telemetry,
     )
-    events.emit("start", rank=0, world_size=1, attempt=0)
+    events.emit("start", rank=0, world_size=1, attempt=0, steps=total, items=backlog)
     load_s = time.monotonic() - start
     with closing(predictor), open_pool(uri) as pool:
         opened_queue = open_queue(
@@ -179,8 +179,10 @@ def _load_predictor(
     uri: str,
     shutdown: Shutdown,
     telemetry: WorkerTelemetry,
-) -> tuple[ProcessPredictor, str]:
-    """Loads the model and pins the job's configuration; returns the fingerprint.
+) -> tuple[ProcessPredictor, str, tuple[int, int]]:
+    """Loads the model and pins the job's configuration.
+
+    Returns the fingerprint, and how many items the job has, and has left.
 
     It holds no connection while the model loads, which may take longer than an idle connection
     lasts.
@@ -193,9 +195,10 @@ def _load_predictor(
             jobs.bind(connection, launch.broker.subscription, launch.job)
             return jobs.pinned_configuration(connection, launch.job)
 
-    def pin() -> str:
+    def pin() -> tuple[str, tuple[int, int]]:
         with connect(uri) as connection:
-            return jobs.pin(connection, launch.job, predictor.configuration)
+            fingerprint = jobs.pin(connection, launch.job, predictor.configuration)
+            return fingerprint, jobs.count_items(connection, launch.job)
 
     retry = telemetry.retry(give_up=lambda: shutdown.requested)
     spec = replace(
@@ -210,4 +213,4 @@ def _load_predictor(
     )
     # Load before pinning: a model that does not fit must not become the job's configuration.
     predictor.load()
-    return predictor, retry(pin)
+    return predictor, *retry(pin)

@@ -280,7 +280,7 @@ def explain(
         document = choose(api, platform)
     if follow:
         raise typer.Exit(_follow(api, document, job, namespace, timeout_s, events))
-    service = explain_service(api, job, namespace)
+    service = explain_service(api, document, job, namespace)
     if service:
         if as_json:
             output.print_body(service.as_json())

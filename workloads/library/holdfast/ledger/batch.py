@@ -23,10 +23,7 @@ KEPT = frozenset({"claimed", "stored", "acked", "item_failed", "dead_lettered"})
 def make_ledger(events: Sequence[Event]) -> JobLedger:
     evictions = select_evictions(events)
     workers = process_runs(events)
-    victims = _find_victims(workers, evictions)
-    for evict, victim in zip(evictions, victims, strict=True):
-        if victim and victim.exit_code is None:
-            victim.ends_us = max(victim.ends_us, evict.t_us)
+    victims = close_victims(workers, evictions)
     lanes = _assign_lanes(workers)
     lane_by_process: dict[str, int] = {}
     spans: list[Span] = []
@@ -41,15 +38,28 @@ def make_ledger(events: Sequence[Event]) -> JobLedger:
         totals_us=sum_by_state(spans),
         draw_spans=lambda: spans,
         recoveries=tuple(recoveries),
-        lost=sum(_count_in_hand(run) for run in workers),
+        lost=sum(count_in_hand(run) for run in workers),
         draw_points=lambda: _draw_progress(events),
     )
+
+
+def close_victims(
+    workers: Sequence[ProcessRun], evictions: Sequence[Event]
+) -> list[ProcessRun | None]:
+    """Ends the processes that were evicted without an exit of their own.
+
+    Returns for each eviction the newest process that its target names at that moment.
+    """
+    victims = _find_victims(workers, evictions)
+    for evict, victim in zip(evictions, victims, strict=True):
+        if victim and victim.exit_code is None:
+            victim.ends_us = max(victim.ends_us, evict.t_us)
+    return victims
 
 
 def _find_victims(
     workers: Sequence[ProcessRun], evictions: Sequence[Event]
 ) -> list[ProcessRun | None]:
-    """Returns for each eviction the newest process that its target names at that moment."""
     runs_by_name: dict[str, list[ProcessRun]] = defaultdict(list)
     for run in workers:
         # A process is called <host>-<process id>-<random>.
@@ -148,7 +158,7 @@ def count_items(event: Event) -> int:
     return len(items) if isinstance(items, list) else int(items)
 
 
-def _count_in_hand(run: ProcessRun) -> int:
+def count_in_hand(run: ProcessRun) -> int:
     """Returns how many items a worker had in hand at its end."""
     count = 0
     for event in run.events:
@@ -175,7 +185,7 @@ def _find_recoveries(
             signal=str(evict.fields.get("signal", "")),
             target=str(evict.fields.get("target", "")),
             back_us=_find_work_begin_us(successor) if successor else None,
-            lost_steps=_count_in_hand(victim) if victim else 0,
+            lost_steps=count_in_hand(victim) if victim else 0,
             lane=lane_by_process[victim.process] if victim else 0,
         )
 

@@ -51,6 +51,12 @@ def _is_number(value: object) -> bool:
     return type(value) is int and abs(value) <= MAX_COUNT
 
 
+def _is_share(value: object) -> bool:
+    if type(value) is not float and type(value) is not int:
+        return False
+    return 0 <= value <= 1
+
+
 def _is_name(value: object) -> bool:
     """Printable text has no control characters and no lone surrogates, which files cannot hold."""
     return type(value) is str and len(value) <= MAX_NAME and value.isprintable()
@@ -105,9 +111,10 @@ FIELDS: dict[str, Check] = (
         "phases": _is_mapping,
         "loss": _is_number,
         "slowest_by": _is_number,
+        "obtainability": _is_share,
     }
 )
-_AMOUNTS = (_is_count, _is_seconds, _is_number)
+_AMOUNTS = (_is_count, _is_seconds, _is_number, _is_share)
 
 
 def _list_checks(fields: Iterable[str]) -> tuple[tuple[str, Check], ...]:

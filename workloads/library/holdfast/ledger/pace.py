@@ -54,8 +54,10 @@ class Pace:
     """Relative standard error of `step_h`."""
     save_every_h: float
     """Usual hours between commits; 0 without any."""
-    lives_h: tuple[float, ...]
-    """Hours from the first step of each attempt to its end."""
+    closed_lives_h: tuple[float, ...]
+    """Hours from the first step of each attempt to its interruption."""
+    open_lives_h: tuple[float, ...]
+    """Hours from the first step of each attempt that nothing has interrupted."""
     interruptions: tuple[Interruption, ...]
     """Those after which a step followed."""
     last_s: float
@@ -85,16 +87,18 @@ def measure(events: Sequence[Event]) -> Pace | None:
     all_windows = [window for run_windows in windows for window in run_windows]
     if len(all_windows) < FEWEST_WINDOWS:
         return None
-    step_h = _find_step_h(windows)
+    step_h = find_step_h(windows)
     machines_us = _list_machines_us(events, leads)
+    *closed_lives_h, open_life_h = _list_lives_h(leads, windows)
     return Pace(
         world_size=int(leads[-1].first_value("start", "world_size", 1)),
         step=_find_step(leads[-1], windows[-1]) or all_windows[-1].last_step,
         total_steps=_find_total_steps(leads),
         step_h=step_h,
-        spread=_find_spread(all_windows),
+        spread=find_spread(all_windows),
         save_every_h=_find_save_interval_h(leads),
-        lives_h=tuple(_list_lives_h(leads, windows)),
+        closed_lives_h=tuple(closed_lives_h),
+        open_lives_h=(open_life_h,),
         interruptions=tuple(
             _find_interruptions(
                 leads,
@@ -113,8 +117,8 @@ def measure(events: Sequence[Event]) -> Pace | None:
         billed_h=_sum_billed_h(leads, machines_us),
         billed_until_s=leads[-1].ends_us / 1e6,
         is_whole=_begins_run(leads[0]),
-        capacity=_find_newest(events, "capacity"),
-        accelerator=_find_newest(events, "accelerator"),
+        capacity=find_newest(events, "capacity"),
+        accelerator=find_newest(events, "accelerator"),
     )
 
 
@@ -153,14 +157,14 @@ def _sum_billed_h(leads: Sequence[ProcessRun], machines_us: Sequence[int]) -> fl
     return total_us / HOUR_US
 
 
-def _find_newest(events: Sequence[Event], name: str) -> str:
+def find_newest(events: Sequence[Event], name: str) -> str:
     for event in reversed(events):
         if event.type == "scheduled":
             return str(event.fields.get(name) or "")
     return ""
 
 
-def _find_step_h(windows: Iterable[Sequence[StepWindow]]) -> float:
+def find_step_h(windows: Iterable[Sequence[StepWindow]]) -> float:
     """Returns the hours of a step, from the first window of each attempt to its last."""
     steps = 0
     total_us = 0
@@ -171,7 +175,7 @@ def _find_step_h(windows: Iterable[Sequence[StepWindow]]) -> float:
     return total_us / max(1, steps) / HOUR_US
 
 
-def _find_spread(windows: Sequence[StepWindow]) -> float:
+def find_spread(windows: Sequence[StepWindow]) -> float:
     paces = [(window.end_us - window.begin_us) / window.steps for window in windows]
     mean = statistics.fmean(paces)
     if mean <= 0:

@@ -2,8 +2,10 @@
 
 `api_fields.json` is written by `python -m workloads.library.tests.lint.write_api_fields` from the
 `kubernetes` package and the operators' CRDs, which the linter itself does not need. Kinds maps
-apiVersion/kind to a type, and types maps a type to its fields. A field's value is `` for a plain
-value, `T` for a type, `[T` for a list of it and `{T` for a map to it.
+apiVersion/kind to a type, and types maps a type to its fields. A field's shape is `T` for a type,
+`[T` for a list of it and `{T` for a map to it, where T is a name of the table, or `s`, `i`, `b` and
+`n` for texts, whole numbers, truth values and numbers. An empty T is any value. Required and enums
+map a type to the fields that it cannot lack, and to the values of its fields.
 """
 
 import json
@@ -14,6 +16,7 @@ from pathlib import Path as FilePath
 from typing import Any
 
 from holdfast.lint.document import Path
+from holdfast.lint.objects import Object, as_text
 
 FILE = FilePath(__file__).with_name("api_fields.json")
 POD_TEMPLATE = "V1PodTemplateSpec"
@@ -48,6 +51,21 @@ def find_versions(kind: str) -> list[str]:
     return [version for version, _, known_kind in names if known_kind == kind]
 
 
+def get_shapes(type_name: str) -> dict[str, str]:
+    """Returns field -> shape of a type."""
+    return _load()["types"][type_name]
+
+
+def get_required(type_name: str) -> list[str]:
+    """Returns the fields that a type cannot lack."""
+    return _load()["required"].get(type_name, [])
+
+
+def get_enums(type_name: str) -> dict[str, list[str]]:
+    """Returns field -> values of a type, as far as the API states them in its schema."""
+    return _load()["enums"].get(type_name, {})
+
+
 def list_fields(type_name: str) -> list[str]:
     """Returns the names of a type's fields."""
     return sorted(_load()["types"][type_name])
@@ -80,6 +98,22 @@ def find_typed(
                 stack += [((*here, field, key), shape[1:], entry) for key, entry in item.items()]
             elif shape:
                 stack.append(((*here, field), shape, item))
+
+
+def walk_object(obj: Object) -> Iterator[tuple[Path, str, dict[str, Any]]]:
+    """Yields the mappings of an object whose types are known, each with its path and type.
+
+    An object of another API has templates of Kubernetes' own types.
+    """
+    type_name = find_type(as_text(obj.body.get("apiVersion")), obj.kind)
+    if type_name:
+        yield from find_typed(obj.body, type_name)
+        return
+    for job in obj.jobs:
+        yield from find_typed(job.spec, JOB_SPEC, job.path)
+    for pod in obj.pods:
+        if pod.job is None:
+            yield from find_typed(pod.template, POD_TEMPLATE, pod.path)
 
 
 def find_unknown_fields(value: Any, type_name: str, path: Path = ()) -> Iterator[UnknownField]:

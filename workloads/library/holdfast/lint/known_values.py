@@ -1,4 +1,7 @@
-"""Reads known_values.toml: what the API, the operators and programs know of values and names."""
+"""Reads known_values.toml: what the API, the operators and programs know of values and names.
+
+Why it is so: infra/decisions/0195.
+"""
 
 import tomllib
 from functools import cache

@@ -19,6 +19,7 @@ from holdfast.lint.objects import (
     as_maps,
     as_text,
     dig,
+    list_names,
 )
 from holdfast.lint.references import list_references
 from holdfast.support.values import quantity
@@ -143,6 +144,17 @@ class ObjectIndex:
         if local_queue is None:
             return []
         return self.find_all("ClusterQueue", as_text(local_queue.spec.get("clusterQueue")))
+
+    def list_flavors(self, obj: Object, queue: str) -> list[Object] | None:
+        """Lists the flavors behind a LocalQueue; None where the files do not have all of them."""
+        names: list[str] = []
+        for cluster_queue in self.find_cluster_queues(obj, queue):
+            for group in as_list(cluster_queue.spec.get("resourceGroups")):
+                names += list_names(dig(group, "flavors"))
+        flavors: list[Object] = []
+        for name in names:
+            flavors += self.find_all("ResourceFlavor", name)
+        return flavors if names and len(flavors) >= len(names) else None
 
     def largest_quota(self, queues: Iterable[Object], resource: str) -> float | None:
         """Returns what one job can get on one flavor of any of these ClusterQueues.

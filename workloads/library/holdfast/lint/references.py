@@ -9,6 +9,7 @@ from holdfast.lint.objects import Object, Pod, as_list, as_map, as_text, dig
 
 CONFIG_MAP = "ConfigMap"
 SECRET = "Secret"
+EXTERNAL_SECRET = "ExternalSecret"
 CLAIM = "PersistentVolumeClaim"
 ACCOUNT = "ServiceAccount"
 # Made by Kubernetes in each namespace.
@@ -104,8 +105,14 @@ def _list_in_variables(body: dict[str, Any], path: Path) -> Iterator[Reference]:
 
 
 def list_keys(obj: Object) -> set[str]:
-    """Returns the keys of a ConfigMap or Secret."""
+    """Returns the keys of a ConfigMap or Secret, or of the Secret that an ExternalSecret makes."""
     keys: set[str] = set()
+    if obj.kind == EXTERNAL_SECRET:
+        # Other sources may add keys that the file does not show.
+        is_whole = not obj.spec.get("dataFrom") and not dig(obj.spec, "target", "template")
+        for item in as_list(obj.spec.get("data")) if is_whole else ():
+            keys.add(as_text(dig(item, "secretKey")))
+        return keys
     for field in ("data", "stringData", "binaryData"):
         keys |= as_map(obj.body.get(field)).keys()
     return keys

@@ -21,6 +21,7 @@ _TRAP = re.compile(r"""\btrap\s+('[^']*'|"[^"]*"|[\w-]+)\s+([^;&|\n'"]*)""")
 _TERM = frozenset({"TERM", "SIGTERM", "15"})
 _BARE_EXIT = re.compile(r"[;\n]\s{0,99}exit\s{0,99};?$")
 _LOST = re.compile(r"(?:\|\|\s{0,9}(?:true|:)|[;\n]\s{0,9}exit 0)\s{0,9};?$")
+_PIPED = re.compile(r"\b(?:python3?|torchrun|accelerate)\s[^|\n;]{0,500}\|\s{0,9}tee\b")
 _EXIT_ZERO = re.compile(r"\bexit\s+0\b")
 _STOPS_ON_ERROR = re.compile(r"\bset -[a-z]{0,5}e|\bpipefail\b")
 MAX_TRAPS = 20
@@ -81,6 +82,12 @@ def exits_zero_on_term(script: str) -> bool:
         if in_bash and _BARE_EXIT.search(body):
             return True
     return False
+
+
+def loses_code_in_pipe(script: str) -> bool:
+    """Returns whether a program of Python is piped into tee, and nothing reads its exit code."""
+    has_reader = "pipefail" in script or "PIPESTATUS" in script
+    return not has_reader and bool(_PIPED.search(script.replace("\\\n", " ")))
 
 
 def loses_exit_code(script: str) -> bool:

@@ -39,6 +39,8 @@ class WayIn:
     longest_s: float
     """Total time of a request."""
     external: bool = False
+    asks_identity: bool = False
+    """Identity-Aware Proxy asks who calls; otherwise the proxies ask for a key."""
     hostname: str = ""
     """Name that clients use; empty: any, by the address."""
     certificate: str = ""
@@ -94,7 +96,7 @@ def _backend_policy(way: WayIn) -> Body:
         # The requests of a detached endpoint end within the time that its pod has left.
         "connectionDraining": {"drainingTimeoutSec": int(way.window_s - hold_s)},
     }
-    if way.external:
+    if way.asks_identity:
         default["iap"] = {"enabled": True}
     return _policy(way, "GCPBackendPolicy", default)
 

@@ -5,10 +5,11 @@ while it is suspended to send its pods to other nodes. The policies leave of it 
 stop a job, name another queue, take from the pods what Kueue had added, give a gang a size that it
 asked for, and stop a job before the price that it states. A mover that was taken over adds nothing
 to a pod, and changes no job that asks for none of this. It can still end the Workload of any job,
-which stops it, and starts none but those.
+which stops it, and starts none but those: neither by activating a Workload nor by deleting it, of
+which Kueue would make another, active one.
 """
 
-# Why it is so: infra/decisions/0146.
+# Why it is so: infra/decisions/0146, infra/decisions/0183.
 
 import json
 from collections.abc import Iterator
@@ -18,9 +19,12 @@ from holdfast.manifests.render_context import Body, manifest, meta
 from holdfast.vocabulary.capacity import (
     ANNOTATION_BOOST,
     ANNOTATION_GIVEN_BACK,
+    ANNOTATION_MAX_USD,
     ANNOTATION_QUEUED_AGAIN,
     ANNOTATION_RECEIPT,
-    ANNOTATION_REQUEST_SPENT,
+    ANNOTATION_REQUEST_ENDED,
+    ANNOTATION_SPENT_USD,
+    ANNOTATION_STOPPED_FOR,
     ANNOTATION_TEMPLATES,
     ANNOTATION_YIELDED,
     LABEL_LEAST_NODES,
@@ -28,12 +32,10 @@ from holdfast.vocabulary.capacity import (
     LABEL_REQUEUES,
 )
 from holdfast.vocabulary.kubernetes import (
-    ANNOTATION_MAX_USD,
-    ANNOTATION_SPENT,
-    ANNOTATION_STOPPED_FOR,
     JOB_API,
     JOBSET_API,
     KUEUE_API,
+    KUEUE_REVOKED,
     LABEL_QUEUE,
     api_group,
 )
@@ -88,7 +90,7 @@ def _make_job_policy(
         ANNOTATION_TEMPLATES,
         ANNOTATION_RECEIPT,
         ANNOTATION_YIELDED,
-        ANNOTATION_SPENT,
+        ANNOTATION_SPENT_USD,
         ANNOTATION_STOPPED_FOR,
     )
     validations = {
@@ -130,10 +132,12 @@ def _make_workload_policy() -> Iterator[Body]:
     ends = "object.spec.?active.orValue(true) == false"
     was_active = "oldObject.spec.?active.orValue(true)"
     same_active = "object.spec.?active == oldObject.spec.?active"
-    marked = f".metadata.?annotations[?{json.dumps(ANNOTATION_QUEUED_AGAIN)}].hasValue()"
+    queued_again = _has_annotation(ANNOTATION_QUEUED_AGAIN)
+    spent = _has_annotation(ANNOTATION_REQUEST_ENDED)
+    new_mark = " || ".join(f"object{mark} && !oldObject{mark}" for mark in (queued_again, spent))
     annotations = (
         ANNOTATION_BOOST,
-        ANNOTATION_REQUEST_SPENT,
+        ANNOTATION_REQUEST_ENDED,
         ANNOTATION_QUEUED_AGAIN,
         ANNOTATION_GIVEN_BACK,
     )
@@ -146,16 +150,29 @@ def _make_workload_policy() -> Iterator[Body]:
             "of a Workload the mover changes active"
         ),
         # Otherwise it could mark what a person has stopped, and start that.
-        f"!object{marked} || oldObject{marked} || ({was_active} && {ends})": (
-            f"the mover writes {ANNOTATION_QUEUED_AGAIN} where it ends the Workload"
+        f"!({new_mark}) || ({was_active} && {ends})": (
+            f"the mover writes {ANNOTATION_QUEUED_AGAIN} and {ANNOTATION_REQUEST_ENDED} where it"
+            " ends the Workload"
         ),
         # With a mark that stays it could start what a person stops later.
-        f"{same_active} || {ends} || (oldObject{marked} && !object{marked})": (
+        f"{same_active} || {ends} || (oldObject{queued_again} && !object{queued_again})": (
             "the mover activates none but what it ended, and removes its mark"
         ),
         _compare_owners(): "the mover changes no owners and no finalizers",
     }
     yield from _make_policy("workloads", KUEUE_API, validations)
+    evicted = f"c.type == 'Evicted' && c.reason == '{KUEUE_REVOKED}'"
+    is_revoked = f"oldObject.?status.?conditions.orValue([]).exists(c, {evicted})"
+    deletion = {
+        f"{was_active} || oldObject{spent} || {is_revoked}": (
+            "the mover deletes no Workload that was stopped: Kueue would make an active one"
+        )
+    }
+    yield from _make_policy("workloads", KUEUE_API, deletion, operation="DELETE")
+
+
+def _has_annotation(name: str) -> str:
+    return f".metadata.?annotations[?{json.dumps(name)}].hasValue()"
 
 
 def _compare_children() -> str:
@@ -201,14 +218,21 @@ def _compare_owners() -> str:
     return " && ".join(f"object.metadata.?{name} == oldObject.metadata.?{name}" for name in fields)
 
 
-def _make_policy(plural: str, version: str, validations: dict[str, str]) -> Iterator[Body]:
+def _make_policy(
+    plural: str,
+    version: str,
+    validations: dict[str, str],
+    operation: str = "UPDATE",
+) -> Iterator[Body]:
     rule = {
         "apiGroups": [api_group(version)],
         "apiVersions": [version.rpartition("/")[2]],
-        "operations": ["UPDATE"],
+        "operations": [operation],
         "resources": [plural],
     }
     name = f"{NAME}-{plural}"
+    if operation == "DELETE":
+        name += "-deletions"
     spec = {
         "failurePolicy": "Fail",
         "matchConstraints": {"resourceRules": [rule]},

@@ -34,8 +34,8 @@ from holdfast.vocabulary.capacity import ANNOTATION_RULE, PlacementRule
 from holdfast.vocabulary.kubernetes import (
     LABEL_NAME,
     LABEL_NAMESPACE,
+    PRIORITY_OVERFLOW,
     PRIORITY_SERVING,
-    PRIORITY_SPOT,
 )
 from holdfast.vocabulary.pools import LABEL_ZONE, Pool
 
@@ -182,7 +182,7 @@ def server(name: str, tier: Tier, hop: FirstHop, gauge: serving.Gauge) -> dict[s
         "name": name,
         "role": SERVER,
         "pool": tier.pool,
-        "priority": PRIORITY_SPOT if tier.pool.interruptible else PRIORITY_SERVING,
+        "priority": PRIORITY_OVERFLOW if tier.pool.interruptible else PRIORITY_SERVING,
         "grace_s": hop.window_s,
         "ports": [serving.PORT],
         "labels": {

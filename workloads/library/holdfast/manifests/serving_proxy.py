@@ -50,6 +50,8 @@ class FirstHop:
     """Service to which clients send requests."""
     rights: str = "endpoints"
     """Role and binding of its watcher."""
+    account: str = ""
+    """Account that the platform has made, with these rights; empty: one is made here."""
     health_port: int = 0
     """Port on which servers report readiness; 0: the port of requests."""
     namespace: str = NAMESPACE_SERVING
@@ -90,26 +92,8 @@ def first_hop(
 ) -> Iterator[Body]:
     """Builds what clients reach; `annotations` are those of the Service for clients."""
     namespace = hop.namespace
-    yield manifest(
-        "v1",
-        "ServiceAccount",
-        meta(hop.name, namespace),
-        automountServiceAccountToken=False,
-    )
-    rules = [
-        client.V1PolicyRule(
-            api_groups=["discovery.k8s.io"],
-            resources=["endpointslices"],
-            verbs=["list", "watch"],
-        )
-    ]
-    yield from bind_role(
-        hop.rights,
-        rules,
-        namespace,
-        account=hop.name,
-        account_namespace=namespace,
-    )
+    if not hop.account:
+        yield from watcher_account(hop.name, hop.rights, namespace)
     yield _configuration(hop)
     yield deployment(context, namespace, first_hop_pods(context, hop))
     gauge = serving.PROXY_REQUESTS_ACTIVE
@@ -131,6 +115,19 @@ def first_hop(
     )
     metadata = meta(hop.clients, namespace, annotations=annotations)
     yield manifest("v1", "Service", metadata, spec=spec)
+
+
+def watcher_account(name: str, rights: str, namespace: str) -> Iterator[Body]:
+    """Builds an account that may watch the endpoints of a namespace."""
+    yield manifest(
+        "v1", "ServiceAccount", meta(name, namespace), automountServiceAccountToken=False
+    )
+    rule = client.V1PolicyRule(
+        api_groups=["discovery.k8s.io"],
+        resources=["endpointslices"],
+        verbs=["list", "watch"],
+    )
+    yield from bind_role(rights, [rule], namespace, account=name, account_namespace=namespace)
 
 
 def _configuration(hop: FirstHop) -> Body:
@@ -169,7 +166,7 @@ def first_hop_pods(context: RenderContext, hop: FirstHop) -> PodSettings:
     )
     return PodSettings(
         name=hop.name,
-        role=hop.name,
+        role=hop.account or hop.name,
         image=context.image(ENVOY),
         command=[
             ENVOY,

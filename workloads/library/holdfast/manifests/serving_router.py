@@ -63,7 +63,7 @@ def _pods(context: RenderContext, hop: FirstHop) -> PodSettings:
     return PodSettings(
         name=hop.routers,
         # The account of the proxies: routers mount no token of it.
-        role=hop.name,
+        role=hop.account or hop.name,
         image=context.image(SERVER),
         command=command,
         size=Size(cpu="1", memory=f"{_MEMORY_MIB}Mi", disk="1Gi"),

@@ -23,25 +23,19 @@ from holdfast.mover.cluster_api import write_event
 from holdfast.mover.patches import Patch, escape_key
 from holdfast.support.values import unix_s
 from holdfast.vocabulary.capacity import (
-    ANNOTATION_REQUEST_SPENT,
+    ANNOTATION_REQUEST_ENDED,
     ANNOTATION_REQUEUES_FOR,
-    LABEL_REQUEUES,
-)
-from holdfast.vocabulary.kubernetes import (
     ANNOTATION_STOPPED_FOR,
-    JOBSET_API,
-    KUEUE_API,
+    LABEL_REQUEUES,
     STOPPED_FOR_MAX_USD,
-    api_path,
 )
+from holdfast.vocabulary.kubernetes import JOBSET_API, KUEUE_API, KUEUE_REVOKED, api_path
 from holdfast.vocabulary.roles import JOB_NAMESPACES
 
 LOG = get_logger("move")
 REASON = "Requeued"
 # GKE's limit for a granted node to come and take pods.
 PATIENCE_S = 900.0
-# Marks a Workload that the mover deactivated: the job is stopped first, then queued again.
-REVOKED = "DeactivatedDueToAdmissionCheck"
 
 
 def requeue(
@@ -125,9 +119,12 @@ def _advance(
 
 
 def _deactivate(api: Api, workload: Object) -> None:
-    """Makes Kueue stop the job and take back what it wrote into the pods."""
+    """Makes Kueue stop the job and take back what it wrote into the pods.
+
+    By its mark the job is queued again once it has stopped.
+    """
     change = {
-        "metadata": {"annotations": {ANNOTATION_REQUEST_SPENT: "true"}},
+        "metadata": {"annotations": {ANNOTATION_REQUEST_ENDED: "true"}},
         "spec": {"active": False},
     }
     api.merge(_workload_path(workload), change)
@@ -150,9 +147,9 @@ def _is_spent(workload: Object) -> bool:
     A Workload that was never admitted had no nodes that could end.
     """
     annotations = workload["metadata"].get("annotations") or {}
-    if annotations.get(ANNOTATION_REQUEST_SPENT) == "true":
+    if annotations.get(ANNOTATION_REQUEST_ENDED) == "true":
         return True
-    is_revoked = find_condition(workload, "Evicted").get("reason") == REVOKED
+    is_revoked = find_condition(workload, "Evicted").get("reason") == KUEUE_REVOKED
     return is_revoked and bool(find_condition(workload, "Admitted"))
 
 

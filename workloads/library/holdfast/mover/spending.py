@@ -7,7 +7,7 @@ the money for its window is still left; one whose machines have no price is neve
 log says so.
 """
 
-# Why it is so: infra/decisions/0148.
+# Why it is so: infra/decisions/0148, infra/decisions/0182.
 
 import math
 from collections import defaultdict
@@ -16,21 +16,20 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from holdfast.clients.api import Api, ApiError, Object
-from holdfast.controllers.cluster_objects import Node, Pod, find_controller, find_end_s
+from holdfast.controllers.cluster_objects import Node, Pod, find_end_s, find_held
 from holdfast.controllers.controller_log import get_logger
 from holdfast.cost.money import find_prices
 from holdfast.mover.cluster_api import write_event
 from holdfast.support.errors import InputError
-from holdfast.vocabulary.capacity import ANNOTATION_QUEUED_AGAIN, ANNOTATION_REQUEST_SPENT
-from holdfast.vocabulary.kubernetes import (
+from holdfast.vocabulary.capacity import (
     ANNOTATION_MAX_USD,
-    ANNOTATION_SPENT,
+    ANNOTATION_QUEUED_AGAIN,
+    ANNOTATION_REQUEST_ENDED,
+    ANNOTATION_SPENT_USD,
     ANNOTATION_STOPPED_FOR,
-    KUEUE_API,
-    LABEL_QUEUE,
     STOPPED_FOR_MAX_USD,
-    api_path,
 )
+from holdfast.vocabulary.kubernetes import KUEUE_API, LABEL_QUEUE, api_path
 from holdfast.vocabulary.lifecycle import DEFAULT_WINDOW
 
 LOG = get_logger("spend")
@@ -104,7 +103,7 @@ def read_limited_job(watch_path: str, body: Mapping[str, Any]) -> LimitedJob | N
         path=f"{watch_path}/{meta['name']}",
         body=involved | {"apiVersion": _find_api_version(watch_path), "kind": kind},
         max_usd=max_usd,
-        spent=read_spent(annotations.get(ANNOTATION_SPENT)),
+        spent=read_spent(annotations.get(ANNOTATION_SPENT_USD)),
         window_s=_find_window_s(spec),
         queued=LABEL_QUEUE in (meta.get("labels") or {}),
         suspended=bool(spec.get("suspend")),
@@ -225,17 +224,11 @@ class Spending:
             spent = self.by_job[uid]
             try:
                 if self._is_due(job, spent):
-                    _stop(
-                        api,
-                        job,
-                        spent,
-                        now_s,
-                    )
+                    count += _stop(api, job, spent, now_s)
                     self._written_s[uid] = now_s
-                    count += 1
                 elif spent.per_hour and now_s - self._written_s.get(uid, 0.0) >= WRITE_EVERY_S:
                     self._written_s[uid] = now_s
-                    annotations = {ANNOTATION_SPENT: spent.text}
+                    annotations = {ANNOTATION_SPENT_USD: spent.text}
                     api.merge(job.path, {"metadata": {"annotations": annotations}})
             except ApiError as error:
                 if error.status != 404:
@@ -263,19 +256,25 @@ def _stop(
     job: LimitedJob,
     spent: Spent,
     now_s: float,
-) -> None:
-    """Stops a job as `holdfast stop` does: by its Workload if a queue has it."""
-    annotations = {ANNOTATION_SPENT: spent.text, ANNOTATION_STOPPED_FOR: STOPPED_FOR_MAX_USD}
+) -> bool:
+    """Stops a job as `holdfast stop` does: by its Workload if a queue has it.
+
+    A gang that was growing has two. If both ended at once, Kueue would finish both and leave the
+    pods; so the one that has quota ends, and in a later pass the other one, with which Kueue goes
+    on. Returns False if there is nothing to end in this pass.
+    """
+    annotations = {ANNOTATION_SPENT_USD: spent.text, ANNOTATION_STOPPED_FOR: STOPPED_FOR_MAX_USD}
     api.merge(job.path, {"metadata": {"annotations": annotations}})
     if job.queued:
         namespace = job.body["namespace"]
         path = f"{api_path(KUEUE_API)}/namespaces/{namespace}/workloads"
         # With a mark of one that had ended its nodes before, the mover would start it again.
-        marks = {ANNOTATION_QUEUED_AGAIN: None, ANNOTATION_REQUEST_SPENT: None}
+        marks = {ANNOTATION_QUEUED_AGAIN: None, ANNOTATION_REQUEST_ENDED: None}
         end = {"metadata": {"annotations": marks}, "spec": {"active": False}}
-        for workload in list(api.items(path)):
-            if find_controller(workload) == job.body["uid"]:
-                api.merge(f"{path}/{workload['metadata']['name']}", end)
+        workload = find_held(api.items(path)).get(job.body["uid"])
+        if workload is None or not _may_start(workload):
+            return False
+        api.merge(f"{path}/{workload['metadata']['name']}", end)
     else:
         api.merge(job.path, {"spec": {"suspend": True}})
     message = (
@@ -294,3 +293,11 @@ def _stop(
         message,
         now_s,
     )
+    return True
+
+
+def _may_start(workload: Object) -> bool:
+    """Returns whether the job runs by this Workload, or the mover would start it again."""
+    annotations = workload["metadata"].get("annotations") or {}
+    is_marked = ANNOTATION_QUEUED_AGAIN in annotations or ANNOTATION_REQUEST_ENDED in annotations
+    return is_marked or workload["spec"].get("active", True)

@@ -8,6 +8,7 @@ interruptions.
 
 # Why it is so: infra/decisions/0147.
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -20,6 +21,8 @@ from holdfast.place.simulation_arrays import Bools, Floats
 SHARE = 0.8
 """Share of the intervals that hold."""
 DRAWS = 4_000
+FEWEST_DRAWS = 500
+MOST_LANES = 64
 MOST_INTERRUPTIONS = 10_000
 PRIOR_RESTART_H = 5 / 60
 NEVER_PER_HOUR = 1e-9
@@ -78,6 +81,12 @@ class Outlook:
     """Costs of interruptions that were seen here."""
     down_for_h: float | None = None
     """Hours since it was interrupted, if it has not continued yet."""
+    ends_in_h: float = math.inf
+    """Hours until the planned end of its present machines."""
+    runs_for_h: float = math.inf
+    """Planned life of the machines that follow."""
+    lanes: int = 1
+    """Machines that share the work and are interrupted one by one; `left_h` is the work of each."""
 
 
 @dataclass(
@@ -104,10 +113,12 @@ class Forecast:
 def forecast(outlook: Outlook, *, draws: int = DRAWS) -> Forecast:
     """Simulate the rest of the job `draws` times; the same job has the same forecast."""
     rng = np.random.default_rng(0)
+    lanes = min(outlook.lanes, MOST_LANES)
     hours, paid_h, undisturbed = _simulate(
         outlook,
         rng,
-        draws,
+        max(FEWEST_DRAWS, draws // lanes),
+        lanes,
     )
     return Forecast(
         hours=shortest_interval(hours),
@@ -134,18 +145,25 @@ def shortest_interval(values: Floats, share: float = SHARE) -> tuple[float, floa
 def _simulate(
     outlook: Outlook,
     rng: np.random.Generator,
-    draws: int,
+    count: int,
+    lanes: int,
 ) -> tuple[Floats, Floats, float]:
     """Return hours until the end, and those on machines, of each draw; and the share of draws
     without an interruption.
+
+    Lanes take work from one queue: all of them end about when the mean of them does. The pace and
+    the law of lives are the same for all lanes of a draw.
     """
-    factor = np.exp(outlook.spread * rng.standard_normal(draws))
-    left_h = np.full(draws, outlook.left_h) * factor
-    tail, scale_h = _draw_life_laws(
+    draws = count * lanes
+    factor = np.exp(outlook.spread * rng.standard_normal(count))
+    left_h = np.full(draws, outlook.left_h) * np.repeat(factor, lanes)
+    tails, scales_h = _draw_life_laws(
         outlook,
         rng,
-        draws,
+        count,
     )
+    tail = np.repeat(tails, lanes)
+    scale_h = np.repeat(scales_h, lanes)
     age_h = outlook.age_h if outlook.down_for_h is None else 0.0
     per_hour = _draw_rates(
         rng,
@@ -164,10 +182,12 @@ def _simulate(
         hours += cost.wait_h + cost.restart_h
         paid_h += cost.restart_h
         left_h += cost.lost_h
+    planned_h = outlook.ends_in_h if outlook.down_for_h is None else outlook.runs_for_h
     running = np.ones(draws, bool)
     undisturbed = 0.0
     for number in range(MOST_INTERRUPTIONS):
-        life_h = rng.exponential(1.0 / per_hour)
+        life_h = np.minimum(rng.exponential(1.0 / per_hour), planned_h)
+        planned_h = outlook.runs_for_h
         changed = rng.random(draws) < RATE_CHANGES
         per_hour = np.where(
             changed,
@@ -183,7 +203,7 @@ def _simulate(
         paid_h[ends] += left_h[ends]
         running &= ~ends
         if not number and outlook.down_for_h is None:
-            undisturbed = float(ends.mean())
+            undisturbed = float(ends.reshape(count, lanes).all(axis=1).mean())
         if not running.any():
             break
         cost = _draw_costs(
@@ -200,7 +220,8 @@ def _simulate(
             left_h - life_h + lost_h,
             left_h,
         )
-    return hours, paid_h, undisturbed
+    shape = count, lanes
+    return hours.reshape(shape).mean(axis=1), paid_h.reshape(shape).mean(axis=1), undisturbed
 
 
 def _draw_rates(

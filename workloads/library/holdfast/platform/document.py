@@ -13,6 +13,7 @@ from holdfast.vocabulary.roles import (
     DEFAULT_TEAM,
     JOB_NAMESPACES,
     NAMESPACE_MONITORING,
+    NAMESPACE_SERVING,
     NAMESPACE_TRAINING,
     team_folder,
     team_role,
@@ -90,6 +91,8 @@ class Team:
     """Training runs that live in the first namespace."""
     egress: tuple[str, ...] = ()
     """Names and ranges that its pods reach on port 443 besides those of `network.egress`."""
+    service_gpus: int = 0
+    """GPUs of all its services at most, which run in its first namespace; 0: it has none."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -118,6 +121,8 @@ class Network:
     """Proxy-only subnet; empty: services get no load balancer."""
     public_services: bool = False
     """Services may be reachable from the internet."""
+    public_keys: bool = False
+    """Services on the internet may ask for keys instead of Google identities."""
     egress: tuple[str, ...] = ()
     """Names, as huggingface.co or *.wandb.ai, and ranges that pods of all job namespaces reach on
     port 443; Google's APIs are open to all.
@@ -132,6 +137,10 @@ class Security:
     """A privileged exporter of NVIDIA runs on each GPU node, in a namespace of its own."""
     faulty_nodes_per_hour: int = 0
     """Spot nodes with a broken GPU that the mover replaces in an hour; 0: it only reports them."""
+    ratings_every_s: int = 0
+    """Seconds after which the exporter asks Google again how obtainable machines are for which pods
+    wait; 0: never.
+    """
     secret_manager: bool = False
     """GKE's Secret Manager add-on is on, so jobs can mount secrets."""
     image_patterns: tuple[str, ...] | None = None
@@ -261,6 +270,12 @@ class Platform:
         for team in self.other_teams:
             namespaces.update(dict.fromkeys(team.namespaces, team.name))
         return namespaces
+
+    @property
+    def service_namespaces(self) -> tuple[str, ...]:
+        """Namespaces in which services run: that of the platform, and those of teams."""
+        teams = [team for team in self.other_teams if team.service_gpus]
+        return NAMESPACE_SERVING, *(team.namespaces[0] for team in teams)
 
     def list_egress(self, namespace: str) -> tuple[str, ...]:
         """Returns the names and ranges that pods of a namespace reach besides Google's APIs."""

@@ -131,7 +131,8 @@ def _make_capacity_tables(capacity: Capacities) -> list[tables.Table]:
     churn = tables.churn(capacity)
     pod_waits = tables.waits(capacity.waits, "Waiting for a node")
     queue_waits = tables.waits(capacity.queue_waits, "Waiting in a queue")
-    return [table for table in (churn, pod_waits, queue_waits) if table.rows]
+    candidates = (churn, pod_waits, queue_waits, tables.ratings(capacity))
+    return [table for table in candidates if table.rows]
 
 
 def window(ledgers: Sequence[JobLedger]) -> str:

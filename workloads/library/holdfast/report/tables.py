@@ -18,6 +18,7 @@ from holdfast.report.objectives import Objective
 from holdfast.report.text import percent, plural, seconds
 from holdfast.report.theme import ORDER
 from holdfast.report.totals import Totals, add_up
+from holdfast.vocabulary.capacity import RATING_WINDOW_S
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +156,17 @@ def _churn_row(name: str, machine: str, exposure: Exposure) -> tuple[str, ...]:
         "unknown" if exposure.per_hour is None else f"{exposure.per_hour:.3f}",
         f"{low:.3f} to {high:.3f}",
     )
+
+
+def ratings(capacity: Capacities) -> Table:
+    """Returns how often the machines came that Google rated, by capacity and band of ratings."""
+    rows: list[tuple[str, ...]] = []
+    for rating in cut(capacity.ratings, MOST_OPEN_ROWS, lambda rating: rating.n).rows:
+        share = percent(rating.came / rating.n)
+        rows.append((rating.capacity, rating.band, str(rating.n), str(rating.came), share))
+    head = ("Capacity", "Google's rating", "#n", "#came", "#came %")
+    minutes = f"{RATING_WINDOW_S / 60:.0f} minutes"
+    return Table(head, rows, f"Machines that came within {minutes} of Google's rating")
 
 
 def waits(kinds: Sequence[Wait], title: str) -> Table:

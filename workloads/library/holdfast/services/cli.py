@@ -30,7 +30,7 @@ def new_service(
     assignments: Annotated[
         list[str] | None,
         typer.Option(
-            "--set", help="FIELD=VALUE of the service file: promised_per_s=80, standby=1."
+            "--set", help="FIELD=VALUE of the service file: promised_per_s=80, namespace=TEAM."
         ),
     ] = None,
     model_copy: Annotated[
@@ -53,10 +53,10 @@ def new_service(
     from holdfast.services.plan import predictor_check
 
     document = find_nearest(platform)
+    api = None
     if document is None:
         api = Api()
         document = choose(api, None)
-        live_service.require_new(api, name)
     optional = {
         "model": model,
         "predictor": predictor,
@@ -66,6 +66,8 @@ def new_service(
     values = {"name": name, "environment": document.name, "gpu": gpu}
     values |= {key: value for key, value in optional.items() if value is not None}
     service = file_text.assign(assignments or (), values)
+    if api is not None:
+        live_service.require_new(api, name, service.home)
     prepared = prepared_service.prepare(service, document, model_copy)
     notes = [*prepared.notes, *predictor_check.check(service, Path.cwd())]
     file = out or Path(f"{name}.yaml")

@@ -8,11 +8,11 @@ from holdfast.clients.api import Api, ApiError, Object
 from holdfast.jobs.diagnose import job_snapshot
 from holdfast.jobs.diagnose.job_snapshot import JobSnapshot
 from holdfast.manifests.deployments import LABEL_SERVES
+from holdfast.platform import Platform
 from holdfast.services import live_service
 from holdfast.services.explain import find_address
 from holdfast.services.render.manifests import ANNOTATION_SOURCE
 from holdfast.support.errors import InputError, Unjudged
-from holdfast.vocabulary.roles import NAMESPACE_SERVING
 from holdfast.vocabulary.serving import LABEL_SERVICE, TIER_BASE, TIER_OVERFLOW
 
 HEAD = ("SERVICE", "SERVES", "BASE", "OVERFLOW", "ADDRESS")
@@ -37,17 +37,19 @@ class ServiceRow:
         return asdict(self)
 
 
-def rows(api: Api, namespace: str = "") -> list[ServiceRow]:
+def rows(api: Api, platform: Platform, namespace: str = "") -> list[ServiceRow]:
     """Return a row for each service; none where the user may not read services."""
-    home = namespace or NAMESPACE_SERVING
-    try:
-        services = live_service.list_services(api, home)
-        replicas = dict(_list_replicas(api, home)) if services else {}
-    except ApiError as error:
-        if error.status != 403:
-            raise
-        return []
-    return [_make_row(api, service, replicas) for service in services]
+    rows: list[ServiceRow] = []
+    for home in live_service.list_homes(platform, namespace):
+        try:
+            services = live_service.list_services(api, home)
+            replicas = dict(_list_replicas(api, home)) if services else {}
+        except ApiError as error:
+            if error.status != 403:
+                raise
+            continue
+        rows.extend(_make_row(api, service, replicas) for service in services)
+    return rows
 
 
 def _list_replicas(api: Api, namespace: str) -> Iterator[tuple[str, str]]:
@@ -75,24 +77,21 @@ def _make_row(api: Api, service: Object, replicas: dict[str, str]) -> ServiceRow
     )
 
 
-def find(api: Api, name: str, namespace: str = "") -> JobSnapshot | None:
+def find(api: Api, platform: Platform, name: str, namespace: str = "") -> JobSnapshot | None:
     """Return the servers of a service as one job without an end.
 
     None if no service of this name runs, or if the user may not read it.
     """
-    home = namespace or NAMESPACE_SERVING
-    try:
-        service = live_service.find(api, name, home)
-        if service is None:
-            return None
-        selector = f"{LABEL_SERVES}={name}-servers"
-        path = job_snapshot.path_in("/api/v1", "pods", home)
-        pods = list(api.items(path, labelSelector=selector))
-    except ApiError as error:
-        if error.status != 403:
-            raise
-        return None
-    body = {"kind": "Service", "metadata": service["metadata"], "spec": {"replicas": len(pods)}}
+    service = live_service.find_in(api, platform, name, namespace)
+    return take_snapshot(api, service) if service is not None else None
+
+
+def take_snapshot(api: Api, service: Object) -> JobSnapshot:
+    metadata = service["metadata"]
+    selector = f"{LABEL_SERVES}={metadata['name']}-servers"
+    path = job_snapshot.path_in("/api/v1", "pods", metadata["namespace"])
+    pods = list(api.items(path, labelSelector=selector))
+    body = {"kind": "Service", "metadata": metadata, "spec": {"replicas": len(pods)}}
     return JobSnapshot(body=body, pods=pods)
 
 

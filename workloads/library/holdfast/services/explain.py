@@ -4,9 +4,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from holdfast.clients.api import Api, ApiError, Object
+from holdfast.clients.api import Api, Object
 from holdfast.manifests.gateway import EXTERNAL_CLASS, GATEWAY_API
 from holdfast.manifests.serving_proxy import KEYS_VOLUME
+from holdfast.platform import Platform
 from holdfast.services import live_service
 from holdfast.services.render.manifests import ANNOTATION_SOURCE
 from holdfast.vocabulary.roles import NAMESPACE_SERVING
@@ -49,19 +50,14 @@ class Explanation:
         }
 
 
-def explain(api: Api, name: str, namespace: str = "") -> Explanation | None:
+def explain(api: Api, platform: Platform, name: str, namespace: str = "") -> Explanation | None:
     """Explain a service, or return None if no service of this name runs, or the user may not read
     it.
     """
-    home = namespace or NAMESPACE_SERVING
-    try:
-        service = live_service.find(api, name, home)
-    except ApiError as error:
-        if error.status != 403:
-            raise
-        service = None
+    service = live_service.find_in(api, platform, name, namespace)
     if service is None:
         return None
+    home = service["metadata"]["namespace"]
     annotations: dict[str, str] = service["metadata"].get("annotations") or {}
     source = annotations.get(ANNOTATION_SOURCE, "")
     selector = f"{LABEL_SERVICE}={name}"
@@ -71,7 +67,10 @@ def explain(api: Api, name: str, namespace: str = "") -> Explanation | None:
     scalers = api.items(
         f"/apis/autoscaling/v2/namespaces/{home}/horizontalpodautoscalers", labelSelector=selector
     )
+    has_keys = any(mounts_keys(body) for body in deployments)
     address, clients = find_address(api, name, home)
+    if has_keys:
+        clients += ", with a key"
     return Explanation(
         name=name,
         namespace=home,
@@ -83,7 +82,7 @@ def explain(api: Api, name: str, namespace: str = "") -> Explanation | None:
             name,
             source,
             address,
-            has_keys=any(mounts_keys(body) for body in deployments),
+            has_keys=has_keys,
         ),
     )
 
@@ -92,6 +91,8 @@ def find_address(api: Api, name: str, namespace: str) -> tuple[str, str]:
     """Return the URL that the widest circle of clients can use, and who they are."""
     inside = f"http://{name}.{namespace}.svc.cluster.local:{PORT}"
     pods = "from pods of the namespaces that may call"
+    if namespace != NAMESPACE_SERVING:  # people of a team may not read load balancers
+        return inside, pods
     folder = f"/apis/{GATEWAY_API}/namespaces/{namespace}/gateways"
     gateway = api.find(f"{folder}/{name}")
     if gateway is None:
@@ -103,7 +104,7 @@ def find_address(api: Api, name: str, namespace: str) -> tuple[str, str]:
     host = listener.get("hostname") or addresses[0]["value"]
     clients = "from the VPC"
     if gateway["spec"]["gatewayClassName"] == EXTERNAL_CLASS:
-        clients = "from the internet, for members"
+        clients = "from the internet"
     if "hostname" in listener:
         clients += f"; its DNS record names {addresses[0]['value']}"
     return f"{listener['protocol'].lower()}://{host}", clients
@@ -119,6 +120,9 @@ def _describe_replicas(deployment: Object) -> str:
         text += f"; roll-out: {new} of {replicas} are of the new version"
     if ready < replicas:
         text += f"; why: holdfast explain {deployment['metadata']['name']}"
+    for condition in status.get("conditions") or ():
+        if condition["type"] == "ReplicaFailure" and condition["status"] == "True":
+            text += f"; no pod: {condition.get('message', '')}"
     return text
 
 
@@ -139,7 +143,7 @@ def mounts_keys(deployment: Object) -> bool:
 def make_curl(name: str, source: str, address: str, *, has_keys: bool) -> str:
     """Return one command that sends a first request, with the key of a caller if one is needed.
 
-    Google's proxy gets a token that says who you are.
+    Without keys, Google's proxy gets a token that says who you are.
     """
     if source.startswith("gs://"):
         path = "/v1/completions"
@@ -148,8 +152,8 @@ def make_curl(name: str, source: str, address: str, *, has_keys: bool) -> str:
         path = f"/v2/models/{name}/infer"
         body = _TEXTS_ITEM
     token = ""
-    if address.startswith("https"):
-        token = ' -H "authorization: Bearer $(gcloud auth print-identity-token)"'
     if has_keys:
-        token += ' -H "x-api-key: $KEY"'
+        token = ' -H "x-api-key: $KEY"'
+    elif address.startswith("https"):
+        token = ' -H "authorization: Bearer $(gcloud auth print-identity-token)"'
     return f"curl -sS {address}{path}{token} -H 'content-type: application/json' -d '{body}'"

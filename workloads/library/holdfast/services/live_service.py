@@ -7,25 +7,30 @@ from holdfast.clients.api import Api, ApiError, Object
 from holdfast.jobs.submit import submission
 from holdfast.manifests.gateway import GATEWAY_API, POLICY_API
 from holdfast.manifests.render_context import Body
+from holdfast.platform import Platform
 from holdfast.services.prepared_service import Prepared
 from holdfast.services.render.manifests import ANNOTATION_SOURCE, SHARED
 from holdfast.support.errors import InputError, Stopped
+from holdfast.vocabulary.kubernetes import MONITORING_API
 from holdfast.vocabulary.roles import NAMESPACE_SERVING
 from holdfast.vocabulary.serving import LABEL_SERVICE
 
 # Kind -> version, of everything that a service may have; what runs of them is found by its label.
-KINDS = {
+TEAM_KINDS = {
     "Deployment": "apps/v1",
     "HorizontalPodAutoscaler": "autoscaling/v2",
     "PodDisruptionBudget": "policy/v1",
     "NetworkPolicy": "networking.k8s.io/v1",
-    "PodMonitoring": "monitoring.googleapis.com/v1",
+    "PodMonitoring": MONITORING_API,
+    "Service": "v1",
+    "ConfigMap": "v1",
+}
+"""The kinds of a service in a team's namespace, whose people have rights for no others."""
+KINDS = TEAM_KINDS | {
     "Gateway": GATEWAY_API,
     "HTTPRoute": GATEWAY_API,
     "GCPBackendPolicy": POLICY_API,
     "HealthCheckPolicy": POLICY_API,
-    "Service": "v1",
-    "ConfigMap": "v1",
     "RoleBinding": "rbac.authorization.k8s.io/v1",
     "Role": "rbac.authorization.k8s.io/v1",
     "ServiceAccount": "v1",
@@ -38,14 +43,49 @@ def find(api: Api, name: str, namespace: str = NAMESPACE_SERVING) -> Object | No
     return service if service is not None and _label(service) == name else None
 
 
-def require_new(api: Api, name: str) -> None:
+def find_in(api: Api, platform: Platform, name: str, namespace: str = "") -> Object | None:
+    """Return the Service for clients of a running service; an empty namespace means all.
+
+    None if no service of this name runs that the user may read. Raises InputError if several
+    namespaces have one.
+    """
+    services: list[Object] = []
+    for home in list_homes(platform, namespace):
+        service = _find_readable(api, name, home)
+        if service is not None:
+            services.append(service)
+    if len(services) > 1:
+        homes = [service["metadata"]["namespace"] for service in services]
+        raise InputError(
+            "service name is not unique",
+            got=f"{name} in {', '.join(homes)}",
+            allowed="one service",
+            fix=f"add --namespace {homes[-1]}",
+        )
+    return services[0] if services else None
+
+
+def list_homes(platform: Platform, namespace: str) -> tuple[str, ...]:
+    return (namespace,) if namespace else platform.service_namespaces
+
+
+def _find_readable(api: Api, name: str, namespace: str) -> Object | None:
+    try:
+        return find(api, name, namespace)
+    except ApiError as error:
+        if error.status != 403:
+            raise
+        return None
+
+
+def require_new(api: Api, name: str, namespace: str = NAMESPACE_SERVING) -> None:
     """Raise InputError if a service of this name runs."""
-    running = find(api, name)
+    running = find(api, name, namespace)
     if running is not None:
         raise InputError(
             "two services of one name",
-            got=f"{name}, which serves {_source(running)} in {NAMESPACE_SERVING}",
-            allowed="a name that no service of the environment has",
+            got=f"{name}, which serves {_source(running)} in {namespace}",
+            allowed="a name that no service of the namespace has",
             fix="choose another name, or change the file of the running service and submit it",
         )
 
@@ -167,7 +207,8 @@ def list_services(api: Api, namespace: str = NAMESPACE_SERVING) -> list[Object]:
 def _list_objects(
     api: Api, name: str, namespace: str, remaining: set[tuple[str, str]]
 ) -> Iterator[str]:
-    for kind, version in KINDS.items():
+    kinds = KINDS if namespace == NAMESPACE_SERVING else TEAM_KINDS
+    for kind, version in kinds.items():
         stub = {"apiVersion": version, "kind": kind}
         stub["metadata"] = {"name": name, "namespace": namespace}  # pyright: ignore[reportArgumentType]
         try:

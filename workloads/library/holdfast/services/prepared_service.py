@@ -100,15 +100,15 @@ def _require_environment(service: OwnService, platform: Platform) -> None:
 
 
 def _require_namespaces(service: OwnService, platform: Platform) -> None:
-    """Raise InputError for a caller whose namespace the platform does not have."""
-    namespaces = {*platform.namespaces.values(), *platform.job_namespaces}
+    """Raise InputError for a caller in whose namespace nothing calls services."""
+    namespaces = {*platform.service_namespaces, *platform.job_namespaces}
     for caller in service.caller_namespaces:
         if caller not in namespaces:
             raise InputError(
                 "callers",
                 got=caller,
                 allowed=", ".join(sorted(namespaces)),
-                fix="name a namespace of the platform, or cluster for all of them",
+                fix="name a namespace of jobs or services, or cluster for all of them",
             )
 
 
@@ -124,7 +124,7 @@ def _describe_grant(service: OwnService, platform: Platform) -> list[str]:
     bucket, _ = parse_bucket("model", service.model)
     if bucket in platform.buckets.values():
         return []
-    account = platform.accounts[SERVER]
+    account = platform.accounts[platform.role_in(service.home, SERVER)]
     return [
         f"model: the servers may read gs://{bucket} after gcloud storage buckets"
         f" add-iam-policy-binding gs://{bucket} --member=serviceAccount:{account}"

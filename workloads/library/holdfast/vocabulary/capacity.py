@@ -22,6 +22,13 @@ class Capacity(StrEnum):
         return Capacity.FLEX_START if self is Capacity.QUEUED else self
 
 
+# Google's ratings of how obtainable machines are now, from 0 to 1: from the first on they probably
+# come, below the second they probably do not.
+GOOD_RATING = 0.7
+POOR_RATING = 0.4
+# The exporter compares a rating with the machines that came within this time.
+RATING_WINDOW_S = 600.0
+
 # Kueue's queue for each capacity. The ClusterQueue and all its LocalQueues have this name.
 # The queue of jobs that take any of several GPUs on Spot.
 QUEUE_ANY = "any"
@@ -84,10 +91,19 @@ ANNOTATION_QUEUED_AGAIN = "holdfast.dev/queued-again-at"
 ANNOTATION_GIVEN_BACK = "holdfast.dev/nodes-given-back"
 # On a Job, by the mover: the job of higher priority that has some of its nodes.
 ANNOTATION_YIELDED = "holdfast.dev/yielded-to"
+# On a job: hours of undisturbed work, as its file says.
+ANNOTATION_HOURS = "holdfast.dev/hours"
+# On a job: dollars that it may cost; the mover stops it before.
+ANNOTATION_MAX_USD = "holdfast.dev/max-usd"
+# On a job with max-usd, written by the mover: dollars so far, and the Unix time up to which.
+ANNOTATION_SPENT_USD = "holdfast.dev/spent"
+# On a job that was stopped without a person: the field of its file that was the reason.
+ANNOTATION_STOPPED_FOR = "holdfast.dev/stopped-for"
+STOPPED_FOR_MAX_USD = "max_usd"
 # On a job that ended, by the mover: what it cost.
 ANNOTATION_RECEIPT = "holdfast.dev/receipt"
 # On a Workload, by the mover: its place among equals, which Kueue reads, and that its nodes ended.
 ANNOTATION_BOOST = "kueue.x-k8s.io/priority-boost"
-ANNOTATION_REQUEST_SPENT = "holdfast.dev/request-spent"
+ANNOTATION_REQUEST_ENDED = "holdfast.dev/request-spent"
 # On a JobSet, by the mover: its pod templates before a queue changed where they may run.
 ANNOTATION_TEMPLATES = "holdfast.dev/pod-templates"

@@ -68,6 +68,8 @@ KUEUE_INADMISSIBLE = {
     "Suspended": "ask who stopped the queue",
     "Inadmissible": "correct the job or the queue",
 }
+KUEUE_REVOKED = "DeactivatedDueToAdmissionCheck"
+"""Reason of the condition Evicted after the nodes of a request have ended."""
 PROVISIONING_CONTROLLER = "kueue.x-k8s.io/provisioning-request"
 PROVISIONING_CLASS = "queued-provisioning.gke.io"
 # On a Job: passed on to the ProvisioningRequest that Kueue makes.
@@ -100,16 +102,6 @@ EXPENDABLE = {ANNOTATION_EXPENDABLE: "true"}
 ANNOTATION_STATE = "holdfast.dev/state"
 # On a job and its pods: digest of the code that `source` of its file names.
 ANNOTATION_SOURCE = "holdfast.dev/source"
-
-# On a job: hours of undisturbed work, as its file says.
-ANNOTATION_HOURS = "holdfast.dev/hours"
-# On a job: dollars that it may cost; the mover stops it before.
-ANNOTATION_MAX_USD = "holdfast.dev/max-usd"
-# On a job with max-usd, written by the mover: dollars so far, and the Unix time up to which.
-ANNOTATION_SPENT = "holdfast.dev/spent"
-# On a job that was stopped without a person: the field of its file that was the reason.
-ANNOTATION_STOPPED_FOR = "holdfast.dev/stopped-for"
-STOPPED_FOR_MAX_USD = "max_usd"
 
 LABEL_MACHINE_TYPE = "node.kubernetes.io/instance-type"
 LABEL_NAMESPACE = "kubernetes.io/metadata.name"  # set by the API server on every namespace
@@ -154,6 +146,7 @@ class Priority:
 PRIORITY_SPOT = "spot-workload-low"
 PRIORITY_FLEX = "flex-workload"
 PRIORITY_SERVING = "serving"
+PRIORITY_OVERFLOW = "serving-overflow"
 PRIORITY_PLATFORM = "platform"
 # All are below the system classes at 2,000,000,000.
 PRIORITIES = {
@@ -161,6 +154,12 @@ PRIORITIES = {
         value=-5,
         preempts=False,
         what="Work on Spot: yields to everything that says nothing",
+    ),
+    # A class of its own: a quota of GPUs counts the pods of a class.
+    PRIORITY_OVERFLOW: Priority(
+        value=-5,
+        preempts=False,
+        what="Online serving on Spot, above a base on demand",
     ),
     PRIORITY_FLEX: Priority(
         value=0,
@@ -178,6 +177,8 @@ PRIORITIES = {
         what="Exporter and maintenance",
     ),
 }
+
+SERVICE_PRIORITIES = (PRIORITY_SERVING, PRIORITY_OVERFLOW)
 
 # `priority` of a job file -> its WorkloadPriorityClass. A normal job has none, and then the value
 # of its pods: -5 or 0. The distances are larger than the mover's boosts.

@@ -1,5 +1,6 @@
 """Reads the accelerators and machine types of machines.toml."""
 
+import math
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +23,10 @@ class MachineType:
     gpus: int = 0
     accelerator: str = ""  # Accelerator.name, empty without GPU
     sold_as: frozenset[Capacity] = frozenset(Capacity)
+
+    def count_for(self, pods: int, gpus: int) -> int:
+        """Returns how many machines `pods` pods of `gpus` GPUs need; a pod is on one machine."""
+        return math.ceil(pods / max(1, self.gpus // gpus))
 
 
 def _zones(text: str) -> frozenset[str]:

@@ -20,6 +20,8 @@ JOB_ROLES = ("trainer", "batch")
 """Accounts of jobs, in each namespace of a team."""
 JOB_NAMESPACES = (NAMESPACE_TRAINING, NAMESPACE_BATCH)
 """Namespaces of the default team's jobs, which may be moved and get receipts."""
+TEAM_PROXY = "proxy"
+"""Account of proxies and routers of a team's services. Others have one for each service."""
 DEFAULT_TEAM = "default"
 TEAMS_FOLDER = "teams"
 """Folder of the checkpoint bucket in which each team but the default one has its own."""

@@ -118,7 +118,10 @@ def kills(count: int) -> dict[str, Any]:
     ]
     stdout = subprocess.run(command, stdout=subprocess.PIPE, text=True).stdout
     figures = json.loads(stdout.splitlines()[-1])
-    result = {f"kills_{name}": value for name, value in figures.items() if name != "kills"}
+    result = {}
+    for name, value in figures.items():
+        if name != "kills":
+            result[f"kills_{name}"] = value
     return {"kills": figures["kills"]} | result
 
 

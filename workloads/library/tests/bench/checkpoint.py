@@ -26,6 +26,7 @@ from workloads.library.tests.bench.result import finish, options
 from workloads.library.tests.processes import MIB, family, held, sampled
 from workloads.library.tests.training.elastic.gangs import ranks
 
+Figures = dict[str, Any]
 ROOT = Path(__file__).parents[4]
 OURS = Holdfast.name
 DAMAGE = "corruption"
@@ -37,7 +38,7 @@ FIRST_STARTS = 5
 
 def run_ranks(
     module: str, world: int, folder: Path, *, env: dict[str, str] | None = None, **settings: object
-) -> dict[str, Any]:
+) -> Figures:
     """Runs a module of `checkpoints` as a job of `world` ranks; returns the figures of rank 0."""
     folder.mkdir(exist_ok=True)
     out = folder / "figures.json"
@@ -69,7 +70,7 @@ def run_ranks(
     return json.loads(out.read_text())
 
 
-def side_by_side(folder: Path, mib: int, rounds: int) -> dict[str, Any]:
+def side_by_side(folder: Path, mib: int, rounds: int) -> Figures:
     """Measures every method and every rival that runs here, in one run."""
     env, absent = environment()
     methods = [*METHODS, *(name for name in RIVALS if name not in absent)]
@@ -82,7 +83,7 @@ def side_by_side(folder: Path, mib: int, rounds: int) -> dict[str, Any]:
     return run_ranks("rank", 2, folder, env=env, **settings) | {"absent": absent}
 
 
-def first_saves(folder: Path, mib: int, rounds: int) -> dict[str, Any]:
+def first_saves(folder: Path, mib: int, rounds: int) -> Figures:
     """Measures the first save of several starts, in ranks that use our library alone.
 
     Plain copies of the same bytes in the same process, just before, are the control.
@@ -102,7 +103,7 @@ def first_saves(folder: Path, mib: int, rounds: int) -> dict[str, Any]:
                 "copy_over_median": copy_s[0] / median(copy_s),
             }
         )
-    figures: dict[str, Any] = {}
+    figures: Figures = {}
     for name in starts[0]:
         figures[name] = median(start[name] for start in starts)
     return figures | {"each": starts}
@@ -136,7 +137,7 @@ def emulator_uploads(folder: Path, mib: int) -> dict[str, list[float]]:
         return run_ranks("gcs", 2, folder, env=env, mib=mib, bucket="bench")
 
 
-def judge(result: dict[str, Any]) -> dict[str, bool]:
+def judge(result: Figures) -> dict[str, bool]:
     saves = result["saves"]
     spare = result["spare_core"]
     restores = result["restores"]
@@ -178,8 +179,10 @@ def judge(result: dict[str, Any]) -> dict[str, bool]:
     } | _judge_against_rivals(medians)
 
 
-def judge_damage(result: dict[str, Any]) -> dict[str, bool]:
-    damages = [result["corruption"][subject] for subject in (OURS, MESH)]
+def judge_damage(result: Figures) -> dict[str, bool]:
+    damages = []
+    for subject in (OURS, MESH):
+        damages.append(result["corruption"][subject])
     undetected = sum(damage["undetected"] for damage in damages)
     fewest_damages = min(damage["injected"] for damage in damages)
     return {
@@ -209,7 +212,7 @@ def _judge_against_rivals(medians: dict[str, dict[str, float]]) -> dict[str, boo
     return goals
 
 
-def _is_no_slower(ratio: dict[str, Any]) -> bool:
+def _is_no_slower(ratio: Figures) -> bool:
     """Tells whether a ratio is at most 1.03 and not above 1 by its whole 95 % interval."""
     lowest, _ = ratio["p95_95_percent"]
     return lowest <= 1 and ratio["p95"] <= 1.03
@@ -241,7 +244,7 @@ def main() -> None:
         "first_save": lambda folder: first_saves(folder, arguments.mib, arguments.rounds),
         "main": lambda folder: side_by_side(folder, arguments.mib, arguments.rounds),
     }
-    result: dict[str, Any] = {
+    result: Figures = {
         "schema": "holdfast.bench.checkpoint/1",
         "mib": arguments.mib,
         "cores": os.cpu_count(),

@@ -21,6 +21,7 @@ from tests.tools.build import TOOLS, build
 from workloads.library.tests.bench.result import finish, options
 from workloads.library.tests.processes import MIB, rss_mib, sampled
 
+Figures = dict[str, Any]
 POOL = platforms.load("example").pool("spot-l4-g2-standard-8")
 GANG = 100
 LOST_SHARE = 0.3
@@ -39,11 +40,14 @@ CONTROL_PLANE = (
 )
 
 
-def measure(count: int, pods: int, limit_s: float) -> dict[str, Any]:
+def measure(count: int, pods: int, limit_s: float) -> Figures:
     with control_plane.running(scale=LARGE) as plane:
 
         def sample_memory() -> dict[str, float]:
-            return {name: rss_mib(pid) for name, pid in plane.processes.pids().items()}
+            memory_mib: dict[str, float] = {}
+            for name, pid in plane.processes.pids().items():
+                memory_mib[name] = rss_mib(pid)
+            return memory_mib
 
         with sampled(sample_memory, 0.5) as samples:
             figures = play(Api(plane.kubeconfig("admin")), count, pods, limit_s)
@@ -56,20 +60,22 @@ def make_world(api: Api, count: int, limit_s: float) -> tuple[World, list[str]]:
     world = World(api, "bench")
     world.create()
     names = [f"node-{n}" for n in range(count)]
-    objects = [nodes.node(POOL, name, labels=world.selector) for name in names]
+    objects = []
+    for name in names:
+        objects.append(nodes.node(POOL, name, labels=world.selector))
     with ThreadPoolExecutor(WRITERS) as writers:
         list(writers.map(partial(api.create, nodes.NODES), objects))
     until("all nodes are ready", lambda: nodes.ready(api, names), limit_s)
     return world, names
 
 
-def play(api: Api, count: int, pods: int, limit_s: float) -> dict[str, Any]:
+def play(api: Api, count: int, pods: int, limit_s: float) -> Figures:
     """Plays the storm.
 
     `steady_s` lasts from the notice to as many ready pods as before; it is None if the limit ran
     out.
     """
-    figures: dict[str, Any] = {
+    figures: Figures = {
         "nodes": count,
         "pods": pods,
         "jobs": pods // GANG,
@@ -139,7 +145,7 @@ def is_steady(world: World, pods: int) -> bool:
     return sum("deletionTimestamp" not in pod["metadata"] for pod in running) >= pods
 
 
-def goals(figures: dict[str, Any]) -> dict[str, bool]:
+def goals(figures: Figures) -> dict[str, bool]:
     return {
         "all_jobs_complete": figures["jobs_complete"] == figures["jobs"],
         "no_failure_charged": figures["charged"] == 0,

@@ -52,7 +52,11 @@ def make_gang(folder: Path, server: ForkServer) -> LedgerGang:
 
 def steps_since(gang: LedgerGang, epoch: int) -> list[dict[str, Any]]:
     """Returns the steps that the gang applied in this epoch or a later one."""
-    return [line for line in gang.ledger() if line["what"] == "applied" and line["epoch"] >= epoch]
+    lines: list[dict[str, Any]] = []
+    for line in gang.ledger():
+        if line["what"] == "applied" and line["epoch"] >= epoch:
+            lines.append(line)
+    return lines
 
 
 def time_disturbance(gang: LedgerGang, number: signal.Signals) -> float:
@@ -74,7 +78,10 @@ def time_growth_stall(gang: LedgerGang) -> float:
     gang.start(1)
     until(lambda: len(steps_since(gang, epoch + 1)) > NODES, within_s=WAIT_S)
     survivor = gang.processes[0].pid
-    times = [line["t"] for line in steps_since(gang, epoch) if line["process"] == survivor]
+    times = []
+    for line in steps_since(gang, epoch):
+        if line["process"] == survivor:
+            times.append(line["t"])
     return max(later - earlier for earlier, later in pairwise(times))
 
 
@@ -139,7 +146,9 @@ def main() -> None:
             times = measure(folder, server)
         costs = step_costs(folder / "cost")
         rows = rivals(folder / "rivals")
-    medians_s = {kind: round(statistics.median(seconds), 3) for kind, seconds in times.items()}
+    medians_s = {}
+    for kind, seconds in times.items():
+        medians_s[kind] = round(statistics.median(seconds), 3)
     step_s = 0.05
     goals = {
         "notice_at_most_1_s_and_a_step": medians_s["notice"] <= 1.0 + step_s,

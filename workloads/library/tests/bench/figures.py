@@ -17,6 +17,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+Result = dict[str, Any]
 HERE = Path(__file__).parent
 ROOT = HERE.parents[3]
 RECORDED = HERE / "recorded"
@@ -41,7 +42,7 @@ VERDICTS: dict[bool | str, str] = {
     "not run": "Not run",
 }
 """Labels of a goal's verdict; "not run" means that the machine lacks what the bench needs."""
-TEXTS: dict[str, dict[str, Any]] = tomllib.loads((HERE / "figures.toml").read_text())
+TEXTS: dict[str, Result] = tomllib.loads((HERE / "figures.toml").read_text())
 """The sentences for each bench, which are filled in from its recorded result."""
 
 
@@ -97,7 +98,7 @@ def record(target: str, *settings: str) -> None:
     file.write_text(json.dumps(facts, indent=1, ensure_ascii=False) + "\n")
 
 
-def _replace_parts(recorded: dict[str, Any], partial: dict[str, Any], day: str) -> dict[str, Any]:
+def _replace_parts(recorded: Result, partial: Result, day: str) -> Result:
     """Returns `recorded` with the parts that the partial result has, and the day of each."""
     whole = recorded["result"]
     parts = {}
@@ -121,7 +122,10 @@ def machine() -> str:
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     cpuinfo = Path("/proc/cpuinfo")
     if cpuinfo.exists():
-        models = [line for line in cpuinfo.read_text().splitlines() if "model name" in line]
+        models = []
+        for line in cpuinfo.read_text().splitlines():
+            if "model name" in line:
+                models.append(line)
     else:
         models = []
     if models:
@@ -132,7 +136,9 @@ def machine() -> str:
 
 
 def page(folder: Path) -> str:
-    recorded = [json.loads(file.read_text()) for file in sorted(folder.glob("*.json"))]
+    recorded = []
+    for file in sorted(folder.glob("*.json")):
+        recorded.append(json.loads(file.read_text()))
     return f"{HEAD}\n{table(folder)}\n" + "".join(f"\n{section(bench)}" for bench in recorded)
 
 
@@ -169,7 +175,7 @@ def with_summary(readme: str, rows: str) -> str:
     return f"{before}{BEGIN}\n{rows}\n{END}{rest.partition(END)[2]}"
 
 
-def section(recorded: dict[str, Any]) -> str:
+def section(recorded: Result) -> str:
     result = recorded["result"]
     goals: dict[str, bool | str] = result["goals"]
     target = recorded["command"].split()[1]
@@ -183,13 +189,16 @@ def section(recorded: dict[str, Any]) -> str:
     )
     lines.append("")
     for verdict, label in VERDICTS.items():
-        names = [name.replace("_", " ") for name in goals if goals[name] == verdict]
+        names = []
+        for name in goals:
+            if goals[name] == verdict:
+                names.append(name.replace("_", " "))
         if names:
             lines.append(f"- {label}: {'; '.join(names)}.")
     return "\n".join([*lines, ""])
 
 
-def _fill_in(template: str, result: dict[str, Any]) -> list[str]:
+def _fill_in(template: str, result: Result) -> list[str]:
     try:
         return [template.format(**result), ""]
     except KeyError:  # a record from before this part

@@ -116,7 +116,9 @@ def run_command(
 
 def side_by_side(lanes: int, lane: Callable[[int], object]) -> None:
     """Runs `lane(number)` for each number below `lanes`, each in its own fork."""
-    forks = [Fork(partial(lane, number)) for number in range(lanes)]
+    forks = []
+    for number in range(lanes):
+        forks.append(Fork(partial(lane, number)))
     codes = [fork.wait() for fork in forks]
     if any(codes):
         raise RuntimeError("a lane ended early")

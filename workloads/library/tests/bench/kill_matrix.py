@@ -86,7 +86,10 @@ def verdict(results: Records, minimum: int) -> dict[str, object]:
     struck = [start.target for start in starts if start.struck]
     restores = [start for start in starts if start.restored is not None]
     lost_steps = max((start.lost_steps or 0 for start in starts), default=0)
-    moved_back = [start for start in restores if (start.restored or 0) < start.committed]
+    moved_back = []
+    for start in restores:
+        if (start.restored or 0) < start.committed:
+            moved_back.append(start)
     restored = sum((start.restored or 0) > 0 for start in restores)
     return {
         "schema": "holdfast.bench.kill-matrix/1",

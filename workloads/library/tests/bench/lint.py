@@ -38,14 +38,18 @@ def write(into: Path) -> None:
     for file in sorted(rendered.glob("*/[!k]*.yaml")):
         documents = file.read_text().split("---\n")
         texts += [document for document in documents if "kind:" in document]
-    texts += [format_example(rule, rule.bad) for rule in all_rules().values() if rule.id < "HF9"]
+    for rule in all_rules().values():
+        if rule.id < "HF9":
+            texts.append(format_example(rule, rule.bad))
     for number in range(COUNT):
         (into / f"{number:04}.yaml").write_text(texts[number % len(texts)])
 
 
 def measure_quality() -> dict[str, Any]:
     """Returns precision over the labels that are still reported, and recall over the defects."""
-    roots = {module: folder(tool, module) for tool, module in MODULES.items()}
+    roots = {}
+    for tool, module in MODULES.items():
+        roots[module] = folder(tool, module)
     files = list[Path]()
     for root in roots.values():
         files += root.rglob("*.y*ml")
@@ -62,10 +66,11 @@ def measure_quality() -> dict[str, Any]:
         if (label["file"], label["line"], label["rule"]) in reported:
             verdicts.append(label["right"])
     false = verdicts.count(False)
-    detections = [defect.found() for defect in (*defects.JOBS, *defects.REST)]
-    detections += [
-        rule in defects.find_rules_in_change(base, change) for base, change, rule in defects.SINGLE
-    ]
+    detections = []
+    for defect in (*defects.JOBS, *defects.REST):
+        detections.append(defect.found())
+    for base, change, rule in defects.SINGLE:
+        detections.append(rule in defects.find_rules_in_change(base, change))
     return {
         "strangers_files": report.files,
         "judged": {

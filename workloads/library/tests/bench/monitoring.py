@@ -49,7 +49,9 @@ def million_events(count: int) -> dict[str, float]:
     ledgers = job_ledgers(reading.events)
     ledger_end = time.perf_counter()
     assert not reading.problems
-    gaps_us = [abs(sum(ledger.totals_us.values()) - ledger.wall_us) for ledger in ledgers]
+    gaps_us = []
+    for ledger in ledgers:
+        gaps_us.append(abs(sum(ledger.totals_us.values()) - ledger.wall_us))
     page = render(build(ledgers, reading.problems, {}, capacities(reading.events)))
     return {
         "events": len(lines),
@@ -136,7 +138,9 @@ def watch_cluster(count: int, pods: int, losses: int, limit_s: float) -> dict[st
 
 
 def measure_lags(api: Api, kubeconfig: Path, losses: int) -> dict[str, float]:
-    names = {pod["spec"].get("nodeName", "") for pod in api.items("/api/v1/pods")}
+    names = set()
+    for pod in api.items("/api/v1/pods"):
+        names.add(pod["spec"].get("nodeName", ""))
     victims = sorted(names - {""})
     with exporter(kubeconfig, every_s=1.0) as port:
         until(
@@ -144,7 +148,9 @@ def measure_lags(api: Api, kubeconfig: Path, losses: int) -> dict[str, float]:
             lambda: metrics(port).get("exporter_heartbeat_seconds"),
             120,
         )
-        lags = [lag(api, port, victims[n], n + 1) for n in range(losses)]
+        lags = []
+        for n in range(losses):
+            lags.append(lag(api, port, victims[n], n + 1))
         return {
             "lag_p50_s": statistics.median(lags),
             "lag_p99_s": statistics.quantiles(lags, n=100)[98],

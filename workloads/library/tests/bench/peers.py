@@ -197,15 +197,15 @@ def main() -> None:
     for name, figures in resizes.items():
         rows[name] = compute_medians(figures)
     shrinks = [*resizes[DEATH], *resizes[SHRINK_NOTICE]]
-    ours = [*losses[COPIES], *losses[OF_EIGHT]]
+    own_losses = [*losses[COPIES], *losses[OF_EIGHT]]
     notice = losses[NOTICE][0]
     from_bucket = rows[BUCKET]["restore_s"]
     first_step_s = max(rows[COPIES]["first_step_s"], rows[OF_EIGHT]["first_step_s"])
     goals = {
-        "steps lost at most the cadence": max(loss["lost_steps"] for loss in ours) <= CADENCE,
+        "steps lost at most the cadence": max(loss["lost_steps"] for loss in own_losses) <= CADENCE,
         "with a notice no step lost": notice["lost_steps"] == 0,
         "no shard read from the bucket": (
-            max(loss["read_mb"] for loss in [*ours, notice]) < SMALLEST_SHARD_MB
+            max(loss["read_mb"] for loss in [*own_losses, notice]) < SMALLEST_SHARD_MB
         ),
         "first step of the whole gang after at most 3 s": first_step_s <= 3.0,
         "first step after at most a quarter of a restore from the bucket": (

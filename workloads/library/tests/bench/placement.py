@@ -71,7 +71,9 @@ def main() -> None:
     answers_s = command_cpu_s(ANSWER)
     goals["an_answer_under_0.6_cpu_s"] = answers_s < 0.6
     goals["help_under_0.3_cpu_s"] = command_cpu_s(["place", "--help"]) < 0.3
-    chosen_gaps = {f"{hours:g} h": gap["chosen"] for hours, gap in gaps.items()}
+    chosen_gaps = {}
+    for hours, gap in gaps.items():
+        chosen_gaps[f"{hours:g} h"] = gap["chosen"]
     figures = {
         "schema": "holdfast.bench/1",
         "bench": "placement",
@@ -108,7 +110,9 @@ def time_policies(traces: list[Trace], jobs: int, starts: int) -> float:
     )
     everything: tuple[Policy, ...] = (policies.WAIT, ON_DEMAND_ONLY, *COMPARED)
     # Larger parts would outgrow the caches.
-    parts = [slice(first, first + 100_000) for first in range(0, count, 100_000)]
+    parts = []
+    for first in range(0, count, 100_000):
+        parts.append(slice(first, first + 100_000))
     start = time.process_time()
     for policy in everything:
         for part in parts:

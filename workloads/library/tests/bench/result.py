@@ -68,11 +68,17 @@ def _table(name: str, entries: Mapping[str, Figures]) -> Iterator[str]:
         columns += [column for column in entry if column not in columns]
     lines = [[name, *columns]]
     for kind, entry in entries.items():
-        cells = [_format(entry[column]) if column in entry else "" for column in columns]
+        cells = []
+        for column in columns:
+            cells.append(_format(entry[column]) if column in entry else "")
         lines.append([kind, *cells])
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    widths = []
+    for column in zip(*lines, strict=True):
+        widths.append(max(map(len, column)))
     for line in lines:
-        padded = [cell.ljust(width) for cell, width in zip(line, widths, strict=True)]
+        padded = []
+        for cell, width in zip(line, widths, strict=True):
+            padded.append(cell.ljust(width))
         yield "  ".join(padded).rstrip()
 
 

@@ -28,6 +28,7 @@ from holdfast.training.trainer.config import TrainConfig
 from workloads.library.tests.training.hooks import before_import
 from workloads.library.tests.training.runs import NAIVE, Run, notice
 
+Figures = dict[str, Any]
 WINDOW_S = 15.0
 SLICE_S = 105.0
 LONGEST_EVICTIONS = 12
@@ -126,7 +127,9 @@ def restarts(folder: Path) -> dict[str, Any]:
     Ours are also split into the parts that its `startup` event names.
     """
     variants = _variants(folder, steps=10, every=5, report_every=1)
-    seconds: dict[str, list[float]] = {name: [] for name in variants}
+    seconds: dict[str, list[float]] = {}
+    for name in variants:
+        seconds[name] = []
     for number in range(RESTARTS):
         for name, run in variants.items():
             run.steps = 12 + 2 * number
@@ -135,7 +138,9 @@ def restarts(folder: Path) -> dict[str, Any]:
             _complete(run)
             first = run.of("window")[windows_before]
             seconds[name].append(first["t"] - launch)
-    startups = [event["phases"] for event in variants[OURS].of("startup")[1:]]
+    startups = []
+    for event in variants[OURS].of("startup")[1:]:
+        startups.append(event["phases"])
     parts = {}
     for name in startups[0]:
         parts[name] = round(statistics.median(phases[name] for phases in startups), 2)
@@ -154,7 +159,7 @@ def goodput(
     *,
     seeds: int = 3,
     slice_s: float = SLICE_S,
-) -> dict[str, Any]:
+) -> Figures:
     """Measures the share of time spent on steps that were kept, by variant.
 
     Differences to ours are taken within each turn.
@@ -176,7 +181,7 @@ def _draw_length(rng: random.Random, slice_s: float) -> float:
 
 def longest(
     folder: Path, *, evictions: int = LONGEST_EVICTIONS, slice_s: float = LONGEST_SLICE_S
-) -> dict[str, Any]:
+) -> Figures:
     """Measures the same as `goodput` on one run per variant, in parallel."""
     rng = random.Random(0)
     lengths_s = [_draw_length(rng, slice_s) for _ in range(evictions)]
@@ -253,10 +258,10 @@ def first_step_t(window: Mapping[str, Any]) -> float:
     return window["t"] - window["seconds"] * (steps - 1) / steps
 
 
-def summarize(turns: list[dict[str, Slice]]) -> dict[str, Any]:
+def summarize(turns: list[dict[str, Slice]]) -> Figures:
     """Computes the figures of all turns; a turn maps each variant to its slice."""
     our_shares = [_productive_share(turn, OURS) for turn in turns]
-    figures: dict[str, Any] = {
+    figures: Figures = {
         "turns": len(turns),
         "minutes": {},
         "share": {},
@@ -301,7 +306,9 @@ def _step_value_s(turn: Mapping[str, Slice]) -> float:
 
 def _split_time(name: str, turns: list[dict[str, Slice]]) -> dict[str, float]:
     """Returns the mean seconds of a variant's slices, by cause."""
-    splits = [_split_slice(turn[name], _step_value_s(turn)) for turn in turns]
+    splits = []
+    for turn in turns:
+        splits.append(_split_slice(turn[name], _step_value_s(turn)))
     means = {}
     for cause in splits[0]:
         means[cause] = round(statistics.mean(split[cause] for split in splits), 2)

@@ -75,7 +75,10 @@ def stops(folder: Path, samples: int) -> dict[str, Any]:
                 records.add(measure_stop(folder / str(n), server, frozen=n >= samples))
 
     side_by_side(LANES, lane)
-    ordinary = [stop for stop in records.of(Stop) if not stop.frozen]
+    ordinary = []
+    for stop in records.of(Stop):
+        if not stop.frozen:
+            ordinary.append(stop)
     exits_s = sorted(stop.exit_s for stop in ordinary)
     frozen_s = max(stop.exit_s for stop in records.of(Stop) if stop.frozen)
     consensus_s = max(stop.consensus_beyond_step_s for stop in ordinary)

@@ -14,17 +14,18 @@ from holdfast.checkpoint.stores.storage import random_hex
 from workloads.library.tests.checkpoint.jobs import TUNING
 from workloads.library.tests.checkpoint.made import alone
 
+State = dict[str, Any]
 RUN = "r"
 
 
-def start(state: dict[str, Any]) -> None:
+def start(state: State) -> None:
     """Checks a state as a start does. Raises InputError."""
     check_state(checked_state(state), alone(), leave_out=list_loaders(state))
 
 
 def save(
     folder: Path,
-    state: dict[str, Any],
+    state: State,
     step: int = 1,
 ) -> None:
     storage = LocalStorage.open(str(folder))
@@ -41,7 +42,7 @@ def save(
     )
 
 
-def resume(folder: Path, state: dict[str, Any]) -> Restored:
+def resume(folder: Path, state: State) -> Restored:
     """Restores a state as a start does. Raises InputError."""
     start(state)
     return restore(LocalStorage.open(str(folder)), RUN, state, alone(), TUNING)

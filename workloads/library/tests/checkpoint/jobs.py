@@ -26,6 +26,7 @@ from holdfast.checkpoint import Checkpointer, Tuning, committed_steps, load_tens
 from holdfast.checkpoint.stores.factory import open_storage
 from holdfast.vocabulary.environment import ENV_KILL_AT
 
+State = dict[str, Any]
 # Imports of jobs and of the test modules whose functions they run. The first optimizer of a process
 # imports the compiler, which takes longer than a job.
 IMPORTS = (
@@ -48,7 +49,7 @@ TUNING = Tuning(
 )
 
 
-def build() -> dict[str, Any]:
+def build() -> State:
     torch.manual_seed(11)
     model = torch.nn.Sequential(
         torch.nn.Linear(WIDTH, WIDTH), torch.nn.Tanh(), torch.nn.Linear(WIDTH, WIDTH)
@@ -60,7 +61,7 @@ def build() -> dict[str, Any]:
     }
 
 
-def advance(state: dict[str, Any]) -> None:
+def advance(state: State) -> None:
     state["optimizer"].zero_grad()
     state["model"](torch.randn(4, WIDTH)).square().mean().backward()
     state["optimizer"].step()
@@ -139,7 +140,7 @@ def train(
         dist.destroy_process_group()
 
 
-def unchanged(state: dict[str, Any]) -> None: ...
+def unchanged(state: State) -> None: ...
 
 
 def set_up(

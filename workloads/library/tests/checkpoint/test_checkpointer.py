@@ -44,7 +44,8 @@ def test_a_resumed_run_ends_with_the_bits_that_a_whole_run_has(tmp_path: Path) -
     train(tmp_path / "whole", whole, 11)
     train(tmp_path / "halves", build(), 5)
     resumed = train(tmp_path / "halves", second, 11)
-    assert resumed.restored is not None and resumed.restored.step == 5
+    assert resumed.restored is not None
+    assert resumed.restored.step == 5
     assert bits(second) == bits(whole)
     assert second["progress"] == whole["progress"] == {"at": 11}
 
@@ -81,7 +82,8 @@ def test_a_damaged_checkpoint_is_skipped_and_later_replaced(
     damaged = next((tmp_path / "test/step-0000000006").rglob(file))
     damaged.write_bytes(damage(damaged.read_bytes()))
     ckpt = train(tmp_path, build(), 6)
-    assert ckpt.restored is not None and ckpt.restored.step == 3
+    assert ckpt.restored is not None
+    assert ckpt.restored.step == 3
     assert reason in ckpt.restored.skipped[0][1]
     assert "skipped step 6: rank 0: " in caplog.text
     assert load_tensors(str(tmp_path))[0] == 6
@@ -132,7 +134,8 @@ def test_the_automatic_interval_saves_and_logs_the_window(
 def test_a_call_outside_the_block_says_so(tmp_path: Path) -> None:
     before = Checkpointer(tmp_path, build(), run="test")
     after = train(tmp_path, build(), 3)
-    assert after.durable_step == 3 and not after.busy
+    assert after.durable_step == 3
+    assert not after.busy
     for ckpt, when in ((before, "before"), (after, "after")):
         calls = (
             partial(ckpt.tick, 9),

@@ -315,7 +315,10 @@ def test_old_checkpoint_with_a_compiled_prefix_is_restored(tmp_path: Path) -> No
     class WithPrefix(nn.Linear):
         def state_dict(self, *args: Any, **options: Any) -> Any:
             tensors = super().state_dict(*args, **options)
-            return {f"_orig_mod.{name}x"[:-1]: tensor for name, tensor in tensors.items()}
+            prefixed = {}
+            for name, tensor in tensors.items():
+                prefixed[f"_orig_mod.{name}x"[:-1]] = tensor
+            return prefixed
 
     saved = WithPrefix(3, 3)
     captured = capture({"entry": saved.state_dict()})

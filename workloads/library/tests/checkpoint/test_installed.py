@@ -15,6 +15,7 @@ import pytest
 from packaging.requirements import Requirement
 
 from holdfast.vocabulary.environment import ENV_KILL_AT, ENV_RUN
+from tests import support
 
 # The wheel is built, and torch starts four times.
 pytestmark = [pytest.mark.process, pytest.mark.timeout(600)]
@@ -69,15 +70,6 @@ def applies(requirement: Requirement, extras: tuple[str, ...]) -> bool:
     return any(marker.evaluate({"extra": extra}) for extra in extras)
 
 
-def link(distribution: str, site: Path) -> None:
-    """Link the top-level files and folders of a distribution, since copies take gigabytes."""
-    for file in metadata.files(distribution) or []:
-        top = file.parts[0]
-        source = Path(str(metadata.distribution(distribution).locate_file(top)))
-        if top != ".." and source.exists() and not (site / top).exists():
-            (site / top).symlink_to(source)
-
-
 @pytest.fixture(scope="module")
 def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The interpreter of a new environment with the wheel, its core requirements and PyTorch."""
@@ -119,7 +111,7 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
         if not requirement.marker:
             names.append(requirement.name)
     for name in list_dependencies(*names):
-        link(name, site)
+        support.link_distribution(name, site)
     return python
 
 

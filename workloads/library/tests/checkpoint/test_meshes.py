@@ -151,7 +151,9 @@ def test_boxes_are_whole_if_they_cover_each_element_once(count: int) -> None:
 
 
 def manifest(rank: int, *parts: TensorPart, names: tuple[str, ...] = ("w",)) -> Manifest:
-    values = {name: {"$map": [["inner", [{"$tensor": name}]]]} for name in names}
+    values = {}
+    for name in names:
+        values[name] = {"$map": [["inner", [{"$tensor": name}]]]}
     return Manifest(
         run="r",
         step=1,
@@ -195,7 +197,9 @@ def test_incomplete_repeated_or_unwritten_tensor_is_damage() -> None:
         ]
     )
     for parts in ([part(0, 2)], [part(0, 3), part(2, 2)], [part(0, 2), part(1, 2)]):
-        manifests = [manifest(rank, rank_part) for rank, rank_part in enumerate(parts)]
+        manifests = []
+        for rank, rank_part in enumerate(parts):
+            manifests.append(manifest(rank, rank_part))
         with pytest.raises(Damaged, match="tensor w do not make up"):
             check_manifests(manifests)
     other_dtype = replace(part(0, 4), dtype="int8")

@@ -16,6 +16,7 @@ from torch import nn
 from holdfast.support.errors import InputError
 from workloads.library.tests.checkpoint import direct
 
+State = dict[str, Any]
 TRIALS = 230
 SHAPES = ((3,), (3,), (2, 3), (2, 3), (4,))
 HOLDERS = ("module", "module", "module", "list", "live object", "copies", "nothing")
@@ -50,7 +51,7 @@ class WithGlobalState(torch.optim.SGD):
                 self.state[parameter]["note"] = f"seen {count} times"
 
 
-OPTIMIZERS: dict[str, Any] = {
+OPTIMIZERS: State = {
     "Adam": lambda groups: torch.optim.Adam(groups, lr=0.1),
     "AdamW": lambda groups: torch.optim.AdamW(groups, lr=0.1, amsgrad=True),
     "SGD": lambda groups: torch.optim.SGD(groups, lr=0.1, momentum=0.9),
@@ -65,10 +66,10 @@ class LiveObject:
     def __init__(self, tensors: dict[str, torch.Tensor]) -> None:
         self.tensors = tensors
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         return {"tensors": dict(self.tensors)}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: State) -> None:
         for name, tensor in state["tensors"].items():
             self.tensors[name].data.copy_(tensor)
 
@@ -76,7 +77,7 @@ class LiveObject:
 class Copies(LiveObject):
     """An object of the loop that returns copies."""
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         return {"tensors": {name: value.detach().clone() for name, value in self.tensors.items()}}
 
 
@@ -93,7 +94,7 @@ class Program:
     tied: tuple[str, str] | None = None
     parameters: dict[str, nn.Parameter] = field(default_factory=dict)
 
-    def build(self, seed: int) -> dict[str, Any]:
+    def build(self, seed: int) -> State:
         """Builds the objects with other initial values for each seed, and returns the state."""
         torch.manual_seed(seed)
         self.parameters = {}
@@ -101,14 +102,16 @@ class Program:
             self.parameters[name] = nn.Parameter(torch.randn(shape))
         if self.tied:
             self.parameters[self.tied[1]] = self.parameters[self.tied[0]]
-        groups = [{"params": [self.parameters[name] for name in group]} for group in self.groups]
+        groups = []
+        for group in self.groups:
+            groups.append({"params": [self.parameters[name] for name in group]})
         optimizer = OPTIMIZERS[self.optimizer](groups)
         model = nn.Module()
         for name in self._list_held("module"):
             model.register_parameter(name, self.parameters[name])
         if self.compiled:
             model = torch.compile(model)
-        state: dict[str, Any] = {
+        state: State = {
             "optimizer": optimizer.state_dict() if self.snapshot else optimizer,
             "model": model,
             "live": LiveObject(self._list_held("live object")),
@@ -118,19 +121,22 @@ class Program:
         return state
 
     def _list_held(self, holder: str) -> dict[str, nn.Parameter]:
-        names = [name for name in self.shapes if self.holders[name] == holder]
+        names = []
+        for name in self.shapes:
+            if self.holders[name] == holder:
+                names.append(name)
         return {name: self.parameters[name] for name in names}
 
-    def train(self, state: dict[str, Any]) -> None:
+    def train(self, state: State) -> None:
         for step in range(2):
             for number, parameter in enumerate(self.parameters.values()):
                 parameter.grad = torch.full_like(parameter, number + 1.0 + step)
             state["optimizer"].step()
 
-    def bits(self, state: dict[str, Any]) -> dict[str, Any]:
+    def bits(self, state: State) -> State:
         """Returns all values and moments by the name of their parameter."""
         optimizer = state["optimizer"]
-        contents: dict[str, Any] = {"global": repr(optimizer.state.get("global"))}
+        contents: State = {"global": repr(optimizer.state.get("global"))}
         for name, parameter in self.parameters.items():
             if self.holders[name] != "nothing":
                 contents[name] = parameter.tolist()
@@ -140,7 +146,9 @@ class Program:
 
 
 def make_program(draw: random.Random) -> Program:
-    names = [f"p{number}" for number in range(draw.randint(2, 6))]
+    names = []
+    for number in range(draw.randint(2, 6)):
+        names.append(f"p{number}")
     shapes = {name: draw.choice(SHAPES) for name in names}
     # Most programs have their parameters in one place.
     usual_holder = draw.choice(HOLDERS)
@@ -148,7 +156,10 @@ def make_program(draw: random.Random) -> Program:
     for name in names:
         holders[name] = draw.choice(HOLDERS) if draw.random() < 0.2 else usual_holder
     cut = draw.randint(1, len(names))
-    groups = [group for group in (names[:cut], names[cut:]) if group]
+    groups = []
+    for group in (names[:cut], names[cut:]):
+        if group:
+            groups.append(group)
     return Program(
         shapes=shapes,
         holders=holders,
@@ -208,12 +219,13 @@ def try_change(folder: Path, trial: int) -> tuple[str, str]:
     changed = change_program(program, change, draw)
     if not changed.groups:
         return change, "no optimizer"
-    restarted: dict[str, Any] = {}
+    restarted: State = {}
     try:
         restarted = changed.build(2 * trial + 1)
         direct.resume(folder, restarted)
     except InputError as error:
-        assert error.fix and error.got, error
+        assert error.fix, error
+        assert error.got, error
         assert change != "nothing", error
         return change, "refused"
     assert changed.bits(restarted) == saved, (change, program)
@@ -245,8 +257,12 @@ def make_value(draw: random.Random, depth: int = 3) -> Any:
     )
     if depth == 0 or draw.random() < 0.3:
         return draw.choice(leaves)()
-    items = [make_value(draw, depth - 1) for _ in range(draw.randint(0, 3))]
-    named = {f"k{number}": item for number, item in enumerate(items)}
+    items = []
+    for _ in range(draw.randint(0, 3)):
+        items.append(make_value(draw, depth - 1))
+    named = {}
+    for number, item in enumerate(items):
+        named[f"k{number}"] = item
     containers = (
         lambda: items,
         lambda: tuple(items),

@@ -32,7 +32,8 @@ def test_the_page_imports_only_names_that_an_example_uses() -> None:
     for path in paths:
         for line in imported.findall(path.read_text()):
             used.add(line)
-    assert len(shown) >= 4 and set(shown) <= used
+    assert len(shown) >= 4
+    assert set(shown) <= used
 
 
 def run(program: str, total_steps: int) -> torch.nn.Module:
@@ -73,4 +74,5 @@ def test_the_printed_loop_resumes_with_the_same_bits(
     for parameter, expected in zip(resumed.parameters(), whole.parameters(), strict=True):
         assert torch.equal(parameter, expected)
     step, tensors = load_tensors(f"gs://{bucket}/halves/runs")
-    assert step == 7 and torch.equal(tensors["model/weight"], whole.weight.detach())
+    assert step == 7
+    assert torch.equal(tensors["model/weight"], whole.weight.detach())

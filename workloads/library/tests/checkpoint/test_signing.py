@@ -91,7 +91,9 @@ def test_changed_or_replayed_commit_with_a_new_digest_is_skipped(
     key = use_key(tmp_path, monkeypatch, "key")
     save(url, 1)
     save(url, 2)
-    commits = {step: url / RUN / f"step-{step:010d}" / "COMMIT.json" for step in (1, 2)}
+    commits = {}
+    for step in (1, 2):
+        commits[step] = url / RUN / f"step-{step:010d}" / "COMMIT.json"
     genuine = commits[2].read_text()
     assert key.read_text() not in genuine
     change_commit(commits[2], created=0)

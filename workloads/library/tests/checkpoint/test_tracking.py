@@ -82,7 +82,9 @@ def save(data: Any) -> Callable[[Any], None]:
     """
     captured = capture({"data": data})
     check_values(captured.skeleton)
-    tensors = {key: value.clone() for key, value in captured.tensors.items()}
+    tensors = {}
+    for key, value in captured.tensors.items():
+        tensors[key] = value.clone()
 
     def restore(new_data: Any) -> None:
         torch.manual_seed(123)

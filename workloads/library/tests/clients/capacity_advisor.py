@@ -40,6 +40,8 @@ class Advisor:
     scores: dict[tuple[str, str], tuple[float, str]]
     """Machine type and provisioning model -> obtainability and estimated uptime."""
     requests: list[tuple[str, Any]] = field(default_factory=list)
+    status: int = 200
+    """Its answer to a request without a problem; 403 refuses all."""
 
     def answer(self, path: str, headers: Mapping[str, str], data: bytes) -> tuple[int, object]:
         authorization = str(headers.get("Authorization", ""))
@@ -50,6 +52,8 @@ class Advisor:
         problem = find_problem(body, FORM) or find_bad_value(body)
         if problem:
             return 400, {"error": {"code": 400, "message": problem}}
+        if self.status != 200:
+            return self.status, {"error": {"code": self.status}}
         model = body["instanceProperties"]["scheduling"]["provisioningModel"]
         [selection] = body["instanceFlexibilityPolicy"]["instanceSelections"].values()
         [zone, *_] = body["distributionPolicy"]["zones"]

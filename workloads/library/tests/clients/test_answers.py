@@ -173,7 +173,8 @@ def test_command_ends_with_reason_and_fix(
 ) -> None:
     code, text = outcomes[answer][command]
     assert code == EXIT_NOT_JUDGED, text
-    assert text.startswith("could not judge: ") and "\n  fix:     " in text, text
+    assert text.startswith("could not judge: "), text
+    assert "\n  fix:     " in text, text
     assert EXPECTED[answer] in text
     for words in ("internal error", "Traceback", "urllib3", "HTTPConnection", "object at", TOKEN):
         assert words not in text, text
@@ -192,11 +193,9 @@ def test_server_cannot_delay_a_command_for_long() -> None:
 
 def test_error_crosses_process_borders() -> None:
     error = copy.copy(ApiError(403, "no"))  # by the same method as pickle does
-    assert (error.status, str(error), error.lines()) == (
-        403,
-        "403: no",
-        ApiError(403, "no").lines(),
-    )
+    assert error.status == 403
+    assert str(error) == "403: no"
+    assert error.lines() == ApiError(403, "no").lines()
 
 
 def test_directory_in_place_of_a_kubeconfig(tmp_path: Path) -> None:

@@ -83,7 +83,8 @@ def test_all_pages_are_listed_and_the_watch_continues() -> None:
     )
     mirror.run()
     assert mirror.names == {"b", "c"}
-    assert [query.get("continue", "") for query in mirror.queries[:3]] == ["", "next", ""]
+    continues = [query.get("continue", "") for query in mirror.queries[:3]]
+    assert continues == ["", "next", ""]
     assert mirror.queries[2]["resourceVersion"] == "7"
 
 

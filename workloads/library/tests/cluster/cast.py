@@ -6,6 +6,7 @@ import time
 from dataclasses import dataclass, replace
 
 from holdfast.clients.api import Api, ApiError, Object
+from holdfast.controllers.cluster_objects import find_controller
 from holdfast.cost.receipt import ANNOTATION, Receipt
 from holdfast.jobs.diagnose.cluster_snapshot import PROVISIONING
 from holdfast.jobs.diagnose.job_snapshot import KUEUE
@@ -59,12 +60,12 @@ def limited(api: Api) -> list[Object]:
     hour without a node, again and again, and the queues of flex-start have none for minutes to
     days.
     """
-    found = api.items(f"{KUEUE}/namespaces/training/workloads")
-    return [
-        each
-        for each in found
-        if any(c["type"] == "PodsReady" for c in each["status"].get("conditions", ()))
-    ]
+    workloads = api.items(f"{KUEUE}/namespaces/training/workloads")
+    ready_workloads: list[Object] = []
+    for workload in workloads:
+        if any(c["type"] == "PodsReady" for c in workload["status"].get("conditions", ())):
+            ready_workloads.append(workload)
+    return ready_workloads
 
 
 @dataclass
@@ -86,11 +87,14 @@ class Submitted:
     def selector(self) -> dict[str, str]:
         return job_spec(self.doc)["template"]["spec"]["nodeSelector"]
 
-    def workload(self) -> Object | None:
-        """Kueue's record of it."""
+    def workloads(self) -> list[Object]:
+        """Kueue's records of it: two while it grows."""
         uid = self.body()["metadata"]["uid"]
-        found = self.api.items(f"{KUEUE}/namespaces/{self.namespace}/workloads")
-        return next((w for w in found if w["metadata"]["ownerReferences"][0]["uid"] == uid), None)
+        workloads = self.api.items(f"{KUEUE}/namespaces/{self.namespace}/workloads")
+        return [workload for workload in workloads if find_controller(workload) == uid]
+
+    def workload(self) -> Object | None:
+        return next(iter(self.workloads()), None)
 
     def submit(self) -> None:
         self.api.apply(self.api.path_of(self.doc), self.doc)
@@ -108,16 +112,25 @@ class Submitted:
 
     def pods(self, phase: str = "") -> list[Object]:
         label = f"{LABEL_NAME}={self.doc['metadata']['labels'][LABEL_NAME]}"
-        found = self.api.items(f"/api/v1/namespaces/{self.namespace}/pods", labelSelector=label)
-        return [pod for pod in found if not phase or pod["status"].get("phase") == phase]
+        candidates = self.api.items(
+            f"/api/v1/namespaces/{self.namespace}/pods", labelSelector=label
+        )
+        pods: list[Object] = []
+        for pod in candidates:
+            if not phase or pod["status"].get("phase") == phase:
+                pods.append(pod)
+        return pods
 
     def running(self) -> set[str]:
         return {pod["metadata"]["uid"] for pod in self.pods("Running")}
 
     def wait(self, phase: str, count: int) -> list[Object]:
         def there() -> list[Object] | None:
-            found = [pod for pod in self.pods(phase) if "deletionTimestamp" not in pod["metadata"]]
-            return found if len(found) == count else None
+            owned = []
+            for pod in self.pods(phase):
+                if "deletionTimestamp" not in pod["metadata"]:
+                    owned.append(pod)
+            return owned if len(owned) == count else None
 
         return until(f"{count} pods of {self.name} are {phase}", there)
 
@@ -128,9 +141,9 @@ class Submitted:
 
     def ended(self) -> str:
         def condition() -> str | None:
-            found = (self.body().get("status") or {}).get("conditions") or ()
+            conditions = (self.body().get("status") or {}).get("conditions") or ()
             return next(
-                (c["type"] for c in found if c["type"] in OVER and c["status"] == "True"), None
+                (c["type"] for c in conditions if c["type"] in OVER and c["status"] == "True"), None
             )
 
         return until(f"{self.name} has ended", condition)
@@ -153,7 +166,11 @@ def provision(world: World, job: Submitted, *spent: Object) -> tuple[Object, lis
 
     def asked() -> Object | None:
         return next(
-            (each for each in world.api.items(REQUESTS) if each["metadata"]["uid"] not in uids),
+            (
+                request
+                for request in world.api.items(REQUESTS)
+                if request["metadata"]["uid"] not in uids
+            ),
             None,
         )
 

@@ -66,15 +66,15 @@ def judged() -> list[str]:
 
 def examples() -> list[tuple[str, Object]]:
     """Every Job and JobSet of every rule's two examples."""
-    found: list[tuple[str, Object]] = []
+    cases: list[tuple[str, Object]] = []
     for rule in all_rules().values():
         for name, text in (("bad", rule.bad), ("good", rule.good)):
             for body in (
                 build_objects(rule.base, text) if rule.check and (text or rule.base) else []
             ):
                 if isinstance(body, dict) and body.get("kind") in KINDS:
-                    found.append((f"{rule.id} {name}", body))
-    return found
+                    cases.append((f"{rule.id} {name}", body))
+    return cases
 
 
 def variants() -> Iterator[tuple[str, Object]]:
@@ -90,7 +90,9 @@ def without_labels(body: Object, *keys: str) -> Object:
     copy = deepcopy(body)
     jobs = [copy["spec"]]
     if copy["kind"] == "JobSet":
-        jobs = [job["template"]["spec"] for job in copy["spec"].get("replicatedJobs", [])]
+        jobs = []
+        for job in copy["spec"].get("replicatedJobs", []):
+            jobs.append(job["template"]["spec"])
     for job in jobs:
         selector = job.get("template", {}).get("spec", {}).get("nodeSelector") or {}
         for key in keys:
@@ -184,7 +186,8 @@ def test_server_and_linter_find_the_same_in_every_example(api: Api, space: str) 
 def test_a_label_makes_the_namespace_refuse_what_is_a_warning_elsewhere(
     api: Api, space: str
 ) -> None:
-    assert found(api, space, PROBE) and not refused(api, space, PROBE)
+    assert found(api, space, PROBE)
+    assert not refused(api, space, PROBE)
     deny(api, space)
 
 
@@ -370,7 +373,7 @@ def test_only_jobs_of_a_gangs_name_have_pods_to_which_its_ports_are_open(
         assert not api.get(pods)["items"]
         return
     until("the controller makes its pod", lambda: api.get(pods)["items"], 60)
-    (its,) = (each["metadata"]["name"] for each in api.get(pods)["items"])
+    (its,) = (item["metadata"]["name"] for item in api.get(pods)["items"])
     pod = {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -425,7 +428,8 @@ def test_an_annotation_accepts_a_finding(api: Api, space: str) -> None:
 
 def test_a_stated_default_of_the_grace_period_counts_as_unstated(api: Api, space: str) -> None:
     (body,) = build_objects("job-pod", "terminationGracePeriodSeconds: 30")
-    assert linted(body) == {"HF101"} and found(api, space, body) == {"HF102"}
+    assert linted(body) == {"HF101"}
+    assert found(api, space, body) == {"HF102"}
     body["metadata"]["annotations"] = {"holdfast.dev/ignore-HF101": "it ends sooner"}
     assert linted(body) == found(api, space, body) == set()
 
@@ -441,7 +445,9 @@ def test_jobs_of_the_platform_itself_pass(api: Api, space: str) -> None:
 def test_the_last_of_many_jobs_of_a_jobset_is_judged(api: Api, space: str) -> None:
     (body,) = build_objects("jobset", "")
     (job,) = body["spec"]["replicatedJobs"]
-    jobs = [deepcopy(job) | {"name": f"workers-{index}"} for index in range(20)]
+    jobs = []
+    for index in range(20):
+        jobs.append(deepcopy(job) | {"name": f"workers-{index}"})
     body["spec"]["replicatedJobs"] = jobs
     assert found(api, space, body) == set()
     pod = jobs[-1]["template"]["spec"]["template"]["spec"]
@@ -458,5 +464,5 @@ def test_jobs_as_the_platform_writes_them_pass(api: Api, space: str) -> None:
         own(gpus="1xl4", nodes="2..4"),
         own(gpus="none"),
     ):
-        (body,) = (each for each in made(job) if each["kind"] in KINDS)
+        (body,) = (document for document in made(job) if document["kind"] in KINDS)
         assert found(api, space, body) == set(), job

@@ -28,7 +28,8 @@ def render() -> list[Object]:
         command=("sleep", "9999"),
     )
     placed = any_gpu.place(job, EXAMPLE, prices.load())
-    assert placed.gpu_choice is not None and placed.gpu_choice.name == "any-1xl4-1xa100"
+    assert placed.gpu_choice is not None
+    assert placed.gpu_choice.name == "any-1xl4-1xa100"
     return manifests.bodies(job, RenderContext(EXAMPLE), placed)
 
 

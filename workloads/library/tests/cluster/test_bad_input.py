@@ -77,9 +77,9 @@ def test_only_clusters_of_dead_test_runs_are_removed(
     tmp_path: Path, programs: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = tmp_path / "log"
-    theirs = tmp_path / "config"
-    mine, start = owner().split("x")
-    orphans = [f"{kind.prefix()}{DEAD}x00", f"{kind.prefix()}{mine}x{int(start, 16) ^ 1:02x}"]
+    config = tmp_path / "config"
+    owner_id, start = owner().split("x")
+    orphans = [f"{kind.prefix()}{DEAD}x00", f"{kind.prefix()}{owner_id}x{int(start, 16) ^ 1:02x}"]
     names = [
         "kind",
         "holdfast-tests",
@@ -94,17 +94,20 @@ def test_only_clusters_of_dead_test_runs_are_removed(
         )
     )
     monkeypatch.setenv("TMPDIR", str(tmp_path))
-    theirs.write_text("somebody else's")
-    monkeypatch.setenv("KUBECONFIG", str(theirs))
-    made = KindManager()
+    config.write_text("somebody else's")
+    monkeypatch.setenv("KUBECONFIG", str(config))
+    manager = KindManager()
     with pytest.raises(Exception, match="kind create cluster"):
-        made.create()
-    asked = log.read_text().splitlines()
-    deleted = [line.split()[3] for line in asked if line.startswith("delete")]
-    assert deleted == [*orphans, made.name], "the orphans, and what this run began itself"
+        manager.create()
+    commands = log.read_text().splitlines()
+    deleted = []
+    for line in commands:
+        if line.startswith("delete"):
+            deleted.append(line.split()[3])
+    assert deleted == [*orphans, manager.name], "the orphans, and what this run began itself"
     assert all(
-        "--kubeconfig /" in line and str(theirs) not in line
-        for line in asked
+        "--kubeconfig /" in line and str(config) not in line
+        for line in commands
         if not line.startswith("get")
     )
-    assert theirs.read_text() == "somebody else's"
+    assert config.read_text() == "somebody else's"

@@ -55,10 +55,10 @@ def become(
 ) -> Become:
     """What the kubelet puts into a pod: the token, the authority, the address."""
     assert cluster.kubeconfig is not None
-    at: Object = YAML(typ="safe", pure=True).load(cluster.kubeconfig.read_text())["clusters"][0][
-        "cluster"
-    ]
-    inline = at.get("certificate-authority-data")
+    address: Object = YAML(typ="safe", pure=True).load(cluster.kubeconfig.read_text())["clusters"][
+        0
+    ]["cluster"]
+    inline = address.get("certificate-authority-data")
 
     def pod_of(namespace: str, account: str) -> None:
         path = f"/api/v1/namespaces/{namespace}/serviceaccounts/{account}"
@@ -79,9 +79,9 @@ def become(
         if inline:
             authority = base64.b64decode(inline)
         else:
-            authority = Path(at["certificate-authority"]).read_bytes()
+            authority = Path(address["certificate-authority"]).read_bytes()
         (tmp_path / "ca.crt").write_bytes(authority)
-        host, _, port = at["server"].removeprefix("https://").rpartition(":")
+        host, _, port = address["server"].removeprefix("https://").rpartition(":")
         monkeypatch.setenv("KUBERNETES_SERVICE_HOST", host)
         monkeypatch.setenv("KUBERNETES_SERVICE_PORT", port)
         monkeypatch.setattr(api_server, "ACCOUNT", tmp_path)
@@ -98,15 +98,14 @@ def planned_end(node: str) -> float | None:
 def test_the_rendered_trainer_may_read_when_its_node_ends(
     api: Api, become: Become, node: str
 ) -> None:
-    asking = [
-        (body, template)
-        for body, template in workloads("example")
-        if ENV_NODE in variables(template)
-    ]
+    asking = []
+    for job, template in workloads("example"):
+        if ENV_NODE in variables(template):
+            asking.append((job, template))
     body = next(
         body for body, template in asking if template["spec"]["serviceAccountName"] == "trainer"
     )
-    for right in (each for each in load_objects("example") if each["kind"] in RIGHTS):
+    for right in (item for item in load_objects("example") if item["kind"] in RIGHTS):
         api.apply(api.path_of(right), right)
     become(body["metadata"]["namespace"], "trainer")
     # The authorizer hears of a binding a moment after it is stored.
@@ -119,4 +118,5 @@ def test_a_pod_without_the_right_trains_on_and_logs_it(
     become("default", "nobody")
     assert planned_end(node) is None
     (record,) = caplog.records
-    assert record.levelname == "WARNING" and "403" in record.getMessage()
+    assert record.levelname == "WARNING"
+    assert "403" in record.getMessage()

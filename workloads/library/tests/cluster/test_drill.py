@@ -100,17 +100,20 @@ def command_of(
 def context(cluster: AClusterManager) -> str:
     from kubernetes import config
 
-    known: Any = config.list_kube_config_contexts(str(cluster.kubeconfig))
-    return known[1]["name"]
+    contexts: Any = config.list_kube_config_contexts(str(cluster.kubeconfig))
+    return contexts[1]["name"]
 
 
 def tainted(world: World) -> list[str]:
-    nodes = [node for node in world.api.items(NODES) if node["metadata"]["name"] in world.nodes]
-    return [
-        n["metadata"]["name"]
-        for n in nodes
-        if any(t["key"] == TAINT for t in n["spec"].get("taints", ()))
-    ]
+    nodes = []
+    for node in world.api.items(NODES):
+        if node["metadata"]["name"] in world.nodes:
+            nodes.append(node)
+    tainted_nodes: list[str] = []
+    for n in nodes:
+        if any(t["key"] == TAINT for t in n["spec"].get("taints", ())):
+            tainted_nodes.append(n["metadata"]["name"])
+    return tainted_nodes
 
 
 def test_a_lone_node_is_taken_by_the_api_alone_and_given_back(
@@ -128,8 +131,10 @@ def test_a_lone_node_is_taken_by_the_api_alone_and_given_back(
         check=False,
     )
     (journal,) = json.loads(done.stdout)["drills"]
-    verdicts = {each["verdict"] for each in journal["objectives"]}
-    assert (done.returncode, journal["verdict"], verdicts) == (0, "held", {"held"}), journal
+    verdicts = {objective["verdict"] for objective in journal["objectives"]}
+    assert done.returncode == 0, journal
+    assert journal["verdict"] == "held", journal
+    assert verdicts == {"held"}, journal
     assert [step["name"].split()[0] for step in journal["rollbacks"]] == ["open"]
     assert not tainted(work)
     assert len(work.nodes) == PODS + SPARE
@@ -139,7 +144,8 @@ def test_a_storm_hits_thirty_percent_and_the_job_pays_nothing(work: World) -> No
     evictor = RigEvictor("notice and end of", work.preempt)
     drill = find("cluster-storm")
     record = QUIET(drill, target(work.api, work, drill, evictor)).run()
-    assert {each.verdict for each in record.results} == {Verdict.HELD}, record.why
+    verdicts = {result.verdict for result in record.results}
+    assert verdicts == {Verdict.HELD}, record.why
     assert len(evictor.evicted) == PODS * 30 // 100
 
 
@@ -153,8 +159,12 @@ def test_a_job_that_pays_for_evictions_is_found_out(world: World, spot: Pool) ->
     record = QUIET(
         drill, target(world.api, world, drill, RigEvictor("end of", world.preempt))
     ).run()
-    broken = [each.objective.promise for each in record.results if each.verdict is Verdict.BROKEN]
-    assert (record.verdict, broken) == (Verdict.BROKEN, ["no failure charged"])
+    broken = []
+    for result in record.results:
+        if result.verdict is Verdict.BROKEN:
+            broken.append(result.objective.promise)
+    assert record.verdict == Verdict.BROKEN
+    assert broken == ["no failure charged"]
 
 
 def test_nodes_that_would_not_go_by_themselves_are_refused(world: World, serving: Pool) -> None:
@@ -163,7 +173,8 @@ def test_nodes_that_would_not_go_by_themselves_are_refused(world: World, serving
     world.wait_running(1)
     drill = find("cluster-lone-node")
     record = QUIET(drill, target(world.api, world, drill, TaintEvictor(world.api))).run()
-    assert (record.verdict, record.fail_step) == (Verdict.STOPPED, "targets")
+    assert record.verdict == Verdict.STOPPED
+    assert record.fail_step == "targets"
     assert "a serving node is never hit" in record.why
     assert not tainted(world)
 
@@ -176,7 +187,8 @@ def test_a_node_with_somebody_elses_pod_is_refused(work: World, spot: Pool) -> N
         work.create_pod(f"alien-{pod['metadata']['name']}", alien)
     drill = find("cluster-lone-node")
     record = QUIET(drill, target(work.api, work, drill, TaintEvictor(work.api))).run()
-    assert (record.verdict, record.fail_step) == (Verdict.STOPPED, "targets")
+    assert record.verdict == Verdict.STOPPED
+    assert record.fail_step == "targets"
     assert "runs there too" in record.why
 
 
@@ -191,12 +203,14 @@ def test_a_drill_on_gke_asks_gcloud_for_one_vm_of_the_contexts_environment(
             {"spec": {"providerID": f"gce://{env.project}/europe-west4-a/{name}"}},
         )
     platforms.publish(work.api, env)
-    asked = tmp_path / "asked"
+    commands = tmp_path / "asked"
     kubeconfig = tmp_path / "kubeconfig"
     kubeconfig.write_text(cluster.kubeconfig.read_text().replace(context(cluster), named))  # type: ignore[union-attr]
     gcloud = tmp_path / "bin" / "gcloud"
     gcloud.parent.mkdir()
-    gcloud.write_text(f'#!/bin/sh\necho "$@" > {asked}.draft && mv {asked}.draft {asked}\n')
+    gcloud.write_text(
+        f'#!/bin/sh\necho "$@" > {commands}.draft && mv {commands}.draft {commands}\n'
+    )
     gcloud.chmod(0o755)
     path = {"PATH": f"{gcloud.parent}:{os.environ['PATH']}"}
     command = command_of(work, "gke-maintenance", "gke", kubeconfig, named, tmp_path)
@@ -206,12 +220,10 @@ def test_a_drill_on_gke_asks_gcloud_for_one_vm_of_the_contexts_environment(
         stdout=subprocess.PIPE,
         text=True,
     ) as running:
-        until("gcloud was asked", lambda: asked.exists() or running.poll() is not None)
-        verb, vm, *flags = asked.read_text().split()[2:]
+        until("gcloud was asked", lambda: commands.exists() or running.poll() is not None)
+        verb, vm, *flags = commands.read_text().split()[2:]
         work.preempt([vm])
         result, _ = running.communicate(timeout=280)
-    assert (verb, flags) == (
-        "simulate-maintenance-event",
-        [f"--project={env.project}", "--zone=europe-west4-a"],
-    )
+    assert verb == "simulate-maintenance-event"
+    assert flags == [f"--project={env.project}", "--zone=europe-west4-a"]
     assert json.loads(result)["drills"][0]["verdict"] == "held", result

@@ -48,7 +48,7 @@ def rendered(world: World, pool: Pool) -> list[Object]:
     work = replace(
         spot_work(context, NAME, pool, PlacementRule.ELASTIC), command=command, volumes=[]
     )
-    given = Task(
+    task = Task(
         work=work,
         pods=NODES,
         least=NODES,
@@ -56,15 +56,15 @@ def rendered(world: World, pool: Pool) -> list[Object]:
         queue="",
         deadline_s=3600,
     )
-    found = [copy.deepcopy(body) for body in elastic(context, given)]
-    for body in found:
+    bodies = [copy.deepcopy(body) for body in elastic(context, task)]
+    for body in bodies:
         body["metadata"]["namespace"] = world.name
-    template = next(body for body in found if body["kind"] == "Job")["spec"]["template"]
+    template = next(body for body in bodies if body["kind"] == "Job")["spec"]["template"]
     template["metadata"].setdefault("annotations", {})[RUN_S] = "3600"
     template["spec"]["nodeSelector"] |= world.selector
     for absent in ("serviceAccountName", "priorityClassName"):
         template["spec"].pop(absent, None)
-    return found
+    return bodies
 
 
 def uids(pods: list[Object]) -> dict[str, str]:
@@ -80,34 +80,39 @@ def lost_in_waves(world: World, spot: Pool, bodies: list[Object]) -> str:
     for body in bodies:
         world.api.create(world.api.path_of(body).rpartition("/")[0], body, fieldValidation="Strict")
     first = uids(world.wait_running(NODES))
-    lost: list[str] = []
+    lost_pods: list[str] = []
     for wave in range(WAVES):
         if wave:
             world.add_nodes(spot, WAVE, zone=ZONE)
         before = uids(world.wait_running(NODES))
-        victims = [uid for uid in before if uid in first and uid not in lost][:WAVE]
+        victims = [uid for uid in before if uid in first and uid not in lost_pods][:WAVE]
         assert world.preempt([before[uid] for uid in victims]) == WAVE
-        lost += victims
-        kept = {uid: node for uid, node in before.items() if uid not in victims}
+        lost_pods += victims
+        remaining = {}
+        for uid, node in before.items():
+            if uid not in victims:
+                remaining[uid] = node
         after = world.wait_running(NODES - WAVE)
-        assert uids(after) == kept, "a survivor was touched"
+        assert uids(after) == remaining, "a survivor was touched"
         assert not any(
             status["restartCount"] for pod in after for status in pod["status"]["containerStatuses"]
         )
-    assert len(set(lost)) == WAVE * WAVES
+    assert len(set(lost_pods)) == WAVE * WAVES
     return job
 
 
 def one_may_go(world: World) -> None:
     budget = f"{world.path('poddisruptionbudgets', BUDGETS)}/{NAME}"
     until("one more may go", lambda: world.api.get(budget)["status"]["disruptionsAllowed"] == 1)
-    names = [pod["metadata"]["name"] for pod in world.wait_running(NODES)]
+    names = []
+    for pod in world.wait_running(NODES):
+        names.append(pod["metadata"]["name"])
     assert [world.evict(name) for name in names[:2]] == [201, 429]
 
 
 def one_success_ends_it(world: World, job: str, survivor: Object) -> None:
     assert "Complete" not in [
-        each["type"] for each in world.job(job)["status"].get("conditions", ())
+        condition["type"] for condition in world.job(job)["status"].get("conditions", ())
     ]
     pods.end(world.api, survivor)
     assert world.wait_condition(job) == "Complete"
@@ -117,7 +122,9 @@ def one_success_ends_it(world: World, job: str, survivor: Object) -> None:
 
 def test_sharded_gang_waits_in_place_through_fifty_losses(world: World, spot: Pool) -> None:
     job = lost_in_waves(world, spot, rendered(world, spot))
-    places = [get_place(pod) for pod in world.wait_running(NODES - WAVE)]
+    places = []
+    for pod in world.wait_running(NODES - WAVE):
+        places.append(get_place(pod))
     missing = [str(place) for place in range(NODES) if place not in places][:MOST_LISTED]
     waits = f"{NODES - WAVE} nodes wait in place for nodes {', '.join(missing)}, ... since "
     until(

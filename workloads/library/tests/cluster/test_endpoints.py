@@ -88,34 +88,33 @@ def addresses(out: Path) -> set[tuple[str, int]]:
     if not out.exists():
         return set()
     (assignment,) = json.loads(out.read_text())["resources"]
-    listed = [
-        each["endpoint"]["address"]["socket_address"]
-        for each in assignment["endpoints"][0]["lb_endpoints"]
-    ]
-    return {(each["address"], each["port_value"]) for each in listed}
+    listed = []
+    for endpoint in assignment["endpoints"][0]["lb_endpoints"]:
+        listed.append(endpoint["endpoint"]["address"]["socket_address"])
+    return {(endpoint["address"], endpoint["port_value"]) for endpoint in listed}
 
 
 def test_the_endpoints_of_the_proxy_follow_the_readiness_of_real_pods(
     world: World, api: Api, node: str, followed: Path
 ) -> None:
-    one = ("10.9.0.1", PORT)
+    first = ("10.9.0.1", PORT)
     two = ("10.9.0.2", PORT)
 
     def follows(wanted: set[tuple[str, int]], why: str) -> None:
         until(why, lambda: addresses(followed) == wanted)
 
-    start(world, node, "one", one[0])
-    follows({one}, "the first server gets requests")
+    start(world, node, "one", first[0])
+    follows({first}, "the first server gets requests")
     start(world, node, "two", two[0])
-    follows({one, two}, "both get requests")
+    follows({first, two}, "both get requests")
     report(world, "two", ready=False)
-    follows({one}, "a notice on Spot: not ready, and nothing else")
+    follows({first}, "a notice on Spot: not ready, and nothing else")
     report(world, "two", ready=True)
-    follows({one, two}, "ready again")
+    follows({first, two}, "ready again")
     api.delete(f"{world.path('pods')}/two", gracePeriodSeconds=600)
-    follows({one}, "deleted: it terminates, and is ready still")
+    follows({first}, "deleted: it terminates, and is ready still")
     api.delete(f"{world.path('pods')}/one", gracePeriodSeconds=600)
-    follows({one, two}, "all terminate and serve: better than nobody")
+    follows({first, two}, "all terminate and serve: better than nobody")
     for name in ("one", "two"):
         api.delete(f"{world.path('pods')}/{name}", gracePeriodSeconds=0)
     follows(set(), "gone")

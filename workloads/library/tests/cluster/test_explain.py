@@ -34,9 +34,11 @@ def test_quota_is_named_with_what_is_asked_lent_and_used(
         lambda: ask(world, "third", "quota").cause.blocker == explained,
         timeout_s=30,
     )
-    found = ask(world, "third", "quota")
-    assert found.cause.position.startswith("2 of 2 waiting in queue team, for ")
-    assert found.cause.evidence.startswith(f"kubectl describe workload -n {world.name} job-third")
+    explanation = ask(world, "third", "quota")
+    assert explanation.cause.position.startswith("2 of 2 waiting in queue team, for ")
+    assert explanation.cause.evidence.startswith(
+        f"kubectl describe workload -n {world.name} job-third"
+    )
 
 
 def test_a_job_that_no_quota_will_ever_fit_does_not_wait_for_its_turn(
@@ -44,9 +46,9 @@ def test_a_job_that_no_quota_will_ever_fit_does_not_wait_for_its_turn(
 ) -> None:
     queues.lend(world, spot, 1)
     queues.submit(world, spot, "wide", pods=2)
-    wanted = KUEUE_INADMISSIBLE["ExceedsMaxQuota"]
+    message = KUEUE_INADMISSIBLE["ExceedsMaxQuota"]
     until(
-        "it is explained", lambda: ask(world, "wide", "quota").cause.action == wanted, timeout_s=30
+        "it is explained", lambda: ask(world, "wide", "quota").cause.action == message, timeout_s=30
     )
 
 
@@ -97,9 +99,9 @@ def test_a_queue_that_admits_nothing_gives_its_reason(
 def test_a_crash_is_counted_apart_from_evictions(world: World, spot: Pool) -> None:
     world.add_nodes(spot, 2)
     world.create_job("crashing", world.job_spec(spot, 2, run_s=2, code=EXIT_BUG))
-    found = ask(world, "crashing", "failed")
-    assert f"exit code {EXIT_BUG}" in found.cause.blocker
-    assert found.cause.evidence.startswith(f"kubectl logs -n {world.name} crashing-")
+    explanation = ask(world, "crashing", "failed")
+    assert f"exit code {EXIT_BUG}" in explanation.cause.blocker
+    assert explanation.cause.evidence.startswith(f"kubectl logs -n {world.name} crashing-")
 
     world.create_job("evicted", world.job_spec(spot, 2))
     world.wait_running(2)
@@ -108,7 +110,8 @@ def test_a_crash_is_counted_apart_from_evictions(world: World, spot: Pool) -> No
     assert "2 were evicted: TerminationByKubelet" in back_off.cause.blocker
     assert "evicted 2, crashed 0" in back_off.state
     listed = {row.name: row for row in listing(world)}
-    assert (listed["crashing"].evicted, listed["evicted"].evicted) == (Count(0), Count(2))
+    assert listed["crashing"].evicted == Count(0)
+    assert listed["evicted"].evicted == Count(2)
     assert (listed["crashing"].crashed.number > 0, listed["evicted"].crashed) == (True, Count(0))
 
     world.add_nodes(spot, 2)
@@ -126,8 +129,12 @@ def test_list_prices_jobs_and_unknown_name_gets_the_nearest(world: World, spot: 
     world.create_job("short", world.job_spec(spot, 1, run_s=2))
     assert world.wait_condition("short") == "Complete"
     (row,) = listing(world)
-    assert (row.status, row.why, row.capacity) == ("Complete", "done", Capacity.SPOT)
-    assert row.ran_s >= 1 and row.usd and row.usd < 0.01
+    assert row.status == "Complete"
+    assert row.why == "done"
+    assert row.capacity == Capacity.SPOT
+    assert row.ran_s >= 1
+    assert row.usd
+    assert row.usd < 0.01
     with pytest.raises(InputError, match="did you mean short"):
         explain.explain(world.api, "shrot", world.name)
 

@@ -243,11 +243,11 @@ def test_what_keeps_a_pod_from_its_node_is_named_with_its_evidence(world: World)
 def test_a_full_pool_is_explained_with_its_free_gpus(world: World) -> None:
     world.add_nodes(POOL, 2)
     world.create_job("wide", world.job_spec(POOL, 3))
-    found = ask(world, "wide", "capacity")
-    assert found.cause.blocker.endswith(
+    explanation = ask(world, "wide", "capacity")
+    assert explanation.cause.blocker.endswith(
         "each wants 1 nvidia.com/gpu, the fitting nodes have 0 of 2 free"
     )
-    assert found.state.startswith("Waiting: 2 of 3 pods run")
+    assert explanation.state.startswith("Waiting: 2 of 3 pods run")
 
 
 def test_a_disk_of_another_zone_is_named(world: World) -> None:
@@ -288,9 +288,9 @@ def test_a_disk_of_another_zone_is_named(world: World) -> None:
             lambda: world.api.get(path).get("status", {}).get("phase") == "Bound",
         )
         world.create_job("reader", one_pod(world, POOL, **of_claim("corpus")))
-        found = ask(world, "reader", "volume").cause
-        assert "1 node(s) didn't match PersistentVolume's node affinity" in found.blocker
-        assert "a disk serves one zone" in found.action
+        cause = ask(world, "reader", "volume").cause
+        assert "1 node(s) didn't match PersistentVolume's node affinity" in cause.blocker
+        assert "a disk serves one zone" in cause.action
     finally:
         world.api.delete(f"/api/v1/persistentvolumes/{world.name}")
 

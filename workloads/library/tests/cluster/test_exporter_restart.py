@@ -22,18 +22,21 @@ from workloads.library.tests.bench.monitoring import exporter, metrics
 @pytest.fixture
 def plane() -> Iterator[ControlPlane]:
     """Of this test alone: the shared one may not be killed under the others."""
-    with control_plane.running() as made:
-        yield made
+    with control_plane.running() as control:
+        yield control
 
 
 def counted(lines: Path) -> list[tuple[str, str, str]]:
     """Of the lines about nodes."""
-    rows = [row for row in map(json.loads, lines.read_text().splitlines()) if "event" in row]
-    return [
-        (row["event"], row["node"], row.get("reason", ""))
-        for row in rows
-        if row["event"].startswith("node_")
-    ]
+    rows = []
+    for row in map(json.loads, lines.read_text().splitlines()):
+        if "event" in row:
+            rows.append(row)
+    events: list[tuple[str, str, str]] = []
+    for row in rows:
+        if row["event"].startswith("node_"):
+            events.append((row["event"], row["node"], row.get("reason", "")))
+    return events
 
 
 def kill_apiserver(plane: ControlPlane) -> None:
@@ -94,7 +97,7 @@ def test_preemptions_count_once_after_the_api_server_was_killed(
     down = zip(names, ("preempted", "preempted", "deleted"), strict=True)
     expected = [
         *(("node_up", name, "") for name in names),
-        *(("node_down", name, why) for name, why in down),
+        *(("node_down", name, reason) for name, reason in down),
     ]
     assert sorted(counted(lines)) == sorted(expected)
 
@@ -112,12 +115,13 @@ def test_one_of_two_exporters_writes_until_it_lets_go_or_its_term_is_over(
         )
         for name in ("a", "b")
     )
-    assert first.held() and first.held()
+    assert first.held()
+    assert first.held()
     assert not second.held()
     first.release()
     assert second.held()
     assert not first.held()
-    for after_s, held in ((29, False), (31, True)):
+    for after_s, is_held in ((29, False), (31, True)):
         assert (
             Lease(
                 api,
@@ -125,5 +129,5 @@ def test_one_of_two_exporters_writes_until_it_lets_go_or_its_term_is_over(
                 me="next",
                 clock=lambda late_s=after_s: now + late_s,
             ).held()
-            is held
+            is is_held
         )

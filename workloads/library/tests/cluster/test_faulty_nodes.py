@@ -32,15 +32,14 @@ def mover(mover_account: client.ApiClient, api: Api) -> Iterator[Api]:
     """With the rights of an environment that lets it replace nodes."""
     platform = load("example")
     lets = replace(platform, security=replace(platform.security, faulty_nodes_per_hour=2))
-    more = [
-        body
-        for body in faulty_nodes.objects(RenderContext(lets))
-        if body["metadata"]["name"] == faulty_nodes.NAME
-    ]
-    for body in more:
+    bodies = []
+    for body in faulty_nodes.objects(RenderContext(lets)):
+        if body["metadata"]["name"] == faulty_nodes.NAME:
+            bodies.append(body)
+    for body in bodies:
         api.apply(api.path_of(body), body)
     yield Api.over(mover_account)
-    for body in more:
+    for body in bodies:
         api.delete(api.path_of(body))
 
 
@@ -59,14 +58,17 @@ def job(world: World, api: Api, broken: str) -> Iterator[str]:
 
 
 def exporter_on(api: Api, name: str) -> str:
-    found = api.items(
+    candidates = api.items(
         f"/api/v1/namespaces/{GPU_EXPORTER_NAMESPACE}/pods", fieldSelector=f"spec.nodeName={name}"
     )
-    return next((pod["status"].get("podIP", "") for pod in found), "")
+    return next((pod["status"].get("podIP", "") for pod in candidates), "")
 
 
 def running_on(api: Api, job: str) -> list[str]:
-    running = [pod for pod in pods(api, job) if pod["status"]["phase"] == "Running"]
+    running = []
+    for pod in pods(api, job):
+        if pod["status"]["phase"] == "Running":
+            running.append(pod)
     return [
         pod["spec"]["nodeName"] for pod in running if "deletionTimestamp" not in pod["metadata"]
     ]
@@ -92,19 +94,22 @@ def test_its_job_moves_and_the_node_goes(
     job: str,
 ) -> None:
     until("the job runs there", lambda: running_on(api, job) == [broken], 60)
-    found = FaultyNodes(mover, 2, {exporter_on(api, broken): BROKEN}.get)  # type: ignore[arg-type]
+    faulty = FaultyNodes(mover, 2, {exporter_on(api, broken): BROKEN}.get)  # type: ignore[arg-type]
     path = f"{nodes.NODES}/{broken}"
-    seen = {broken: read_node(api.get(path))}
-    assert found.step(seen, NOW) == [], "a mover that starts waits its turn"
+    observed = {broken: read_node(api.get(path))}
+    assert faulty.step(observed, NOW) == [], "a mover that starts waits its turn"
     spare = world.add_nodes(spot, 1, labels={OWN: world.name})
-    (line,) = found.step(seen, NOW + 1_800)
-    assert (line["node"], line["fault"], line["answer"]) == (broken, "xid-79", "replaced")
-    held = api.get(path)
-    assert held["spec"]["unschedulable"] and held["metadata"]["labels"][LABEL_GPU_FAULT] == "xid-79"
+    (line,) = faulty.step(observed, NOW + 1_800)
+    assert line["node"] == broken
+    assert line["fault"] == "xid-79"
+    assert line["answer"] == "replaced"
+    node = api.get(path)
+    assert node["spec"]["unschedulable"]
+    assert node["metadata"]["labels"][LABEL_GPU_FAULT] == "xid-79"
     turns = iter(range(1_830, 3_600, 30))
 
     def gone() -> bool:
-        assert found.step(seen, NOW + next(turns)) == []
+        assert faulty.step(observed, NOW + next(turns)) == []
         return api.find(path) is None
 
     until("its pods have left, and the node is gone", gone, 60)
@@ -113,7 +118,11 @@ def test_its_job_moves_and_the_node_goes(
     for e in api.items("/api/v1/namespaces/default/events"):
         if e["involvedObject"]["name"] == broken:
             events.append(e)
-    assert [event["type"] for event in events if event["reason"] == REASON] == ["Warning"]
+    types = []
+    for event in events:
+        if event["reason"] == REASON:
+            types.append(event["type"])
+    assert types == ["Warning"]
 
 
 def test_no_other_node_and_no_other_change(
@@ -132,6 +141,6 @@ def test_no_other_node_and_no_other_change(
         ),
     ]
     until("the policy holds", lambda: "Spot nodes only" in answer(mover, other, {"spec": {}}), 60)
-    for name, change, why in refused:
-        assert why in answer(mover, name, change)
+    for name, change, reason in refused:
+        assert reason in answer(mover, name, change)
     mover.merge(f"{nodes.NODES}/{broken}", cordon)

@@ -21,6 +21,7 @@ from tests import platforms
 from tests.cluster.sim import control_plane, flex, nodes, operators, pods
 from tests.cluster.sim.control_plane import ControlPlane
 from tests.cluster.sim.waiting import until
+from tests.cluster.sim.world import end_jobs
 from tests.cluster.test_platform import gke_kinds as gke_kinds
 from tests.infra.ops.google import Gcloud
 from tests.workloads.images.test_builds import DIGEST, Tools
@@ -36,13 +37,20 @@ Watch = Callable[[str], object]
 
 @pytest.fixture(scope="module")
 def plane() -> Iterator[ControlPlane]:
-    with control_plane.running(*(operator.name for operator in OPERATORS)) as made:
-        yield made
+    with control_plane.running(*(operator.name for operator in OPERATORS)) as control:
+        yield control
 
 
 @pytest.fixture
 def api(plane: ControlPlane) -> Api:
     return Api(plane.kubeconfig("admin"))
+
+
+@pytest.fixture
+def jobs_end(api: Api) -> Iterator[None]:
+    """The pages keep their jobs; here they end with the test."""
+    yield
+    end_jobs(api)
 
 
 @pytest.fixture
@@ -128,7 +136,7 @@ def ran(
     return "".join(printed)
 
 
-@pytest.mark.usefixtures("gke_kinds")
+@pytest.mark.usefixtures("gke_kinds", "jobs_end")
 def test_every_command_of_the_page_does_what_the_page_says(
     plane: ControlPlane,
     api: Api,
@@ -144,7 +152,7 @@ def test_every_command_of_the_page_does_what_the_page_says(
     nodes.add(api, fresh)
     until(
         "the nodes are ready",
-        lambda: nodes.ready(api, [each["metadata"]["name"] for each in fresh]),
+        lambda: nodes.ready(api, [node["metadata"]["name"] for node in fresh]),
     )
 
     def watch(text: str) -> None:
@@ -160,15 +168,16 @@ def test_every_command_of_the_page_does_what_the_page_says(
         printed[line] = ran(line, checkout, variables, watch)
         if line.endswith(" --dry-run"):
             # As the page says: without it, the job is started.
-            for more in (line.removesuffix(" --dry-run"), *AGAIN):
-                printed[line] += ran(more, checkout, variables, watch)
+            for command in (line.removesuffix(" --dry-run"), *AGAIN):
+                printed[line] += ran(command, checkout, variables, watch)
     assert len(printed) >= 10, "the page has lost its commands"
-    found = {
+    outcomes = {
         key: text for line, text in printed.items() for key in HELD if f" {key} " in f" {line} "
     }
     for key, expected in HELD.items():
-        assert re.search(expected, found[key], re.S), f"{key}: {found[key]}"
-    assert (checkout / "my-run.yaml").exists() and (checkout / "gitops/my-run.yaml").exists()
+        assert re.search(expected, outcomes[key], re.S), f"{key}: {outcomes[key]}"
+    assert (checkout / "my-run.yaml").exists()
+    assert (checkout / "gitops/my-run.yaml").exists()
 
 
 # A job that runs stays if it is sent again, and is replaced only where that is asked; else the

@@ -3,7 +3,7 @@ controller, job files as the page names them, and the mover's own rights.
 """
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,6 +15,8 @@ from ruamel.yaml import YAML
 
 from holdfast.clients.api import Api, Object
 from holdfast.cost import prices
+from holdfast.jobs.control import stopping
+from holdfast.jobs.diagnose import job_snapshot
 from holdfast.jobs.diagnose.explain import explain
 from holdfast.jobs.file import file_text
 from holdfast.jobs.file.job_file import OwnJob
@@ -22,6 +24,8 @@ from holdfast.jobs.plan import placement
 from holdfast.jobs.render import manifests
 from holdfast.manifests.render_context import RenderContext
 from holdfast.mover.gang_sizes import CALM_S, GangSizes
+from holdfast.mover.spending import Spending, Spent, read_limited_job
+from holdfast.vocabulary.capacity import ANNOTATION_MAX_USD, ANNOTATION_SPENT_USD
 from holdfast.vocabulary.exit_codes import EXIT_COMPLETE
 from holdfast.vocabulary.kubernetes import ANNOTATION_CHARGED_FAILURES
 from tests.cluster.sim.pods import if_there
@@ -217,3 +221,57 @@ def test_pod_without_a_node_is_yielded_first(
     assert sizes.step(now_s + CALM_S) == 1
     (pod,) = gang.wait("Pending", 1)
     assert pod["metadata"]["annotations"][ANNOTATION_CHARGED_FAILURES] == "0"
+
+
+def stop_by_command(api: Api, gang: Submitted) -> None:
+    job = job_snapshot.find(api, gang.name, gang.namespace)
+    stopping.stop(api, load("example"), job, print)
+
+
+def stop_for_max_usd(api: Api, gang: Submitted) -> None:
+    path = api.path_of(gang.doc)
+    uid = api.get(path)["metadata"]["uid"]
+    now_s = time.time()
+    spent = Spent(usd=2.0, until_s=now_s)
+    annotations = {
+        ANNOTATION_MAX_USD: "1",
+        ANNOTATION_SPENT_USD: spent.text,
+    }
+    api.merge(path, {"metadata": {"annotations": annotations}})
+    spending = Spending()
+
+    def is_suspended() -> bool:
+        body = api.get(path)
+        job = read_limited_job(path.rpartition("/")[0], body)
+        assert job
+        spending.count({uid: job}, [], {}, now_s)
+        spending.act(api, now_s)
+        return job.suspended
+
+    until("the mover stops it", is_suspended, 60)
+
+
+@pytest.mark.parametrize("stop", [stop_by_command, stop_for_max_usd])
+def test_gang_that_grows_is_stopped(
+    api: Api, queue: Queue, stop: Callable[[Api, Submitted], None]
+) -> None:
+    """Kueue has two Workloads of it, and goes on with the other one when one ends."""
+    other = queue.submit_other(nodes=1)
+    queue.add_nodes(other, QUOTA)
+    other.wait("Running", 1)
+    gang = queue.submit_gang()
+    path = api.path_of(gang.doc)
+    api.merge(path, {"spec": {"parallelism": QUOTA - 1}})
+    gang.wait("Running", QUOTA - 1)
+    until("all quota is lent", lambda: lent_gpus(api) == QUOTA)
+    api.merge(path, {"spec": {"parallelism": QUOTA}})
+    until("it asks for more", lambda: len(gang.workloads()) == 2)
+
+    stop(api, gang)
+    until("none of its pods runs", lambda: not gang.running())
+    until("its quota is free", lambda: lent_gpus(api) == 1)
+    job = job_snapshot.find(api, gang.name, gang.namespace)
+    assert stopping.is_stopped(job)
+    other.cancel()
+    stopping.resume(api, load("example"), job, max_usd=9.0)
+    gang.wait("Running", QUOTA)

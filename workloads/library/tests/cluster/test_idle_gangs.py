@@ -97,7 +97,8 @@ def test_a_pool_one_node_short_gets_its_nodes_back(
         labels=gang.selector,
     )
     gang.wait("Running", NODES)
-    assert mover.step(time.time()) == 0 and not mover.below_since_s
+    assert mover.step(time.time()) == 0
+    assert not mover.below_since_s
     until("its nodes are lent", lambda: lent_gpus(api) == NODES)
 
     world.preempt(machines[rest:])

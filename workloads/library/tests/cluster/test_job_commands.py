@@ -22,7 +22,7 @@ from holdfast.cost.money import find_prices
 from holdfast.jobs.diagnose import explain
 from holdfast.mover.cluster_view import View, list_job_kinds
 from holdfast.support.command_line import run_app
-from holdfast.vocabulary.kubernetes import ANNOTATION_MAX_USD, ANNOTATION_STOPPED_FOR
+from holdfast.vocabulary.capacity import ANNOTATION_MAX_USD, ANNOTATION_STOPPED_FOR
 from holdfast.vocabulary.pools import LABEL_ZONE, Pool
 from tests import platforms
 from tests.cluster.sim import queues
@@ -185,11 +185,13 @@ def test_a_queued_job_saves_when_it_is_stopped_and_resumes_from_there(
     printed = terminal.run("stop", "kept-run", "--yes")
     (commit,) = events(kubelet, "commit")
     saved = re.search(r"saved step (\d+) of kept-run\S*, \d+ s after the call", printed)
-    assert saved and int(saved[1]) == commit["step"] > 0, printed
+    assert saved, printed
+    assert int(saved[1]) == commit["step"] > 0, printed
     assert "Next: holdfast resume kept-run" in printed
     assert world.pods() == []
     cause = explain.explain(world.api, "kept-run", world.name).cause
-    assert (cause.reason, cause.action) == ("suspended", "holdfast resume kept-run-1a2b3c4d")
+    assert cause.reason == "suspended"
+    assert cause.action == "holdfast resume kept-run-1a2b3c4d"
     assert "stopped already" in terminal.run("stop", "kept-run", "--yes")
 
     assert "resumed kept-run" in terminal.run("resume", "kept-run")
@@ -203,7 +205,8 @@ def test_a_queued_job_saves_when_it_is_stopped_and_resumes_from_there(
     assert "to exit at once" in terminal.run("stop", "kept-run", "--now", "-y")
     until("its pods are gone", lambda: not world.pods())
     job = world.job("kept-run-1a2b3c4d")
-    assert job["spec"]["suspend"] and not job["status"].get("failed")
+    assert job["spec"]["suspend"]
+    assert not job["status"].get("failed")
 
 
 @pytest.mark.timeout(300)
@@ -254,7 +257,8 @@ def test_a_job_saves_before_it_reaches_its_max_usd(
         lambda: [line for line in events(kubelet, "restore") if line["step"] == commit["step"]],
     )
     annotations = world.job("kept-run-1a2b3c4d")["metadata"]["annotations"]
-    assert annotations[ANNOTATION_MAX_USD] == "500" and ANNOTATION_STOPPED_FOR not in annotations
+    assert annotations[ANNOTATION_MAX_USD] == "500"
+    assert ANNOTATION_STOPPED_FOR not in annotations
 
 
 def test_a_log_shows_each_attempt_and_a_job_that_never_started_has_none(
@@ -278,11 +282,13 @@ def test_a_log_shows_each_attempt_and_a_job_that_never_started_has_none(
     }
     create(world, "later", template | {}, suspend=True)
     never = terminal.run("logs", "later", code=2)
-    assert "no pod of the job has started yet" in never and "later, suspended," in never
+    assert "no pod of the job has started yet" in never
+    assert "later, suspended," in never
     world.create_job("pending", world.job_spec(spot, 1) | {"template": waiting(template)})
     until("it has a pod", lambda: [p for p in world.pods() if "pending" in p["metadata"]["name"]])
     never = terminal.run("logs", "pending", code=2)
-    assert "no pod of the job has started yet" in never and "holdfast explain pending" in never
+    assert "no pod of the job has started yet" in never
+    assert "holdfast explain pending" in never
 
     create(world, "program", template, backoffLimitPerIndex=1)
     until("it writes", lambda: "first words" in "".join(read_output(kubelet)))
@@ -394,7 +400,8 @@ def test_stop_without_the_right_changes_nothing(
     other = Terminal(kubeconfig, world.name, capfd)
     until("the rights are in force", lambda: "theirs" in other.run("list"))
     refused = other.run("stop", "theirs", "--yes", code=3)
-    assert "no right to change Job theirs" in refused and "nothing was changed" in refused
+    assert "no right to change Job theirs" in refused
+    assert "nothing was changed" in refused
     assert not world.job("theirs")["spec"].get("suspend")
     for body in rights:
         api.delete(api.path_of(body))

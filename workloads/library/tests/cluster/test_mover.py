@@ -27,29 +27,24 @@ from holdfast.mover.spending import Spending, read_limited_job
 from holdfast.place.plan import Plan
 from holdfast.vocabulary.capacity import (
     ANNOTATION_BOOST,
+    ANNOTATION_MAX_USD,
     ANNOTATION_PLAN,
     ANNOTATION_QUEUED_AGAIN,
     ANNOTATION_RECEIPT,
+    ANNOTATION_REQUEST_ENDED,
+    ANNOTATION_SPENT_USD,
+    ANNOTATION_STOPPED_FOR,
     LABEL_LEAST_NODES,
     LABEL_MOVES,
+    STOPPED_FOR_MAX_USD,
     Capacity,
 )
-from holdfast.vocabulary.kubernetes import (
-    ANNOTATION_MAX_USD,
-    ANNOTATION_SPENT,
-    ANNOTATION_STOPPED_FOR,
-    JOB_API,
-    KUEUE_API,
-    LABEL_GANG,
-    LABEL_QUEUE,
-    STOPPED_FOR_MAX_USD,
-    api_path,
-)
+from holdfast.vocabulary.kubernetes import JOB_API, KUEUE_API, LABEL_GANG, LABEL_QUEUE, api_path
 from holdfast.vocabulary.pools import LABEL_POOL_CLASS, Pool
 from tests.cluster.sim.waiting import until
 from tests.cluster.sim.world import World
 from tests.platforms import load
-from workloads.library.tests.cluster.cast import limited
+from workloads.library.tests.cluster.cast import Submitted, limited
 from workloads.library.tests.jobs.test_job_file import own
 
 KUEUE = api_path(KUEUE_API)
@@ -95,9 +90,11 @@ def applied(api: Api, bodies: list[Object]) -> Iterator[Object]:
     """The last of them, which is the job."""
     for each in bodies:
         api.apply(api.path_of(each), each)
-    yield bodies[-1]
-    for each in bodies:
-        api.delete(api.path_of(each), propagationPolicy="Background")
+    try:
+        yield bodies[-1]
+    finally:  # a job that stayed would fail later tests too
+        for each in bodies:
+            api.delete(api.path_of(each), propagationPolicy="Background")
 
 
 def pods(api: Api, job: str) -> list[Object]:
@@ -416,17 +413,8 @@ def test_mover_ends_workloads_and_starts_none(
     api: Api, mover_account: client.ApiClient, body: Object
 ) -> None:
     mover = Api.over(mover_account)
-    workloads = f"{KUEUE}/namespaces/training/workloads"
-    uid = api.get(api.path_of(body))["metadata"]["uid"]
-
-    def find_workload() -> str:
-        for item in api.items(workloads):
-            owners = item["metadata"].get("ownerReferences") or ()
-            if any(owner["uid"] == uid for owner in owners):
-                return f"{workloads}/{item['metadata']['name']}"
-        return ""
-
-    path = until("it has a Workload", find_workload, 60)
+    workload = until("it has a Workload", Submitted(api, body).workload, 60)
+    path = f"{KUEUE}/namespaces/training/workloads/{workload['metadata']['name']}"
     wait_for_policies(mover, path)
     assert "active" in refusal(lambda: mover.merge(path, {"spec": {"priority": 1_000}}))
     assert "no labels" in refusal(lambda: mover.merge(path, {"metadata": {"labels": {"a": "b"}}}))
@@ -435,6 +423,9 @@ def test_mover_ends_workloads_and_starts_none(
     assert "activates none" in refusal(lambda: mover.merge(path, {"spec": {"active": True}}))
     mark = {"metadata": {"annotations": {ANNOTATION_QUEUED_AGAIN: "2026-01-01T00:00:00Z"}}}
     assert "where it ends" in refusal(lambda: mover.merge(path, mark)), "a person stopped it"
+    spent = {"metadata": {"annotations": {ANNOTATION_REQUEST_ENDED: "true"}}}
+    assert "where it ends" in refusal(lambda: mover.merge(path, spent))
+    assert "was stopped" in refusal(lambda: mover.delete(path)), "Kueue would make an active one"
     api.merge(path, {"spec": {"active": True}})
     end = {"spec": {"active": False}}
     start = {"spec": {"active": True}}
@@ -445,6 +436,9 @@ def test_mover_ends_workloads_and_starts_none(
     mover.merge(path, mark | end)
     mover.merge(path, no_mark | end)
     assert "activates none" in refusal(lambda: mover.merge(path, start)), "max_usd stopped it"
+    api.merge(path, start)
+    mover.merge(path, spent | end)
+    mover.delete(path)
 
 
 @pytest.mark.usefixtures("platform")
@@ -472,7 +466,7 @@ def test_mover_stops_a_job_that_has_a_limit(
         until("Kueue starts it again", lambda: not api.get(path)["spec"].get("suspend"), 60)
 
         now_s = time.time()
-        spent = {"metadata": {"annotations": {ANNOTATION_SPENT: f"2 {now_s:.0f}"}}}
+        spent = {"metadata": {"annotations": {ANNOTATION_SPENT_USD: f"2 {now_s:.0f}"}}}
         mover.merge(path, spent)
         job = api.get(path)
         limited_job = read_limited_job(path.rpartition("/")[0], job)

@@ -191,8 +191,8 @@ def test_gang_meets_by_its_service_and_resumes_after_evictions(
         until("a first checkpoint is committed", lambda: events(log, "commit"), LIMIT_S)
         assert world.evict(first[0]["metadata"]["name"]) == 201
         second = world.wait_running(2, LIMIT_S, old=uids(first))
-        known = len(events(log, "commit"))
-        until("it commits again", lambda: len(events(log, "commit")) > known, LIMIT_S)
+        commits_before = len(events(log, "commit"))
+        until("it commits again", lambda: len(events(log, "commit")) > commits_before, LIMIT_S)
         node = second[0]["spec"]["nodeName"]
         drain(kind, node, "train-gang")
         third = world.wait_running(2, LIMIT_S, old=uids(first + second))
@@ -214,7 +214,7 @@ def test_gang_meets_by_its_service_and_resumes_after_evictions(
 def listens(kind: KindManager, pods: list[Object], port: int) -> bool:
     """Whether the pod of index 0 does."""
     (meta,) = (p["metadata"] for p in pods if p["metadata"]["labels"][INDEX] == "0")
-    asked = [
+    command = [
         "exec",
         meta["name"],
         "-n",
@@ -224,5 +224,7 @@ def listens(kind: KindManager, pods: list[Object], port: int) -> bool:
         "/proc/net/tcp",
         "/proc/net/tcp6",
     ]
-    rows = [line.split() for line in str(kind.kubectl(asked, as_dict=False)).splitlines()]
+    rows = []
+    for line in str(kind.kubectl(command, as_dict=False)).splitlines():
+        rows.append(line.split())
     return any(row[1].endswith(f":{port:04X}") and row[3] == TCP_LISTEN for row in rows)

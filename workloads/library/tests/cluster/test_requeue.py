@@ -27,10 +27,10 @@ pytestmark = [pytest.mark.usefixtures("platform"), pytest.mark.timeout(400)]
 def gang(world: World) -> Iterator[Submitted]:
     doc = sized("JobSet", "train-queued-tesla-a100", 2)
     doc["metadata"]["labels"][LABEL_REQUEUES] = "2"
-    made = Submitted(world.api, doc)
-    made.submit()
-    yield made
-    made.cancel()
+    submitted = Submitted(world.api, doc)
+    submitted.submit()
+    yield submitted
+    submitted.cancel()
 
 
 def step(acting: Api, gang: Submitted, later_s: float = 0.0) -> int:
@@ -101,4 +101,5 @@ def test_what_a_person_stopped_stays(
         {"spec": {"active": False}},
     )
     until("Kueue stops it", lambda: gang.body()["spec"]["suspend"], 60)
-    assert step(Api.over(mover_account), gang, LATER_S) == 0 and left(gang) == "2"
+    assert step(Api.over(mover_account), gang, LATER_S) == 0
+    assert left(gang) == "2"

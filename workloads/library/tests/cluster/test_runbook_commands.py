@@ -8,7 +8,9 @@ variables are the labels that the notification carries.
 import os
 import re
 import subprocess
+import sys
 from collections.abc import Generator
+from pathlib import Path
 
 import pytest
 from kubernetes import client
@@ -22,6 +24,7 @@ from holdfast.vocabulary.roles import NAMESPACE_MONITORING, NAMESPACE_SERVING
 from monitoring.alerting import runbook
 from tests.cluster.sim import nodes
 from tests.cluster.sim.manager import HostManager
+from tests.cluster.sim.pods import if_there
 from tests.cluster.sim.stages import GOING
 from tests.cluster.sim.waiting import until
 from tests.cluster.sim.world import World
@@ -44,6 +47,7 @@ OF_ROUTERS = {"serving-streams-end", "serving-streams-move-slowly"}
 COLUMNS = re.compile(r"^kubectl get (?!.*-o (yaml|jsonpath|name))")
 # A simulated pod runs no command: what finds it is asked.
 IN_POD = re.compile(r'^kubectl exec .*"\$\((.*)\)" -c main -- ')
+ACTS = ("kubectl ", "holdfast stop ", "holdfast resume ")
 EXAMPLE = load("example")
 L4 = EXAMPLE.pool("spot-l4-g2-standard-8")
 SERVING = EXAMPLE.pool("serving")
@@ -82,7 +86,8 @@ def jobs(
             job.cancel()
         for service in services:
             api.delete(api.path_of(service), propagationPolicy="Background")
-        api.delete("/api/v1/namespaces/kube-system/pods/dns-on-spot")
+        with if_there():
+            api.delete("/api/v1/namespaces/kube-system/pods/dns-on-spot")
 
 
 def online() -> list[Object]:
@@ -157,35 +162,87 @@ def variables(slug: str, jobs: dict[str, Submitted]) -> dict[str, str]:
 
 
 def test_no_command_of_the_runbook_answers_with_nothing(
-    jobs: dict[str, Submitted], cluster: AClusterManager
+    api: Api, jobs: dict[str, Submitted], cluster: AClusterManager
 ) -> None:
     silent: list[str] = []
     asked = 0
     for slug, body in runbook.sections().items():
         if slug in OF_ROUTERS:
             continue
-        environment = os.environ | variables(slug, jobs) | {"KUBECONFIG": str(cluster.kubeconfig)}
-        environment["PATH"] = f"{TOOLS['kubectl'].binary.parent}:{os.environ['PATH']}"
         # Those of the mitigation act, and would end what the next ones look at.
         looks = body.partition("**Mitigation.**")[0]
+        values = variables(slug, jobs)
         for command in (c for c in runbook.commands(looks) if c.startswith("kubectl ")):
             inside = IN_POD.match(command)
             command = inside[1] if inside else command
-            done = subprocess.run(
-                ["bash", "-c", command],
-                env=environment,
-                capture_output=True,
-                text=True,
-                timeout=60,
-            )
+            done = run(command, values, cluster)
             asked += 1
             if done.returncode or not answers(command, done.stdout):
-                silent.append(
-                    f"{slug}: {command}\n  {done.returncode}: {done.stdout[:300]}"
-                    f" {done.stderr[:300]}"
-                )
+                silent.append(describe(slug, command, done))
     assert asked > 35
     assert not silent, "\n".join(silent)
+    play_mitigations(api, jobs, cluster)
+
+
+def run(
+    command: str,
+    values: dict[str, str],
+    cluster: AClusterManager,
+) -> subprocess.CompletedProcess[str]:
+    environment = os.environ | values | {"KUBECONFIG": str(cluster.kubeconfig)}
+    folders = (TOOLS["kubectl"].binary.parent, Path(sys.executable).parent, os.environ["PATH"])
+    environment["PATH"] = ":".join(map(str, folders))
+    return subprocess.run(
+        ["bash", "-c", command],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+
+
+def describe(slug: str, command: str, done: subprocess.CompletedProcess[str]) -> str:
+    return f"{slug}: {command}\n  {done.returncode}: {done.stdout[:300]} {done.stderr[:600]}"
+
+
+def play_mitigations(api: Api, jobs: dict[str, Submitted], cluster: AClusterManager) -> None:
+    """Runs each command that acts, and undoes it as its section says, before the next section.
+
+    What several sections share is run once.
+    """
+    gang = jobs["train-gang"]
+    (node_body,) = api.items(nodes.NODES, labelSelector=GOING)
+    silent_node = node_body["metadata"]["name"]
+    failures: list[str] = []
+    played: set[tuple[str, str]] = set()
+    # An undo needs an earlier version.
+    for name in ("server-base", "server-overflow"):
+        template = {"metadata": {"annotations": {"version": "2"}}}
+        path = f"/apis/apps/v1/namespaces/{NAMESPACE_SERVING}/deployments/{name}"
+        api.merge(path, {"spec": {"template": template}})
+    for slug, body in runbook.sections().items():
+        commands = runbook.commands(body.partition("**Mitigation.**")[2])
+        if slug in OF_ROUTERS or not any(command.startswith(ACTS) for command in commands):
+            continue
+        gang.wait("Running", 4)
+        values = variables(slug, jobs)
+        for command in commands:
+            if not command.startswith(ACTS) or (command, values["JOB"]) in played:
+                continue
+            played.add((command, values["JOB"]))
+            node = silent_node if command == "kubectl delete node NODE" else values["HOSTNAME"]
+            if "xargs" not in command:
+                command = command.replace(" NODE", f" {node}")
+            done = run(command, values, cluster)
+            printed = (done.stdout + done.stderr).replace("No resources found", "")
+            if done.returncode or not printed.strip():
+                failures.append(describe(slug, command, done))
+            if command.startswith("kubectl drain"):
+                run(f"kubectl uncordon {node}", values, cluster)
+            if command.startswith("holdfast stop") and command == commands[-1]:
+                run('holdfast resume "$JOB" --namespace "$NAMESPACE"', values, cluster)
+    assert not failures, "\n".join(failures)
+    assert len(played) > 12
 
 
 def answers(command: str, output: str) -> bool:

@@ -1,11 +1,8 @@
 """Services on the real control plane, by the commands that a person types."""
 
-import re
-import shlex
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from typer.testing import CliRunner, Result
@@ -28,7 +25,6 @@ from tests.cluster.test_platform import gke_kinds as gke_kinds
 from workloads.library.tests.services import example_services
 from workloads.operators import platform
 
-PAGE = Path(__file__).parents[2] / "docs/how-to/run-a-service.md"
 EXAMPLE = platforms.with_images("example")
 IMAGE = f"us-docker.pkg.dev/team/repo/scores@sha256:{'b' * 64}"
 DEPLOYMENTS = "/apis/apps/v1/namespaces/serving/deployments"
@@ -59,6 +55,11 @@ def holdfast(
         live_service.stop(api, service["metadata"]["name"])
 
 
+def require_done(result: Result) -> Result:
+    assert result.exit_code == 0, f"{result.output} {result.exception}"
+    return result
+
+
 def write(service: OwnService) -> str:
     path = Path(f"{service.name}.yaml")
     path.write_text(file_text.dump(service))
@@ -69,7 +70,7 @@ def is_ready(api: Api, name: str) -> bool:
     body = api.find(f"{DEPLOYMENTS}/{name}")
     if body is None:
         return False
-    status: dict[str, Any] = body.get("status") or {}
+    status: Object = body.get("status") or {}
     replicas = body["spec"]["replicas"]
     is_observed = status.get("observedGeneration") == body["metadata"]["generation"]
     counts = (status.get("readyReplicas"), status.get("updatedReplicas"), status.get("replicas"))
@@ -85,13 +86,15 @@ def list_pods(api: Api, name: str) -> list[Object]:
     return list(api.items("/api/v1/namespaces/serving/pods", labelSelector=selector))
 
 
+def list_uids(api: Api, name: str) -> set[str]:
+    return {pod["metadata"]["uid"] for pod in list_pods(api, name)}
+
+
 def test_page_commands_start_a_service(
     holdfast: Callable[..., Result], api: Api, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Types the commands, with the kubeconfig and the answer to the question added."""
-    block = re.search(r"```sh\n(holdfast new-service scores .*?)```", PAGE.read_text(), re.DOTALL)
-    assert block
-    written, sent, explained = [shlex.split(line)[1:] for line in block[1].strip().splitlines()]
+    written, sent, explained = example_services.read_commands("holdfast new-service scores")
     document = platforms.write_document(EXAMPLE, tmp_path / "document")
     monkeypatch.setenv(ENV_PLATFORM, str(document))
     result = CliRunner().invoke(app, written, catch_exceptions=False)
@@ -99,20 +102,16 @@ def test_page_commands_start_a_service(
     monkeypatch.delenv(ENV_PLATFORM)
     assert holdfast(*sent, "--max-usd-per-hour", "0.01", "--yes").exit_code == 4
     assert live_service.find(api, "scores") is None
-    result = holdfast(*sent, "--yes")
-    assert result.exit_code == 0, f"{result.output} {result.exception}"
+    require_done(holdfast(*sent, "--yes"))
     wait_ready(api, "scores-base", "scores-overflow", "scores-proxy")
     lines = holdfast(*explained).stdout
     assert "scores in serving serves entropy" in lines
     assert "curl -sS http://scores.serving.svc" in lines
-    block = re.search(r"```sh\n(holdfast list\n.*?)```", PAGE.read_text(), re.DOTALL)
-    assert block
-    listed, _, stopped = [shlex.split(line)[1:] for line in block[1].strip().splitlines()]
+    listed, _, stopped = example_services.read_commands("holdfast list\n")
     (line,) = [line for line in holdfast(*listed).stdout.splitlines() if "scores" in line]
     assert line.split()[:4] == ["scores", "entropy", "2/2", "2/2"]
     assert isinstance(holdfast(*stopped).exception, InputError), "it asks, and nobody answers"
-    result = holdfast(*stopped, "--yes")
-    assert result.exit_code == 0, f"{result.output} {result.exception}"
+    result = require_done(holdfast(*stopped, "--yes"))
     assert "removed services/scores" in result.stderr
     until("its servers are gone", lambda: not list_pods(api, "scores-base"))
     assert "scores" not in holdfast(*listed).stdout
@@ -122,12 +121,12 @@ def test_two_services_start_roll_out_and_stop(holdfast: Callable[..., Result], a
     scores = replace(example_services.read("scores"), base=2, image=IMAGE)
     other = replace(scores, name="other", promised_per_s=0.0, peak_per_s=0.0)
     for service in (scores, other):
-        result = holdfast("submit", write(service), "--yes")
-        assert result.exit_code == 0, f"{result.output} {result.exception}"
+        result = require_done(holdfast("submit", write(service), "--yes"))
         assert f"applied Deployment/{service.name}-base" in result.stderr
     wait_ready(api, "scores-base", "scores-overflow", "scores-proxy", "other-base", "other-proxy")
     nodes = {pod["spec"]["nodeName"] for pod in list_pods(api, "scores-base")}
-    serving = {node["metadata"]["name"] for node in api.items("/api/v1/nodes") if serves(node)}
+    items = api.items("/api/v1/nodes", labelSelector="holdfast.dev/pool-class=serving")
+    serving = {node["metadata"]["name"] for node in items}
     assert nodes <= serving and len(nodes) == 2
 
     explained = holdfast("explain", "scores").stdout
@@ -144,36 +143,28 @@ def test_two_services_start_roll_out_and_stop(holdfast: Callable[..., Result], a
     assert "address:   http://10.10.0.9, from the VPC" in explained
     assert "curl -sS http://10.10.0.9/v2/models/scores/infer" in explained
 
-    second = holdfast("submit", "scores.yaml", "--yes")
-    assert "roll-out" not in second.stderr and second.exit_code == 0
-    before = {pod["metadata"]["uid"] for pod in list_pods(api, "scores-base")}
+    second = require_done(holdfast("submit", "scores.yaml", "--yes"))
+    assert "roll-out" not in second.stderr
+    before = list_uids(api, "scores-base")
     changed = replace(scores, image=IMAGE.replace("b", "c"), overflow_most=0, peak_per_s=0.0)
     result = holdfast("submit", write(changed), "--yes")
     assert "roll-out: scores-base gets new pods" in result.stderr
     assert "removed scores-overflow" in result.stderr
     wait_ready(api, "scores-base")
-    until("the old pods are gone", lambda: not find_old(api, before))
+    until("the old pods are gone", lambda: not before & list_uids(api, "scores-base"))
     assert api.find(f"{DEPLOYMENTS}/scores-overflow") is None
     assert is_ready(api, "other-base"), "another service is not touched"
 
-    before = {pod["metadata"]["uid"] for pod in list_pods(api, "other-base")}
-    assert holdfast("submit", write(replace(other, base_most=3)), "--yes").exit_code == 0
+    before = list_uids(api, "other-base")
+    require_done(holdfast("submit", write(replace(other, base_most=3)), "--yes"))
     wait_ready(api, "other-base")
-    after = {pod["metadata"]["uid"] for pod in list_pods(api, "other-base")}
-    assert after == before, "an autoscaler that is new takes no replica away"
+    is_same = before == list_uids(api, "other-base")
+    assert is_same, "an autoscaler that is new takes no replica away"
 
-    assert holdfast("stop", "scores", "--yes").exit_code == 0
+    require_done(holdfast("stop", "scores", "--yes"))
     until("it is gone", lambda: api.find(f"{DEPLOYMENTS}/scores-base") is None)
     assert live_service.find(api, "scores") is None
     assert [item["metadata"]["name"] for item in live_service.list_services(api)] == ["other"]
-
-
-def serves(node: Object) -> bool:
-    return node["metadata"]["labels"].get("holdfast.dev/pool-class") == "serving"
-
-
-def find_old(api: Api, before: set[str]) -> set[str]:
-    return before & {pod["metadata"]["uid"] for pod in list_pods(api, "scores-base")}
 
 
 def test_the_api_server_takes_every_load_balancer(
@@ -191,38 +182,33 @@ def test_the_api_server_takes_every_load_balancer(
         for body in example_services.render(service, replace(EXAMPLE, network=network)):
             api.apply(api.path_of(body), body, dryRun="All")
     with pytest.raises(ApiError, match="drainingTimeoutSecs"):
-        (policy,) = [
-            body
-            for body in example_services.render(example_services.read("chat"))
-            if body["kind"] == "GCPBackendPolicy"
-        ]
+        bodies = example_services.render(example_services.read("chat"))
+        policy = example_services.find(bodies, "GCPBackendPolicy", "chat")
         policy["spec"]["default"]["connectionDraining"] = {"drainingTimeoutSecs": 1}
         api.apply(api.path_of(policy), policy, dryRun="All")
 
 
 def test_names_that_are_taken_are_refused(holdfast: Callable[..., Result], api: Api) -> None:
     scores = replace(example_services.read("scores"), name="taken")
-    api.apply(
-        "/api/v1/namespaces/serving/configmaps/taken-proxy",
-        {
-            "apiVersion": "v1",
-            "kind": "ConfigMap",
-            "metadata": {"name": "taken-proxy", "namespace": "serving"},
-        },
-    )
+    taken = {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": "taken-proxy", "namespace": "serving"},
+    }
+    api.apply(api.path_of(taken), taken)
     error = holdfast("submit", write(scores), "--yes").exception
     assert isinstance(error, InputError) and "ConfigMap/taken-proxy is there" in error.got
     assert api.find(f"{DEPLOYMENTS}/taken-base") is None
-    api.delete("/api/v1/namespaces/serving/configmaps/taken-proxy")
+    api.delete(api.path_of(taken))
 
-    assert holdfast("submit", "taken.yaml", "--yes").exit_code == 0
+    require_done(holdfast("submit", "taken.yaml", "--yes"))
     with pytest.raises(InputError, match="two services of one name"):
         live_service.require_new(api, "taken")
     Path("taken.yaml").unlink()
     other = write(replace(scores, predictor="my_model:make", image=IMAGE))
     error = holdfast("submit", other, "--yes").exception
     assert isinstance(error, Stopped) and "--replace" in error.fix
-    assert holdfast("submit", other, "--yes", "--replace").exit_code == 0
+    require_done(holdfast("submit", other, "--yes", "--replace"))
 
 
 def test_the_autoscaler_follows_the_load(
@@ -235,8 +221,7 @@ def test_the_autoscaler_follows_the_load(
     assert cluster.host
     with metrics_adapter.running(api, cluster.host) as adapter:
         adapter.load[selector] = 4 * scores.inflight
-        result = holdfast("submit", write(scores), "--yes")
-        assert result.exit_code == 0, f"{result.output} {result.exception}"
+        require_done(holdfast("submit", write(scores), "--yes"))
         wait_replicas(api, "busy-overflow", 4)
         adapter.load[selector] = 20 * scores.inflight
         wait_replicas(api, "busy-overflow", 20)
@@ -254,8 +239,7 @@ def test_the_autoscaler_follows_the_load(
 def wait_replicas(api: Api, name: str, count: int) -> None:
     def count_ready() -> bool:
         body = api.find(f"{DEPLOYMENTS}/{name}")
-        status: dict[str, Any] = (body or {}).get("status") or {}
+        status: Object = (body or {}).get("status") or {}
         return status.get("readyReplicas") == status.get("replicas") == count
 
-    # The autoscaler test takes 80 s alone, and over 180 s for one of its waits on a busy machine.
     until(f"{name} has {count} replicas", count_ready, timeout_s=360)

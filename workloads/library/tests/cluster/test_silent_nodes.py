@@ -37,9 +37,11 @@ def silent(api: Api, pool: Pool) -> Iterator[str]:
     body = nodes.node(pool, name, labels={OWN: name})
     del body["metadata"]["annotations"][MANAGED]
     api.create(nodes.NODES, body)
-    report(api, name)
-    yield name
-    nodes.remove(api, [name])
+    try:
+        report(api, name)
+        yield name
+    finally:
+        nodes.remove(api, [name])
 
 
 def report(api: Api, name: str) -> None:
@@ -69,11 +71,11 @@ def sent(api: Api, silent: str, count: int) -> Iterator[str]:
 
 def forced(api: Api, job: str) -> list[Object]:
     """Its pods, each deleted without the kubelet that a silent node lacks."""
-    left = pods(api, job)
-    for pod in left:
+    remaining = pods(api, job)
+    for pod in remaining:
         with contextlib.suppress(ApiError):  # gone by now
             api.delete(f"{SPACE}/pods/{pod['metadata']['name']}", gracePeriodSeconds=0)
-    return left
+    return remaining
 
 
 def placed(api: Api, job: str, silent: str, count: int) -> list[Object]:
@@ -83,9 +85,9 @@ def placed(api: Api, job: str, silent: str, count: int) -> list[Object]:
 
     def bound() -> list[Object]:
         report(api, silent)
-        found = pods(api, job)
-        if len(found) == count and all(pod["spec"].get("nodeName") for pod in found):
-            return found
+        candidates = pods(api, job)
+        if len(candidates) == count and all(pod["spec"].get("nodeName") for pod in candidates):
+            return candidates
         return []
 
     found = until("all pods have a node", bound, 60)
@@ -113,17 +115,18 @@ class Held:
 
     @property
     def stuck(self) -> set[str]:
-        return {
-            pod["metadata"]["uid"] for pod in self.before if pod["spec"]["nodeName"] == self.node
-        }
+        uids: set[str] = set()
+        for pod in self.before:
+            if pod["spec"]["nodeName"] == self.node:
+                uids.add(pod["metadata"]["uid"])
+        return uids
 
     def replaced(self, api: Api) -> bool:
         now = pods(api, self.job)
-        running = [
-            p
-            for p in now
-            if p["status"]["phase"] == "Running" and p["spec"]["nodeName"] != self.node
-        ]
+        running = []
+        for p in now:
+            if p["status"]["phase"] == "Running" and p["spec"]["nodeName"] != self.node:
+                running.append(p)
         return len(running) == len(self.before) and not self.stuck & {
             p["metadata"]["uid"] for p in now
         }
@@ -137,37 +140,39 @@ def test_a_job_and_a_jobset_leave_their_silent_nodes(
 ) -> None:
     acting = Api.over(mover_account)
     with contextlib.ExitStack() as stack:
-        held: list[Held] = []
+        workloads: list[Held] = []
         for count in (1, 2):  # a Job, a JobSet
             node = stack.enter_context(silent(api, spot))
             world.add_nodes(spot, count - 1, labels={OWN: node})
             job = stack.enter_context(sent(api, node, count))
-            held.append(Held(node, job, placed(api, job, node, count)))
+            workloads.append(Held(node, job, placed(api, job, node, count)))
         wrapped = job_spec(bodies_of(on_notice=OnNotice.WRAP)[-1])["template"]["metadata"]
         assert ANNOTATION_EXPENDABLE not in wrapped["annotations"], (
             "what a second copy of it would do, nobody knows"
         )
-        silent_nodes = [each.node for each in held]
+        silent_nodes = [workload.node for workload in workloads]
         assert not end_pods(acting, silent_nodes, time.time()), "they are not asked to go yet"
         until(
             "the control plane finds the nodes silent",
-            lambda: all(marked(api, each) for each in silent_nodes),
+            lambda: all(marked(api, workload) for workload in silent_nodes),
             120,
         )
-        for each in held:
-            assert len(each.stuck) == 1
-            world.add_nodes(spot, len(each.before), labels={OWN: each.node})
-        ended: set[str] = set()
+        for workload in workloads:
+            assert len(workload.stuck) == 1
+            world.add_nodes(spot, len(workload.before), labels={OWN: workload.node})
+        ended_uids: set[str] = set()
 
         def both_ended() -> bool:
-            ended.update(end_pods(acting, silent_nodes, time.time()))
-            return len(ended) == len(held)
+            ended_uids.update(end_pods(acting, silent_nodes, time.time()))
+            return len(ended_uids) == len(workloads)
 
         until("the mover ends them", both_ended, 180)
-        until("they run elsewhere", lambda: all(each.replaced(api) for each in held), 120)
-        for each in held:
+        until(
+            "they run elsewhere", lambda: all(workload.replaced(api) for workload in workloads), 120
+        )
+        for workload in workloads:
             events = []
             for e in api.items(f"{SPACE}/events"):
-                if e["involvedObject"].get("uid") in each.stuck:
+                if e["involvedObject"].get("uid") in workload.stuck:
                     events.append(e)
             assert REASON in {event["reason"] for event in events}

@@ -23,14 +23,14 @@ FOREIGN = re.compile(r"\b(?:kube|apiserver|etcd|scheduler|workqueue)_[a-z0-9_]+"
 def metrics_url(cluster: AClusterManager, tmp_path: Path) -> Iterator[str]:
     tool = TOOLS["kube-state-metrics"]
     support.require(tool.binary.exists(), "`make tools` has not built kube-state-metrics")
-    port, own = free_ports(2)
+    port, own_port = free_ports(2)
     processes = Processes(tmp_path)
     flags = {
         "kubeconfig": cluster.kubeconfig,
         "host": "127.0.0.1",
         "port": port,
     }
-    flags |= {"telemetry-host": "127.0.0.1", "telemetry-port": own}
+    flags |= {"telemetry-host": "127.0.0.1", "telemetry-port": own_port}
     processes.start(
         tool.name, [tool.binary, *(f"--{name}={value}" for name, value in flags.items())]
     )
@@ -85,7 +85,7 @@ def test_every_name_that_monitoring_uses_is_exposed_by_the_real_components(
         lambda: "kube_pod_status_unschedulable" in declared(text(metrics_url)),
     )
     api_server = str(cluster.kubectl(["get", "--raw=/metrics"], as_dict=False))
-    known = declared(text(metrics_url)) | declared(api_server)
-    assert "apiserver_request_total" in known
-    assert "kube_pod_status_unscheduled" not in known, "a misspelled name would be found"
-    assert used_by_monitoring() <= known
+    names = declared(text(metrics_url)) | declared(api_server)
+    assert "apiserver_request_total" in names
+    assert "kube_pod_status_unscheduled" not in names, "a misspelled name would be found"
+    assert used_by_monitoring() <= names

@@ -53,18 +53,18 @@ def story(
         watching(*rights, clock) as watched,
     ):
         session.trust_env = False
-        made = Walk(api, clock, watched, logs, session, mover_account, tmp_path)
-        made.receipts.start()
-        yield made
-        made.receipts.close()
-        made.receipts.join(30)
+        walk = Walk(api, clock, watched, logs, session, mover_account, tmp_path)
+        walk.receipts.start()
+        yield walk
+        walk.receipts.close()
+        walk.receipts.join(30)
 
 
 @pytest.fixture
 def cast(world: World, story: Walk) -> Generator[Cast]:
-    made = Cast(world, story)
-    yield made
-    for job in made.jobs:
+    members = Cast(world, story)
+    yield members
+    for job in members.jobs:
         job.cancel()
 
 
@@ -122,7 +122,8 @@ def test_rendered_job_keeps_its_identity_from_queue_to_receipt(
         story.minutes(3)
     story.minutes(17)
     rows = listed(cast, tmp_path)
-    assert (rows[cast.gang.name].evicted.number, rows[cast.gang.name].crashed.number) == (1, 3)
+    assert rows[cast.gang.name].evicted.number == 1
+    assert rows[cast.gang.name].crashed.number == 3
 
     # The end of it all, and two hours after.
     cast.finish(cast.flex)
@@ -165,7 +166,10 @@ def test_rendered_job_keeps_its_identity_from_queue_to_receipt(
     assert {firing.label("index") for firing in fired if firing.label("job") == cast.flex.name} == {
         "0"
     }
-    severe = {alert.name for alert in alerts(LIMITS) if alert.severity is Severity.PAGE}
+    severe = set()
+    for alert in alerts(LIMITS):
+        if alert.severity is Severity.PAGE:
+            severe.add(alert.name)
     pages = {
         "HoldfastNoRecentCommit",
         "HoldfastFlexNodeEndsUnsaved",
@@ -217,23 +221,22 @@ def submit_all(cast: Cast) -> list[str]:
 
 
 def listed(cast: Cast, events: Path) -> dict[str, Row]:
-    found = explain.rows(
+    rows = explain.rows(
         StoryApi(cast.world.api, cast.story.clock), ENVIRONMENT, prices.load(), events, "training"
     )
-    return {row.name: row for row in found}
+    return {row.name: row for row in rows}
 
 
 def same_wait_everywhere(cast: Cast, events: Path) -> None:
     """The exporter's metric, `list` and `explain` show one wait of the job that Kueue holds."""
-    waits = {
-        name: value
-        for name, value in cast.story.seen.items()
-        if name.startswith("queue_wait_seconds")
-    }
+    waits = {}
+    for name, value in cast.story.seen.items():
+        if name.startswith("queue_wait_seconds"):
+            waits[name] = value
     assert len(waits) == 1, waits
-    (held,) = waits.values()
+    (wait,) = waits.values()
     row = listed(cast, events)[cast.sweep.name]
-    assert row.waited_s == pytest.approx(held, abs=90)
+    assert row.waited_s == pytest.approx(wait, abs=90)
     explained = explain.explain(
         StoryApi(cast.world.api, cast.story.clock), cast.sweep.name, "", events
     )
@@ -252,7 +255,9 @@ def same_share_everywhere(cast: Cast, events: Path) -> None:
 
     for job in (cast.gang, cast.queued):
         assert rows[job.name].useful_ratio == shown(f"job={job.name}")
-    shares = [shown(f"index={index} job={cast.flex.name}") for index in (0, 1)]
+    shares = []
+    for index in (0, 1):
+        shares.append(shown(f"index={index} job={cast.flex.name}"))
     assert rows[cast.flex.name].useful_ratio == pytest.approx(sum(shares) / 2, abs=1e-6)
 
 
@@ -261,7 +266,9 @@ def receipts_hold(cast: Cast, events: Path) -> None:
     the report show.
     """
     gang, flex, sweep = (job.receipt() for job in (cast.gang, cast.flex, cast.sweep))
-    assert (gang.evictions, flex.evictions, sweep.evictions) == (1, 2, 0)
+    assert gang.evictions == 1
+    assert flex.evictions == 2
+    assert sweep.evictions == 0
     assert gang.waited_hours == pytest.approx(1.5, abs=0.1)
     assert gang.machine_hours == pytest.approx(255 / 60 + 264 / 60, abs=0.2)
     assert flex.waited_hours == pytest.approx(2 * 0.5, abs=0.1)

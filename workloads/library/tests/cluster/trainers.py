@@ -25,10 +25,10 @@ STEPS_A_MINUTE = round(60 / STEP_S)
 
 def agent_labels(pod: Object) -> dict[str, str]:
     """As the log agent copies them."""
-    return {
-        f"k8s-pod/{name.replace('.', '_')}": value
-        for name, value in pod["metadata"]["labels"].items()
-    }
+    labels: dict[str, str] = {}
+    for name, value in pod["metadata"]["labels"].items():
+        labels[f"k8s-pod/{name.replace('.', '_')}"] = value
+    return labels
 
 
 @dataclass(slots=True)
@@ -139,23 +139,23 @@ class Trainers:
 
     def sync(self) -> None:
         """A process begins in each pod that runs, and those of pods that are gone are forgotten."""
-        pods = {
-            pod["metadata"]["uid"]: pod
-            for pod in self.api.items("/api/v1/namespaces/training/pods")
-        }
-        running = {
-            uid: pod
-            for uid, pod in pods.items()
-            if pod["status"]["phase"] == "Running"
-            and "--run" in pod["spec"]["containers"][0]["command"]
-        }
+        pods = {}
+        for pod in self.api.items("/api/v1/namespaces/training/pods"):
+            pods[pod["metadata"]["uid"]] = pod
+        running = {}
+        for uid, pod in pods.items():
+            if (
+                pod["status"]["phase"] == "Running"
+                and "--run" in pod["spec"]["containers"][0]["command"]
+            ):
+                running[uid] = pod
         for uid in self.alive.keys() - running.keys():
             del self.alive[uid]
         for uid in running.keys() - self.alive.keys():
             path = self.folder / f"{running[uid]['metadata']['name']}.jsonl"
-            made = self.alive[uid] = Trainer(running[uid], self.clock, path)
+            trainer = self.alive[uid] = Trainer(running[uid], self.clock, path)
             self._labels[path] = agent_labels(running[uid])
-            made.start(self.saved.get(made.run, 0))
+            trainer.start(self.saved.get(trainer.run, 0))
 
     def minute(self) -> None:
         for trainer in self.alive.values():

@@ -107,20 +107,19 @@ class Walk:
         self.source.turn()
         self.recorder.minute += 1
         samples = self.exporter.gather()
-        self.seen = {
-            f"{s.metric} {' '.join(f'{k}={v}' for k, v in s.labels)}".strip(): s.value
-            for s in samples
-        }
+        self.seen = {}
+        for s in samples:
+            self.seen[f"{s.metric} {' '.join(f'{k}={v}' for k, v in s.labels)}".strip()] = s.value
         assert self.writer.write(samples) == len(samples)
         with self.exporter.lock:
-            own = self.watched.cluster.lines(self.clock())
+            own_lines = self.watched.cluster.lines(self.clock())
         with (self.trainers.folder / "exporter.jsonl").open("a") as file:
-            file.writelines(json.dumps(line) + "\n" for line in own)
+            file.writelines(json.dumps(line) + "\n" for line in own_lines)
         self.logs.add_lines(
-            [json.dumps(line).encode() for line in own], self._labels, NAMESPACE_MONITORING
+            [json.dumps(line).encode() for line in own_lines], self._labels, NAMESPACE_MONITORING
         )
         view = self.watched.cluster
         of_jobs = ((view.root(pod.owner), pod) for pod in view.pods.values())
         view.node_usages.passed(of_jobs, view.nodes, self.clock())
-        for ended in view.ended(self.clock()):
-            self.receipts.order(ended)
+        for job in view.ended(self.clock()):
+            self.receipts.order(job)

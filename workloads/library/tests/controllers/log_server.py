@@ -10,6 +10,7 @@ from typing import Any
 
 from workloads.library.tests.http_server import answering
 
+Json = dict[str, Any]
 VIEW = "projects/acme-ai/locations/global/buckets/_Default/views/holdfast-example-events"
 FILTER = re.compile(
     r'resource\.type="k8s_container" AND resource\.labels\.cluster_name="holdfast-example" AND '
@@ -28,16 +29,16 @@ WRITER = re.compile(
 @dataclass
 class LogServer:
     page: int = 1000
-    entries: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+    entries: list[Json] = field(default_factory=list[Json])
     faults: list[int] = field(default_factory=list[int])
     """Statuses of the next answers, before it works again."""
-    requests: list[dict[str, Any]] = field(default_factory=list)
+    requests: list[Json] = field(default_factory=list)
     url: str = ""
     view: str = VIEW
     writer: str = ""
     """Job whose pod writes the next rows; empty: the one that they name."""
 
-    def add(self, rows: Iterable[dict[str, Any]]) -> None:
+    def add(self, rows: Iterable[Json]) -> None:
         for row in rows:
             self._add(
                 row,
@@ -52,9 +53,7 @@ class LogServer:
         for line in lines:
             self._add(json.loads(line), labels, namespace, pod)
 
-    def _add(
-        self, row: dict[str, Any], labels: dict[str, str], namespace: str, pod: str = ""
-    ) -> None:
+    def _add(self, row: Json, labels: dict[str, str], namespace: str, pod: str = "") -> None:
         """Adds an entry as GKE's log agent makes it: the container chooses the payload only."""
         when = (
             datetime.fromtimestamp(row["t"], UTC)
@@ -73,7 +72,7 @@ class LogServer:
         }
         self.entries.append(entry | {"resource": place})
 
-    def answer(self, request: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+    def answer(self, request: Json) -> tuple[int, Json]:
         self.requests.append(request)
         if self.faults:
             return self.faults.pop(0), {}
@@ -99,7 +98,7 @@ class LogServer:
         is_descending = request["orderBy"] == "timestamp desc"
         entries.sort(key=lambda entry: entry["timestamp"], reverse=is_descending)
         first = int(request.get("pageToken", 0))
-        page: dict[str, Any] = {}
+        page: Json = {}
         if entries[first:]:
             page["entries"] = entries[first : first + self.page]
         if len(entries) > first + self.page:
@@ -108,7 +107,7 @@ class LogServer:
 
 
 def _has_writer(
-    entry: dict[str, Any],
+    entry: Json,
     negation: str,
     namespace: str,
     pod_field: str,
@@ -122,7 +121,7 @@ def _has_writer(
     return is_written_by != bool(negation)
 
 
-def _is_visible(entry: dict[str, Any]) -> bool:
+def _is_visible(entry: Json) -> bool:
     namespace = entry["resource"]["labels"]["namespace_name"]
     event = entry["jsonPayload"]["event"]
     watched = namespace == "monitoring" and event in ("evict", "moved", "node_faulty", "scheduled")

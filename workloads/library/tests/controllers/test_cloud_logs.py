@@ -178,12 +178,15 @@ def test_platform_lines_count_for_the_job_they_name(server: LogServer, source: C
     jobs = follow(source)
     (run,) = jobs.runs.values()
     assert [event.type for event in run.events] == ["scheduled", "evict", "moved"]
-    assert [event.type for event in source.of_job("run-7", EPOCH).events] == [
+    types = [event.type for event in source.of_job("run-7", EPOCH).events]
+    assert types == [
         "scheduled",
         "evict",
         "moved",
     ]
-    samples = {s.metric: (s.value, dict(s.labels)) for s in jobs.samples(EPOCH + 9, {})}
+    samples = {}
+    for s in jobs.samples(EPOCH + 9, {}):
+        samples[s.metric] = (s.value, dict(s.labels))
     assert samples["placement_moves_total"] == (
         1,
         {
@@ -223,7 +226,8 @@ def test_equal_names_in_two_namespaces_are_two_runs(server: LogServer, source: C
     jobs = follow(source)
     first = JobIdentity(namespace="training", job="run-7")
     second = JobIdentity(namespace="batch", job="run-7")
-    assert [event.type for event in jobs.runs[first].events] == ["start", "commit"]
+    types = [event.type for event in jobs.runs[first].events]
+    assert types == ["start", "commit"]
     assert [event.type for event in jobs.runs[second].events] == ["start", "commit", "evict"]
     ages = {}
     refusals = []
@@ -261,7 +265,9 @@ def test_only_the_platform_reports_a_broken_gpu(server: LogServer, source: Cloud
     server.writer = "run-8"
     server.add([fault | {"t": EPOCH + 2}, fault | {"t": EPOCH + 3, "job": "run-8"}])
     jobs = follow(source)
-    samples = {s.metric: (s.value, dict(s.labels)) for s in jobs.samples(EPOCH + 9, {})}
+    samples = {}
+    for s in jobs.samples(EPOCH + 9, {}):
+        samples[s.metric] = (s.value, dict(s.labels))
     assert samples["gpu_faults_total"] == (
         1,
         {

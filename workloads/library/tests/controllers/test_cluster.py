@@ -93,9 +93,11 @@ def pod(
 
 
 def values(cluster: Cluster, metric: str) -> dict[tuple[str, ...], float]:
-    return {
-        tuple(v for _, v in s.labels): s.value for s in cluster.samples(NOW) if s.metric == metric
-    }
+    values_by_labels: dict[tuple[str, ...], float] = {}
+    for s in cluster.samples(NOW):
+        if s.metric == metric:
+            values_by_labels[tuple(v for _, v in s.labels)] = s.value
+    return values_by_labels
 
 
 def make_cluster(*nodes: Any, pods: Iterable[Any] = ()) -> Cluster:
@@ -152,7 +154,9 @@ def test_job_pods_on_silent_nodes_count_until_they_end() -> None:
     silent = node("a") | {
         "spec": {"taints": [{"key": "node.kubernetes.io/unreachable", "effect": "NoExecute"}]}
     }
-    pods = [pod(uid, on=on, phase="Running") for uid, on in (("p", "a"), ("q", "a"), ("r", "b"))]
+    pods = []
+    for uid, on in (("p", "a"), ("q", "a"), ("r", "b")):
+        pods.append(pod(uid, on=on, phase="Running"))
     cluster = make_cluster(silent, node("b"), pods=pods)
     assert values(cluster, "silent_node_pods") == {("training",): 2, ("batch",): 0}
     cluster.pod("MODIFIED", pod("p", on="a", phase="Failed"))
@@ -163,7 +167,9 @@ def test_job_pods_on_silent_nodes_count_until_they_end() -> None:
 
 def test_a_job_ends_with_its_first_node() -> None:
     ends = {"a": "2026-11-21T03:00:00Z", "b": "2026-11-21T05:00:00Z"}
-    nodes = [node(name, ends=end) for name, end in ends.items()]
+    nodes = []
+    for name, end in ends.items():
+        nodes.append(node(name, ends=end))
     pods = [pod(on, on=on, phase="Running") for on in ends]
     assert values(make_cluster(*nodes, pods=pods), "node_end_seconds") == {
         ("run-7", "training"): 2 * 3600
@@ -209,11 +215,9 @@ def test_each_eviction_is_written_once() -> None:
     (evict,) = parse(
         sample.encoded(line for line in cluster.lines(NOW) if line["event"] == "evict")
     ).events
-    assert (evict.job, evict.kind, evict.fields["reason"]) == (
-        "run-7",
-        "training",
-        "TerminationByKubelet",
-    )
+    assert evict.job == "run-7"
+    assert evict.kind == "training"
+    assert evict.fields["reason"] == "TerminationByKubelet"
 
 
 def test_budget_shortfall_leaves_out_jobs() -> None:
@@ -232,9 +236,10 @@ def test_budget_shortfall_leaves_out_jobs() -> None:
 
 
 def write_lines(cluster: Cluster, now_s: float = NOW + SETTLE_S) -> list[tuple[str, str, float]]:
-    return [
-        (line["event"], line.get("reason", ""), line["seconds"]) for line in cluster.lines(now_s)
-    ]
+    events: list[tuple[str, str, float]] = []
+    for line in cluster.lines(now_s):
+        events.append((line["event"], line.get("reason", ""), line["seconds"]))
+    return events
 
 
 @pytest.mark.parametrize(
@@ -297,7 +302,8 @@ def test_a_node_that_returns_ends_before_it_starts_again() -> None:
     cluster = make_cluster(node("a"))
     for change in ("DELETED", "ADDED"):
         cluster.node(change, node("a"))
-    assert [word for word, _, _ in write_lines(cluster)] == ["node_up", "node_down", "node_up"]
+    words = [word for word, _, _ in write_lines(cluster)]
+    assert words == ["node_up", "node_down", "node_up"]
 
 
 def test_a_pod_that_gets_its_node_is_written_once_with_its_wait() -> None:
@@ -315,7 +321,9 @@ def test_a_pod_that_gets_its_node_is_written_once_with_its_wait() -> None:
         "training",
         1800.0,
     )
-    assert (line["pool"], line["capacity"], line["accelerator"]) == ("spot-l4", "spot", "nvidia-l4")
+    assert line["pool"] == "spot-l4"
+    assert line["capacity"] == "spot"
+    assert line["accelerator"] == "nvidia-l4"
     assert cluster.lines(NOW) == []
 
 
@@ -385,16 +393,20 @@ def test_the_account_gives_a_team_job_its_kind() -> None:
         waits["spec"] = {"serviceAccountName": account}
         cluster.pod("ADDED", waits)
         cluster.pod("MODIFIED", waits | {"spec": waits["spec"] | {"nodeName": "spot-a"}})
-        assert [line["kind"] for line in cluster.lines(NOW) if line["event"] == "scheduled"] == [
-            kind
-        ]
+        kinds = []
+        for line in cluster.lines(NOW):
+            if line["event"] == "scheduled":
+                kinds.append(line["kind"])
+        assert kinds == [kind]
     assert values(cluster, "silent_node_pods") == {("vision",): 0.0}
 
 
 def test_accelerators_of_pending_pods_are_known_ones_or_other() -> None:
     """Anybody who may create a pod chooses its selector, and each value is a series."""
     selectors = [SPOT | {"cloud.google.com/gke-accelerator": f"gpu-{n}"} for n in range(50)]
-    pods = [pod(f"p-{n}", selector=selector) for n, selector in enumerate(selectors)]
+    pods = []
+    for n, selector in enumerate(selectors):
+        pods.append(pod(f"p-{n}", selector=selector))
     cluster = make_cluster(pods=[*pods, pod("known"), pod("cpu", selector=SPOT)])
     assert values(cluster, "pending_seconds").keys() == {
         ("nvidia-l4", "spot"),

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from holdfast.clients.api import Object
 from holdfast.controllers.cluster import Cluster
 from holdfast.controllers.watch import QUEUED
 from holdfast.ledger.event_schema import refusal
@@ -17,7 +18,7 @@ LATER = "2026-11-21T00:30:00Z"
 
 def workload(
     uid: str = "w", queue: str = "spot", *, active: bool = True, **conditions: str
-) -> dict[str, Any]:
+) -> Object:
     """Makes a Workload as Kueue 0.19 writes it.
 
     Conditions map a type to its status, or to the reason of a false one.
@@ -57,7 +58,7 @@ def workload(
     }
 
 
-def request(**conditions: str) -> dict[str, Any]:
+def request(**conditions: str) -> Object:
     rows = [{"type": kind, "status": value} for kind, value in conditions.items()]
     return {
         "metadata": {
@@ -69,14 +70,14 @@ def request(**conditions: str) -> dict[str, Any]:
     }
 
 
-def watch(*changes: tuple[str, dict[str, Any]], kind: int = 0) -> Cluster:
+def watch(*changes: tuple[str, Object], kind: int = 0) -> Cluster:
     cluster = Cluster()
     for change, body in changes:
         QUEUED[kind].apply(cluster)(change, body)
     return cluster
 
 
-def waits(body: dict[str, Any]) -> dict[tuple[str, ...], float]:
+def waits(body: Object) -> dict[tuple[str, ...], float]:
     """Returns (accelerator, flavor, queue, reason) -> seconds."""
     return values(watch(("ADDED", body)), "queue_wait_seconds")
 
@@ -174,7 +175,7 @@ def test_a_lost_request_counts_once_if_it_was_watched() -> None:
 
 def test_queues_and_accelerators_are_known_ones_or_other() -> None:
     """Anybody who may create a job names its queue and its accelerator."""
-    changes: list[tuple[str, dict[str, Any]]] = []
+    changes: list[tuple[str, Object]] = []
     for n in range(50):
         body = workload(f"w-{n}", f"queue-{n}")
         template = body["spec"]["podSets"][0]["template"]

@@ -39,13 +39,18 @@ def test_evictions_raise_the_price_of_a_useful_hour() -> None:
     calm, evicted = (
         money(ledgers(sample.training("job", kills=kills)), prices) for kills in ((), sample.KILLS)
     )
-    assert calm and evicted and calm.pays
-    assert (calm.wasted_usd, calm.evictions, evicted.evictions) == (0, 0, 6)
+    assert calm
+    assert evicted
+    assert calm.pays
+    assert calm.wasted_usd == 0
+    assert calm.evictions == 0
+    assert evicted.evictions == 6
     assert calm.usd_per_useful_h / calm.on_demand_usd_per_useful_h == pytest.approx(
         prices.spot / prices.on_demand
     )
     assert evicted.interval[0] < evicted.usd_per_useful_h < evicted.interval[1]
-    assert evicted.wasted_usd > 0 and evicted.flip_per_node_h > 1
+    assert evicted.wasted_usd > 0
+    assert evicted.flip_per_node_h > 1
 
 
 def test_the_report_shows_prices_churn_and_waits(tmp_path: Path) -> None:
@@ -86,16 +91,18 @@ def test_the_report_shows_prices_churn_and_waits(tmp_path: Path) -> None:
     ]
     sample.write(tmp_path / "watcher.jsonl", nodes)
     report = read_report(tmp_path, None)
-    assert report.answer.startswith("Spot ") and "6 evictions" in report.answer
+    assert report.answer.startswith("Spot ")
+    assert "6 evictions" in report.answer
     result = report.as_json()
     assert result["money"]["prices"]["machine"] == "g2-standard-8"
     assert [(row["pool"], row["events"]) for row in result["capacity"]["churn"]] == [("spot-l4", 1)]
-    waits = [
-        (row["accelerator"], row["n"], row["p50_seconds"]) for row in result["capacity"]["waits"]
-    ]
+    waits = []
+    for row in result["capacity"]["waits"]:
+        waits.append((row["accelerator"], row["n"], row["p50_seconds"]))
     assert waits == [("nvidia-l4", 1, 90.0)]
     html = render(report)
-    assert all(f'id="{heading}"' in html for heading in ("money", "capacity"))
+    for heading in ("money", "capacity"):
+        assert f'id="{heading}"' in html
     assert len(html.encode()) < 1_500_000
 
 
@@ -218,11 +225,17 @@ def test_a_receipt_counts_restarts_from_memory() -> None:
     lines = sample.killed_and_restored("job")
     # A first start restores nothing, and other restarts read the bucket only.
     assert "restarted" not in receipt(ledgers(lines), 1.0, 2.0).line()
-    restores = [row for row in lines if row["event"] == "restore" and row["step"]]
+    restores = []
+    for row in lines:
+        if row["event"] == "restore" and row["step"]:
+            restores.append(row)
     restores[0]["source"] = "memory"
     bill = receipt(ledgers(lines), 1.0, 2.0)
     assert bill.line().endswith("; restarted 1 times from memory, 0 from the bucket")
-    shown = [figure for figure in figures(ledgers(lines), {}) if "memory" in figure.label]
+    shown = []
+    for figure in figures(ledgers(lines), {}):
+        if "memory" in figure.label:
+            shown.append(figure)
     assert [(figure.value, figure.note) for figure in shown] == [("1", "of 1, the slowest in 92 s")]
     summary = job_summaries(parse(sample.encoded(lines)).events)["job"]
     assert restarts_text(summary) == "restarted 1 time from memory, the last time in 92 s"

@@ -123,14 +123,17 @@ def test_extension_drills_are_listed_after_built_in_ones(install: Callable[[str]
     assert list(drills().values()) == list(BUILT_IN)
     install("acme_drills:made")
     body = json.loads(print_list("--json"))
-    questions = {drill["name"]: drill["question"] for drill in body["drills"]}
+    questions = {}
+    for drill in body["drills"]:
+        questions[drill["name"]] = drill["question"]
     assert body["schema"] == "holdfast.drill-list/1"
     assert list(questions) == [drill.name for drill in BUILT_IN] + ["of-acme"]
     assert questions["of-acme"] == "Does it hold at Acme?"
     lines = print_list().splitlines()[1:]
     assert [line.split()[0] for line in lines] == list(questions)
     [(distribution_name, entry, _)] = load_extensions(GROUP)
-    assert (distribution_name, entry) == ("acme-drills", "ours")
+    assert distribution_name == "acme-drills"
+    assert entry == "ours"
 
 
 @pytest.mark.parametrize(
@@ -148,8 +151,10 @@ def test_an_unusable_extension_is_named(
     install(value)
     with pytest.raises(InputError) as error:
         drills()
-    assert "acme-drills" in error.value.what and GROUP in error.value.what
-    assert got in error.value.got and "pip uninstall acme-drills" in error.value.fix
+    assert "acme-drills" in error.value.what
+    assert GROUP in error.value.what
+    assert got in error.value.got
+    assert "pip uninstall acme-drills" in error.value.fix
     assert len(error.value.lines().splitlines()) == 4
 
 

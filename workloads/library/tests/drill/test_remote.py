@@ -19,6 +19,7 @@ from holdfast.drill.targets.evictors import TaintEvictor, VmEvictor
 from holdfast.support.errors import InputError, Stopped, Unjudged
 from tests import platforms
 
+Object = dict[str, Any]
 OURS = replace(
     platforms.load("example"),
     project="acme-ours",
@@ -105,9 +106,7 @@ def test_a_complete_scope_gets_its_project(
         ({"yes": False}, "add --yes"),
     ],
 )
-def test_incomplete_and_unknown_scopes_are_refused(
-    scope: Scope, change: dict[str, Any], text: str
-) -> None:
+def test_incomplete_and_unknown_scopes_are_refused(scope: Scope, change: Object, text: str) -> None:
     with pytest.raises(InputError) as error:
         check(Place.GKE, replace(scope, **change))
     assert text in error.value.lines()
@@ -132,12 +131,13 @@ def test_only_the_context_name_confirms(scope: Scope, capsys: pytest.CaptureFixt
         "at most 17 minutes and $1",
         "the pool replaces its machine",
     )
-    assert all(text in output for text in shown), output
+    for text in shown:
+        assert text in output, output
     with pytest.raises(Stopped):
         make_consent(asking, lambda _: "y")(find("gke-maintenance"), ["node/a"])
 
 
-def node(project: str, name: str = "gke-1") -> dict[str, Any]:
+def node(project: str, name: str = "gke-1") -> Object:
     return {
         "metadata": {"name": name},
         "spec": {"providerID": f"gce://{project}/europe-west4-a/{name}"},
@@ -147,11 +147,11 @@ def node(project: str, name: str = "gke-1") -> dict[str, Any]:
 class Nodes:
     """An API with nodes of two projects, and three pods, each alone on a Spot node."""
 
-    def get(self, path: str) -> dict[str, Any]:
+    def get(self, path: str) -> Object:
         name = path.rsplit("/", 1)[1]
         return node("theirs" if name == "alien" else "ours", name)
 
-    def items(self, path: str, **_: object) -> Iterator[dict[str, Any]]:
+    def items(self, path: str, **_: object) -> Iterator[Object]:
         for name, creation_time in CREATION_TIMES.items():
             labels = {"cloud.google.com/gke-spot": "true"}
             meta = {

@@ -35,9 +35,11 @@ def make_failing_call(error: Exception) -> Callable[[], None]:
 def test_a_good_drill_hits_its_blast_radius_and_no_more() -> None:
     target = ByHand()
     record = run_drill(target)
-    assert (record.verdict, record.fail_step) == (Verdict.HELD, "")
+    assert record.verdict == Verdict.HELD
+    assert record.fail_step == ""
     assert target.done == ["prepare", "inject one,two", "undone"]
-    assert [step for _, step, _ in record.timeline] == [
+    steps = [step for _, step, _ in record.timeline]
+    assert steps == [
         "steady state",
         "targets",
         "fault",
@@ -73,11 +75,9 @@ def test_a_refusal_stops_before_the_fault() -> None:
 
     target = ByHand()
     record = QUIET(DRILL, target, consent=no).run()
-    assert (record.verdict, record.fail_step, record.why) == (
-        Verdict.STOPPED,
-        "targets",
-        "not: one",
-    )
+    assert record.verdict == Verdict.STOPPED
+    assert record.fail_step == "targets"
+    assert record.why == "not: one"
     assert target.done == ["prepare", "undone"]
 
 
@@ -109,14 +109,17 @@ def test_a_fault_that_fails_halfway_is_judged() -> None:
         on_inject=make_failing_call(DrillError("the API server refused\nand more")),
     )
     record = run_drill(target)
-    assert (record.verdict, record.fail_step) == (Verdict.BROKEN, "fault")
+    assert record.verdict == Verdict.BROKEN
+    assert record.fail_step == "fault"
     assert target.done[-1] == "undone"
 
 
 def test_a_failed_rollback_step_does_not_stop_the_others() -> None:
     target = ByHand(on_undo=make_failing_call(OSError("disk")))
     record = run_drill(target)
-    assert (record.fail_step, record.why, target.done[-1]) == ("rollback", "first: disk", "undone")
+    assert record.fail_step == "rollback"
+    assert record.why == "first: disk"
+    assert target.done[-1] == "undone"
     assert [step["succeeded"] for step in record.rollbacks] == [False, True]
 
 
@@ -126,11 +129,9 @@ def test_a_signal_rolls_back_and_a_second_one_changes_nothing(signum: signal.Sig
     target = ByHand(on_inject=send_signal, on_undo=send_signal)
     handler = signal.getsignal(signum)
     record = run_drill(target)
-    assert (record.verdict, record.signal, record.fail_step) == (
-        Verdict.STOPPED,
-        signum,
-        "interrupted",
-    )
+    assert record.verdict == Verdict.STOPPED
+    assert record.signal == signum
+    assert record.fail_step == "interrupted"
     assert target.done[-1] == "undone"
     assert signal.getsignal(signum) is handler
 
@@ -142,7 +143,8 @@ def test_the_journal_is_whole_and_two_runs_do_not_write_into_one_folder(tmp_path
     assert code == 0
     assert journal["drill"]["name"] == "by-hand"
     assert (journal["verdict"], journal["deviated"]) == ("held", False)
-    assert [objective["verdict"] for objective in journal["objectives"]] == ["held", "held"]
+    verdicts = [objective["verdict"] for objective in journal["objectives"]]
+    assert verdicts == ["held", "held"]
     (path,) = tmp_path.glob(f"by-hand/*/{store.JOURNAL}")
     assert json.loads(path.read_text()) == json.loads(json.dumps(journal))
     refused = pytest.raises(InputError, match="another demo writes to this folder")

@@ -131,7 +131,9 @@ def _limit_time(cpu_s: float, wall_s: float) -> Generator[None]:
             raise OverTime(f"more than {cpu_s:g} s of CPU time")
         raise OverTime(f"waited for {wall_s:g} s")
 
-    handlers = {number: signal.signal(number, stop) for number in (signal.SIGPROF, signal.SIGALRM)}
+    handlers = {}
+    for number in (signal.SIGPROF, signal.SIGALRM):
+        handlers[number] = signal.signal(number, stop)
     signal.setitimer(signal.ITIMER_PROF, cpu_s)
     signal.setitimer(signal.ITIMER_REAL, wall_s)
     try:

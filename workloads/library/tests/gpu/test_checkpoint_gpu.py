@@ -57,7 +57,8 @@ def trained(folder: Path, *ends: int, every: int, overlap: bool = False) -> list
 def test_a_gpu_run_resumes_bit_exact(tmp_path: Path, overlap: bool) -> None:
     whole = trained(tmp_path / "w", 8, every=100)
     resumed = trained(tmp_path / "h", 5, 8, every=2, overlap=overlap)
-    assert all(torch.equal(a, b) for a, b in zip(resumed, whole, strict=True))
+    for a, b in zip(resumed, whole, strict=True):
+        assert torch.equal(a, b)
 
 
 class Large(torch.nn.Module):
@@ -75,10 +76,10 @@ def seconds(work: Callable[[], object], *, before: Callable[[], object] = lambda
     for _ in range(5):
         before()
         torch.cuda.synchronize()
-        began = time.perf_counter()
+        start_s = time.perf_counter()
         work()
         torch.cuda.current_stream().synchronize()
-        times.append(time.perf_counter() - began)
+        times.append(time.perf_counter() - start_s)
     return min(times)
 
 

@@ -19,10 +19,10 @@ Make = Callable[..., Any]
 
 @pytest.fixture
 def make(tmp_path: Path) -> Iterator[Make]:
-    with ExitStack() as made:
+    with ExitStack() as stack:
 
         def gang(kind: type[Any], name: str, *arguments: None, **settings: Any) -> Any:
-            return made.enter_context(
+            return stack.enter_context(
                 closing(kind(tmp_path / name, *arguments, device="cuda", **settings))
             )
 
@@ -37,7 +37,7 @@ def test_sharded_gang_restores_a_lost_node_from_memory_bit_exact(make: Make) -> 
     assert undisturbed.all_ended() == [0, 0], undisturbed.logs()
     gang.until(lambda: gang.copied(15))
     launcher, *below = family(gang.processes[0].pid)
-    assert any(uses_gpu(each.pid) for each in below)
+    assert any(uses_gpu(process.pid) for process in below)
     assert not uses_gpu(launcher.pid)
     gang.lose(1)
     for shard in gang.shards_in_bucket():

@@ -35,6 +35,7 @@ from holdfast.vocabulary.exit_codes import EXIT_COMPLETE
 from holdfast.vocabulary.telemetry import KIND_BATCH
 from workloads.library.tests.processes import until
 
+Line = dict[str, Any]
 QUICK = WorkerSettings(
     micro_batch=8,
     fill_s=0.01,
@@ -72,7 +73,7 @@ def items(job: str, count: int) -> list[Item]:
     return documents
 
 
-def load_json_lines(path: Path) -> list[dict[str, Any]]:
+def load_json_lines(path: Path) -> list[Line]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
@@ -129,18 +130,22 @@ class Harness:
         row = self.connection.execute(query, {"job": self.job}).fetchone()
         return row and row[0]
 
-    def rows(self) -> dict[str, tuple[str, dict[str, Any]]]:
+    def rows(self) -> dict[str, tuple[str, Line]]:
         """Returns status and value by item."""
         query = "SELECT item, status, value FROM holdfast.result WHERE job = %s"
-        rows: dict[str, tuple[str, dict[str, Any]]] = {}
+        rows: dict[str, tuple[str, Line]] = {}
         for item, status, value in self.connection.execute(query, (self.job,)):
             rows[item] = (status, value)
         return rows
 
-    def event_lines(self, event: str) -> list[dict[str, Any]]:
+    def event_lines(self, event: str) -> list[Line]:
         if not self.events.exists():
             return []
-        return [line for line in load_json_lines(self.events) if line["event"] == event]
+        lines: list[Line] = []
+        for line in load_json_lines(self.events):
+            if line["event"] == event:
+                lines.append(line)
+        return lines
 
     def count_items(self, event: str) -> int:
         """Returns the sum of `items` over the lines of an event."""
@@ -162,10 +167,10 @@ def run_in_thread(
     assert codes == [EXIT_COMPLETE]
 
 
-def expect_rows(documents: Sequence[Item]) -> dict[str, tuple[str, dict[str, Any]]]:
+def expect_rows(documents: Sequence[Item]) -> dict[str, tuple[str, Line]]:
     """Returns the rows of a job that is done."""
     values = ByteEntropy().predict([item.body for item in documents])
-    rows: dict[str, tuple[str, dict[str, Any]]] = {}
+    rows: dict[str, tuple[str, Line]] = {}
     for item, value in zip(documents, values, strict=True):
         rows[item.id] = ("done", dict(value))
     return rows

@@ -45,7 +45,9 @@ def test_every_prompt_is_answered_once_after_a_kill(
     events = tmp_path / "e.jsonl"
     for folder in (prompts, model, site):
         folder.mkdir()
-    texts = {f"{n:03d}.txt": f"prompt {n}" for n in range(PROMPTS)}
+    texts = {}
+    for n in range(PROMPTS):
+        texts[f"{n:03d}.txt"] = f"prompt {n}"
     for name, text in texts.items():
         (prompts / name).write_text(text)
     (model / "config.json").write_text("{}")

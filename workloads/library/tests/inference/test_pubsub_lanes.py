@@ -71,7 +71,10 @@ def test_every_lane_is_created_and_granted_and_no_pod_may_create_one() -> None:
         name = subscription.rpartition("/")[2]
         assert name in subscriptions
         assert roles_by_subscription[name] == {"roles/pubsub.subscriber"}
-    roles = {resource.arguments["role"] for resource in resources if "iam" in resource.kind}
+    roles = set()
+    for resource in resources:
+        if "iam" in resource.kind:
+            roles.add(resource.arguments["role"])
     assert roles == {"roles/pubsub.subscriber", "roles/pubsub.publisher"}
     assert len({(resource.kind, resource.id) for resource in resources}) == len(resources)
 
@@ -81,7 +84,9 @@ def test_every_lane_is_created_and_granted_and_no_pod_may_create_one() -> None:
 def test_two_rendered_jobs_run_at_once_and_a_third_is_rejected(
     server: EmbeddedPostgres, fake: FakeBroker, tmp_path: Path
 ) -> None:
-    rows = [{"id": n, "text": f"text {n}"} for n in range(COUNT)]
+    rows = []
+    for n in range(COUNT):
+        rows.append({"id": n, "text": f"text {n}"})
     loading, drain, steady = queue_options(2)
     jobs = {batch.DRAIN: drain, batch.STEADY: steady}
     assert loading == drain

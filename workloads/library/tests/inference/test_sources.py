@@ -29,7 +29,9 @@ def rows(tmp_path: Path) -> Path:
 def test_rows_are_the_same_from_every_format(tmp_path: Path, rows: Path) -> None:
     rows.write_text("".join(json.dumps(row) + "\n" for row in ROWS))
     parquet.write_table(pyarrow.Table.from_pylist(ROWS), tmp_path / "rows.parquet")
-    bodies = {row["id"]: row["text"].encode() for row in ROWS}
+    bodies = {}
+    for row in ROWS:
+        bodies[row["id"]] = row["text"].encode()
     assert load(rows) == bodies
     assert load(tmp_path / "rows.parquet") == bodies
 

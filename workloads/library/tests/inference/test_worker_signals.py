@@ -10,6 +10,7 @@ import psycopg
 import pytest
 
 from holdfast.inference.results.embedded_postgres import EmbeddedPostgres
+from holdfast.ledger.events import read_folder
 from holdfast.vocabulary.exit_codes import EXIT_COMPLETE, EXIT_PREEMPTED
 from workloads.library.tests.inference.harness import (
     CountingPredictor,
@@ -54,7 +55,9 @@ def test_after_sigterm_another_worker_finishes(
     tmp_path: Path,
     workers: Starter,
 ) -> None:
-    rows = [{"id": n, "text": "x" * (n % 50)} for n in range(1000)]
+    rows = []
+    for n in range(1000):
+        rows.append({"id": n, "text": "x" * (n % 50)})
     enqueue(server.uri, job, tmp_path, rows)
     events = tmp_path / "e.jsonl"
     worker = workers(
@@ -67,9 +70,13 @@ def test_after_sigterm_another_worker_finishes(
     assert time.monotonic() - start < 15
     status = query_status(server.uri, job)
     assert 0 < status["done"] < 1000
-    assert (status["held"], status["preempted"]) == (0, 1)
+    assert status["held"] == 0
+    assert status["preempted"] == 1
     next_worker = workers(job, "--predictor", "entropy", "--events-file", events)
     assert next_worker.wait(120) == EXIT_COMPLETE
+    starts = [event for event in read_folder(tmp_path).events if event.type == "start"]
+    assert [event.fields["steps"] for event in starts] == [1000, 1000]
+    assert [event.fields["items"] for event in starts] == [1000, 1000 - status["done"]]
     status = query_status(server.uri, job)
     assert status["done"] == 1000
     assert status["retried"] > 0

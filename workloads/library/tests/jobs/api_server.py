@@ -70,7 +70,9 @@ def write_kubeconfig(path: Path, address: str) -> Path:
         "user": {},
         "context": {"cluster": "c", "user": "c"},
     }
-    lists = {f"{kind}s": [{"name": "c", kind: part}] for kind, part in parts.items()}
+    lists = {}
+    for kind, part in parts.items():
+        lists[f"{kind}s"] = [{"name": "c", kind: part}]
     path.write_text(
         json.dumps(
             {

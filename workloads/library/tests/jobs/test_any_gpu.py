@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
+from holdfast.clients.api import Object
 from holdfast.cost import prices
 from holdfast.jobs.file import file_text
 from holdfast.jobs.file.job_file import OwnJob
@@ -27,8 +28,8 @@ def own_any(**fields: Any) -> OwnJob:
     return own(**{"gpus": "any of 1xa100, 1xl4"} | fields)
 
 
-def list_rendered(kind: str, environment: str = "example") -> dict[str, dict[str, Any]]:
-    rendered: dict[str, dict[str, Any]] = {}
+def list_rendered(kind: str, environment: str = "example") -> dict[str, Object]:
+    rendered: dict[str, Object] = {}
     for body in queueing.objects(RenderContext(load(environment))):
         if body["kind"] == kind:
             rendered[body["metadata"]["name"]] = body["spec"]
@@ -37,18 +38,22 @@ def list_rendered(kind: str, environment: str = "example") -> dict[str, dict[str
 
 def test_the_cheapest_hour_is_first_without_speeds() -> None:
     placed = any_gpu.place(own_any(), EXAMPLE, PRICES)
-    assert placed.gpu_choice is not None and placed.gpu_choice.name == "any-1xl4-1xa100"
+    assert placed.gpu_choice is not None
+    assert placed.gpu_choice.name == "any-1xl4-1xa100"
     assert placed.reason.startswith("spot, by price: 1xl4 ($")
 
 
 def test_the_cheapest_step_is_first_with_all_speeds() -> None:
     fast = any_gpu.place(own_any(speeds={"a100": 40.0, "l4": 1.0}), EXAMPLE, PRICES)
-    assert fast.gpu_choice is not None and fast.gpu_choice.name == "any-1xa100-1xl4"
+    assert fast.gpu_choice is not None
+    assert fast.gpu_choice.name == "any-1xa100-1xl4"
     assert "price per measured step: 1xa100 ($" in fast.reason
     slow = any_gpu.place(own_any(speeds={"a100": 1.1, "l4": 1.0}), EXAMPLE, PRICES)
-    assert slow.gpu_choice is not None and slow.gpu_choice.name == "any-1xl4-1xa100"
+    assert slow.gpu_choice is not None
+    assert slow.gpu_choice.name == "any-1xl4-1xa100"
     partial = any_gpu.place(own_any(speeds={"a100": 40.0}), EXAMPLE, PRICES)
-    assert partial.gpu_choice is not None and partial.gpu_choice.name == "any-1xl4-1xa100"
+    assert partial.gpu_choice is not None
+    assert partial.gpu_choice.name == "any-1xl4-1xa100"
     assert "by price:" in partial.reason
 
 
@@ -61,23 +66,31 @@ def test_the_job_selects_a_class_that_the_platform_renders(fields: dict[str, Any
     assert pod["nodeSelector"] == {CLASS: "any-1xl4-1xa100"}
     assert prepared.bodies[-1]["metadata"]["labels"][QUEUE] == "any"
     rules = list_rendered("ComputeClass")["any-1xl4-1xa100"]["priorities"]
-    assert [rule["gpu"]["type"] for rule in rules] == ["nvidia-l4"] * 3 + ["nvidia-tesla-a100"]
-    assert all(rule["spot"] and rule["gpu"]["count"] == 1 for rule in rules)
+    types = [rule["gpu"]["type"] for rule in rules]
+    assert types == ["nvidia-l4"] * 3 + ["nvidia-tesla-a100"]
+    for rule in rules:
+        assert rule["spot"]
+        assert rule["gpu"]["count"] == 1
     flavor = list_rendered("ResourceFlavor")["any-1xl4-1xa100"]
     assert flavor["nodeLabels"] == pod["nodeSelector"]
     # The pod fits the smallest of the machines.
     limits = pod["containers"][0]["resources"]["limits"]
-    assert limits["nvidia.com/gpu"] == "1" and limits["cpu"] == "6"
+    assert limits["nvidia.com/gpu"] == "1"
+    assert limits["cpu"] == "6"
 
 
 def test_the_most_expensive_machine_is_priced() -> None:
     prepared = prepared_job.prepare(own_any(), with_images("example"))
     (purchase,) = prepared_job.plan(prepared).purchases
-    one_gpu = {pool.name for pool in EXAMPLE.pools if pool.gpus_per_node == 1}
+    one_gpu = set()
+    for pool in EXAMPLE.pools:
+        if pool.gpus_per_node == 1:
+            one_gpu.add(pool.name)
     assert {*purchase.pools} == {name for name in one_gpu if "spot" in name}
     a100 = next(pool for pool in EXAMPLE.pools if pool.name == "spot-a100")
     quote = PRICES.quote(prices.MACHINE_TYPES[a100.machine_type], EXAMPLE.region, a100.capacity)
-    assert quote is not None and purchase.usd_per_hour == pytest.approx(quote.usd)
+    assert quote is not None
+    assert purchase.usd_per_hour == pytest.approx(quote.usd)
 
 
 @pytest.mark.parametrize("environment", names())

@@ -271,10 +271,8 @@ def test_a_refusal_before_the_newest_pod_is_history() -> None:
     assert explain_history(history).reason == "crash"
     refusal["lastTimestamp"] = "2099-01-01T00:00:00Z"
     cause = explain_history(history)
-    assert (cause.reason, cause.blocker) == (
-        "refused",
-        "1 of 1 pods are refused: webhook w.example.com: no",
-    )
+    assert cause.reason == "refused"
+    assert cause.blocker == "1 of 1 pods are refused: webhook w.example.com: no"
 
 
 def test_a_jobset_without_pods_still_shows_its_own_failures() -> None:
@@ -297,10 +295,8 @@ def test_a_jobset_without_pods_still_shows_its_own_failures() -> None:
         "status": {"restarts": 5, "restartsCountTowardsMax": 2},
     }
     cause = find_cause(JobSnapshot(body=body, pods=[]), ClusterSnapshot())
-    assert (cause.reason, cause.blocker.split(" by ")[0]) == (
-        "crash",
-        "2 of 3 granted restarts are used up",
-    )
+    assert cause.reason == "crash"
+    assert cause.blocker.split(" by ")[0] == "2 of 3 granted restarts are used up"
 
 
 def test_a_long_message_becomes_one_line_without_asides() -> None:

@@ -1,8 +1,10 @@
 """Tests of `logs`, `stop` and `shell` without a cluster, and of the flags of all commands."""
 
+import itertools
 import json
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -17,9 +19,10 @@ from holdfast.jobs.control.pod_logs import (
     suggest_cloud_logs,
 )
 from holdfast.jobs.control.shell import read_exit_code
-from holdfast.jobs.control.stopping import Saves, describe, is_stopped
+from holdfast.jobs.control.stopping import Saves, describe, is_stopped, stop
 from holdfast.jobs.diagnose.job_snapshot import JobSnapshot
 from holdfast.support.errors import InputError, Unjudged
+from holdfast.vocabulary.capacity import ANNOTATION_QUEUED_AGAIN, ANNOTATION_REQUEST_ENDED
 from tests import platforms
 from tests.command_lines import COMMANDS
 
@@ -99,10 +102,10 @@ def test_each_index_shows_its_newest_attempt(
 def test_gone_logs_are_found_by_a_whole_command() -> None:
     platform = platforms.load("example")
     command = suggest_cloud_logs(platform, make_job())
-    assert (
-        command.startswith("gcloud logging read '") and f"--project={platform.project}" in command
-    )
-    assert 'namespace_name="training"' in command and 'pod_name:"my-run-1a2b3c4d-"' in command
+    assert command.startswith("gcloud logging read '")
+    assert f"--project={platform.project}" in command
+    assert 'namespace_name="training"' in command
+    assert 'pod_name:"my-run-1a2b3c4d-"' in command
 
 
 def read_refusal(job: JobSnapshot) -> str:
@@ -117,12 +120,45 @@ def test_a_job_without_pods_never_started_or_its_logs_are_gone() -> None:
     assert stopped.workload
     stopped.workload["status"] = {"conditions": [{"type": "Evicted", "status": "True"}]}
     text = read_refusal(stopped)
-    assert "not in the cluster any more" in text and "gcloud logging read" in text
+    assert "not in the cluster any more" in text
+    assert "gcloud logging read" in text
 
 
 def test_a_job_that_waits_in_its_queue_is_not_stopped() -> None:
     assert not is_stopped(make_job(active=True))
     assert is_stopped(make_job(active=False))
+
+
+def test_a_job_that_completes_in_its_window_is_stopped() -> None:
+    """Kueue never suspends it."""
+    done = {"type": "Complete", "status": "True"}
+    job = make_job(active=True)
+    assert job.workload
+    job.workload["metadata"] = {"name": "w"}
+    changes: list[Object] = []
+
+    class Completing:
+        def merge(self, path: str, change: Object) -> Object:
+            changes.append(change)
+            return {"metadata": {}}
+
+        def items(self, path: str, **query: str) -> list[Object]:
+            return []
+
+        def find(self, path: str) -> Object:
+            return job.body | {"status": {"conditions": [done]}}
+
+    api: Any = Completing()
+    platform = platforms.load("example")
+    clock = itertools.count()
+    stop(api, platform, job, print, clock=clock.__next__)
+    (change,) = changes
+    assert change["spec"] == {"active": False}
+    marks = change["metadata"]["annotations"]
+    assert marks == {
+        ANNOTATION_QUEUED_AGAIN: None,
+        ANNOTATION_REQUEST_ENDED: None,
+    }, "the mover would start it again"
 
 
 def test_only_commits_after_the_call_are_reported() -> None:
@@ -173,14 +209,16 @@ def test_package_and_distribution_have_one_version() -> None:
     version = tomllib.loads(PROJECT.read_text())["project"]["version"]
     assert holdfast.__version__ == version
     printed = CliRunner().invoke(app, ["--version"])
-    assert (printed.exit_code, printed.output) == (0, f"holdfast-gke {version}\n")
+    assert printed.exit_code == 0
+    assert printed.output == f"holdfast-gke {version}\n"
 
 
 @pytest.mark.parametrize("name", FOR_A_CLUSTER)
 def test_commands_for_a_cluster_share_their_options(name: str) -> None:
-    options = {
-        option for parameter in COMMANDS[f"holdfast {name}"].params for option in parameter.opts
-    }
+    options = set()
+    for parameter in COMMANDS[f"holdfast {name}"].params:
+        for option in parameter.opts:
+            options.add(option)
     assert "--context" in options
     for letter, long in (("-n", "--namespace"), ("-y", "--yes"), ("-f", "--follow")):
         assert (letter in options) == (long in options), long

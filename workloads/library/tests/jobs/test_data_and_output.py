@@ -29,25 +29,31 @@ def get_template(bodies: list[dict[str, Any]]) -> dict[str, Any]:
 
 def test_cached_data_stays_on_the_disk() -> None:
     bodies = render(own(**DATA, cache="20Gi"))
-    volumes = {volume["name"]: volume for volume in get_pod_spec(bodies)["volumes"]}
+    volumes = {}
+    for volume in get_pod_spec(bodies)["volumes"]:
+        volumes[volume["name"]] = volume
     attributes = volumes["data"]["csi"]["volumeAttributes"]
     assert attributes["fileCacheCapacity"] == "20480Mi"
     assert attributes["fileCacheForRangeRead"] == "true"
     options = attributes["mountOptions"].split(",")
-    assert "file-cache:enable-parallel-downloads:true" in options and "only-dir=images" in options
+    assert "file-cache:enable-parallel-downloads:true" in options
+    assert "only-dir=images" in options
     # The volume is larger than what the cache may fill, or writes to it would fail.
     assert volumes["gke-gcsfuse-cache"]["emptyDir"] == {"sizeLimit": "22528Mi"}
     annotations = get_template(bodies)["metadata"]["annotations"]
     assert annotations["gke-gcsfuse/ephemeral-storage-request"] == "23552Mi"
     assert annotations["gke-gcsfuse/memory-limit"] == "1Gi"
     (container,) = get_pod_spec(bodies)["containers"]
-    assert all(mount["name"] != "gke-gcsfuse-cache" for mount in container["volumeMounts"])
+    for mount in container["volumeMounts"]:
+        assert mount["name"] != "gke-gcsfuse-cache"
 
 
 def test_a_cache_in_memory_lowers_what_the_pod_may_use() -> None:
     plain = render(own(**DATA))
     bodies = render(own(**DATA, cache="4Gi memory"))
-    volumes = {volume["name"]: volume for volume in get_pod_spec(bodies)["volumes"]}
+    volumes = {}
+    for volume in get_pod_spec(bodies)["volumes"]:
+        volumes[volume["name"]] = volume
     assert volumes["gke-gcsfuse-cache"]["emptyDir"]["medium"] == "Memory"
     memory = []
     for rendered in (plain, bodies):

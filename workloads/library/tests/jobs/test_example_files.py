@@ -55,7 +55,8 @@ def test_an_example_is_short_and_its_job_file_runs_it(example: Path) -> None:
     jsonschema.validate(document, json.loads((ROOT / file_text.SCHEMA_FILE).read_text()))
     # Rendered, and refused where the linter finds anything.
     prepared: Prepared = prepared_job.read_job(document, job_file(example), with_images("example"))
-    assert prepared.bodies and prepared.job.name == example.stem.replace("_", "-")
+    assert prepared.bodies
+    assert prepared.job.name == example.stem.replace("_", "-")
     module = (
         document.get("predictor", "").partition(":")[0]
         or document["command"][document["command"].index("-m") + 1]

@@ -108,7 +108,8 @@ def test_what_is_wrong_is_refused_with_its_fix_and_nothing_is_written(
     changed, problem, fix = CASES[case]
     with pytest.raises(InputError) as error:
         new_job(**changed)
-    assert problem in str(error.value) and fix in str(error.value), error.value
+    assert problem in str(error.value), error.value
+    assert fix in str(error.value), error.value
     assert not list(work.rglob("*"))
 
 
@@ -116,14 +117,15 @@ def test_what_is_wrong_is_refused_with_its_fix_and_nothing_is_written(
 def test_a_job_is_written_and_submit_reads_it(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(ENV_PLATFORM, str(platforms.file("example")))
     done = new_job()
-    assert "wrote my-run.yaml" in done.stderr and "my-run-" in done.stdout
+    assert "wrote my-run.yaml" in done.stderr
+    assert "my-run-" in done.stdout
     submitted = ["submit", "my-run.yaml", "--dry-run", "--write", "gitops", "--json"]
     body: dict[str, Any] = json.loads(run(*submitted).stdout)
-    assert body["usd_per_hour"] > 0 and body["purchases"][0]["gpus"] == 1
+    assert body["usd_per_hour"] > 0
+    assert body["purchases"][0]["gpus"] == 1
     repeated = run(*submitted)
-    assert repeated.exit_code == 0 and "wrote gitops/my-run.yaml" in repeated.stderr, (
-        "its own manifest is replaced"
-    )
+    assert repeated.exit_code == 0, "its own manifest is replaced"
+    assert "wrote gitops/my-run.yaml" in repeated.stderr, "its own manifest is replaced"
     linted = run("lint", "gitops")
     assert linted.exit_code == 0, linted.stdout
     (work / "my-run.yaml").write_text("mine")

@@ -42,10 +42,12 @@ def pod_log(tmp_path: Path) -> PodLog:
     lines: list[str] = []
     for line in written.read_text().splitlines():
         lines += ["epoch 1: loss 0.3", line]
-    return [
-        (f"{datetime.fromtimestamp(1.79e9 + n // 7, UTC):%FT%T}.{n:09}Z", line)
-        for n, line in enumerate(lines)
-    ]
+    stamped_lines: PodLog = []
+    for n, line in enumerate(lines):
+        stamped_lines.append(
+            (f"{datetime.fromtimestamp(1.79e9 + n // 7, UTC):%FT%T}.{n:09}Z", line)
+        )
+    return stamped_lines
 
 
 def follow_log(folder: Path, *shown: PodLog) -> list[str]:
@@ -72,7 +74,9 @@ def test_each_line_is_kept_once(tmp_path: Path, pod_log: PodLog, piece: int, flo
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(follower, "PIECE", piece)
         if flooded:
-            flood = [(f"{pod_log[0][0][:19]}.{n:09}Z", "x" * 100) for n in range(100)]
+            flood = []
+            for n in range(100):
+                flood.append((f"{pod_log[0][0][:19]}.{n:09}Z", "x" * 100))
             assert follow_log(tmp_path, flood + pod_log[14:]) == [
                 line for _, line in pod_log[15::2]
             ]
@@ -107,7 +111,10 @@ def test_an_ended_job_has_a_receipt_with_useful_time_and_its_lines_stay(
             evicted | {"lastTransitionTime": later}
         )
         lists["/api/v1/pods"].append(rejected)
-    pod_lines = [(t, line) for t, line in pod_log if '"evict"' not in line]
+    pod_lines = []
+    for t, line in pod_log:
+        if '"evict"' not in line:
+            pod_lines.append((t, line))
     with serving(
         lists, tmp_path, {"train-0": pod_lines} | {f"train-0-{case}": [] for case in NEVER_STARTED}
     ) as kubeconfig:
@@ -123,7 +130,8 @@ def test_an_ended_job_has_a_receipt_with_useful_time_and_its_lines_stay(
         ]
         out = CliRunner().invoke(app, words, catch_exceptions=False).output
     (summary,) = read_job_summaries(folder).values()
-    assert f"{summary.lost} steps lost" in out and summary.lost > 0
+    assert f"{summary.lost} steps lost" in out
+    assert summary.lost > 0
     assert f"useful {100 * (summary.useful_ratio or 0):.1f} % of its time" in out
     assert "wasted by 1 evictions" in out, "by what the cluster shows of its pods"
 
@@ -142,4 +150,5 @@ def test_sharded_gang_pays_for_each_pod(tmp_path: Path) -> None:
         receipt = make_bill(job, platforms.load("example"), tmp_path, [], POOL.name)
         assert "source sha256:5e5e" in receipt
         paid.append(float(receipt.partition("paid $")[2].split()[0]))
-    assert paid[0] > 0 and paid[1] == pytest.approx(4 * paid[0], rel=0.05)
+    assert paid[0] > 0
+    assert paid[1] == pytest.approx(4 * paid[0], rel=0.05)

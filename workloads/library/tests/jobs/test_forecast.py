@@ -7,13 +7,16 @@ from typing import Any
 
 import pytest
 
-from holdfast.clients.api import Api
+from holdfast.clients.api import Api, Object
 from holdfast.jobs.control import stopping
 from holdfast.jobs.diagnose.explain import Explanation, explain
 from holdfast.jobs.diagnose.forecast import read_own_lines
 from holdfast.jobs.diagnose.job_snapshot import JobSnapshot, find_limit
 from holdfast.jobs.submit import existing_jobs, prepared_job
 from holdfast.support.errors import InputError, Unjudged
+from holdfast.support.values import rfc3339
+from holdfast.vocabulary.lifecycle import ANNOTATION_TERMINATION
+from holdfast.vocabulary.pools import flex_selector
 from tests import platforms
 from tests.platforms import with_images
 from workloads.library.tests.jobs.api_server import serving
@@ -112,6 +115,70 @@ def test_pod_logs_are_enough(tmp_path: Path) -> None:
     assert text.startswith("done ") and " UTC, likely " in text and ", for $" in text
 
 
+def write_batch_lines(**start: int) -> list[Line]:
+    """The lines of a worker that has stored 600 items in ten minutes, until now."""
+    begin_s = time.time() - 660
+
+    def write_line(after_s: float, event: str, **fields: Any) -> Line:
+        return line(
+            begin_s + after_s,
+            event,
+            job="train",
+            kind="batch",
+            **fields,
+        )
+
+    lines = [
+        write_line(0, "start", rank=0, world_size=1, attempt=0, **start),
+    ]
+    for number in range(30):
+        after_s = 60 + 20 * number
+        lines.append(write_line(after_s, "claimed", items=20))
+        lines.append(write_line(after_s + 20, "stored", items=20, seconds=0.1))
+    return lines
+
+
+def test_explain_forecasts_a_batch_from_its_items(tmp_path: Path) -> None:
+    lines = write_batch_lines(steps=4_200, items=4_200)
+    explanation = ask(tmp_path, lines, make_cluster())
+    forecast = explanation.forecast
+    assert forecast is not None
+    done = stopping.moment(forecast.done_likely)
+    assert done is not None
+    assert done.timestamp() - time.time() == pytest.approx(3_600, rel=0.1)
+    assert forecast.done_from < forecast.done_likely < forecast.done_to
+    assert ", for $" in forecast.text()
+    resumed = write_batch_lines(steps=8_400, items=4_200)
+    later = ask(tmp_path, resumed, make_cluster()).forecast
+    assert later is not None
+    assert later.usd_from is None  # what its earlier workers cost is not known
+    assert ask(tmp_path, write_batch_lines(), make_cluster()).forecast is None
+
+
+def test_planned_ends_delay_a_job(tmp_path: Path) -> None:
+    """Its node ends in half an hour, and its work takes longer: it queues for another one."""
+    lists = make_cluster()
+    [pod] = lists["/api/v1/pods"]
+    pod["spec"]["nodeSelector"] = flex_selector("nvidia-l4")
+    end = rfc3339(time.time() + 1_800)
+    node = {
+        "metadata": {
+            "name": pod["spec"]["nodeName"],
+            "annotations": {ANNOTATION_TERMINATION: end},
+        },
+    }
+    lists["/api/v1/nodes"] = [node]
+    forecast = ask(tmp_path, write_lines(1_100), lists).forecast
+    assert forecast is not None
+    assert forecast.undisturbed == 0.0
+    low = stopping.moment(forecast.done_from)
+    assert low is not None
+    assert low.timestamp() - time.time() > 1_000 * STEP_S
+    del node["metadata"]["annotations"]
+    undisturbed = ask(tmp_path, write_lines(1_100), lists).forecast
+    assert undisturbed is not None and undisturbed.undisturbed == 1.0
+
+
 def test_stated_hours_replace_unknown_steps(tmp_path: Path) -> None:
     assert ask(tmp_path, write_lines(0), make_cluster()).forecast is None
     cluster = make_cluster(**{"holdfast.dev/hours": "2"})
@@ -207,7 +274,7 @@ def test_a_lost_node_ends_reading_logs() -> None:
     [body] = lists["/apis/batch/v1/jobs"]
     job = JobSnapshot(body=body | {"kind": "Job"}, pods=2 * lists["/api/v1/pods"])
     api = Lost()
-    assert read_own_lines(api, job) == [] and api.asked == 1
+    assert read_own_lines(api, job, job.pods) == [] and api.asked == 1
 
 
 def test_without_lines_nothing_is_forecast(tmp_path: Path) -> None:
@@ -310,7 +377,7 @@ def test_a_limit_that_cannot_be_kept_is_refused(fields: dict[str, Any], problem:
 class LiveJobs(Api):
     """Holds running jobs by name, and records what is merged."""
 
-    def __init__(self, *bodies: dict[str, Any]) -> None:
+    def __init__(self, *bodies: Object) -> None:
         self.bodies = {body["metadata"]["name"]: body for body in bodies}
         self.changes: dict[str, Any] = {}
         self.path_of = lambda document: document["metadata"]["name"]
@@ -322,7 +389,7 @@ class LiveJobs(Api):
         self.changes[path] = change["metadata"]["annotations"]
 
 
-def make_version(name: str, **annotations: str) -> dict[str, Any]:
+def make_version(name: str, **annotations: str) -> Object:
     labels = {"app.kubernetes.io/name": "train"}
     meta = {
         "name": name,

@@ -71,14 +71,13 @@ def test_written_file_reads_as_the_same_job_and_fits_its_schema() -> None:
         "write it again: python -c 'from workloads.library.tests.jobs.test_job_file import *;"
         " print(json_schema(), end=str())' > " + file_text.SCHEMA_FILE
     )
-    assert all(
-        property_schema["description"]
-        for name, property_schema in schema["properties"].items()
-        if name != "schema"
-    )
+    for name, property_schema in schema["properties"].items():
+        if name != "schema":
+            assert property_schema["description"]
     elastic = own(nodes="4..8")
     body = YAML(typ="safe").load(file_text.dump(elastic))
-    assert body["nodes"] == "4..8" and file_text.parse(body, "x") == elastic
+    assert body["nodes"] == "4..8"
+    assert file_text.parse(body, "x") == elastic
     jsonschema.validate(body, schema)
     with pytest.raises(jsonschema.ValidationError):
         jsonschema.validate(body | {"nodes": "8"}, schema)
@@ -95,7 +94,8 @@ def test_a_gang_is_rigid_elastic_or_sharded() -> None:
     )
     shrinking = own(nodes="4..8", sharded=True)
     assert (shrinking.min_nodes, shrinking.pods, shrinking.gang) == (4, 8, False)
-    assert (shrinking.wait_s, own(nodes=8, sharded=True).wait_s) == (300.0, 300.0)
+    assert shrinking.wait_s == 300.0
+    assert own(nodes=8, sharded=True).wait_s == 300.0
     sharded = own(nodes=8, sharded=True)
     assert (sharded.min_nodes, sharded.in_place, sharded.elastic, sharded.gang) == (
         8,
@@ -221,7 +221,8 @@ NODES = {
 def test_what_a_job_may_not_say(fields: dict[str, Any], problem: str, fix: str) -> None:
     with pytest.raises(InputError) as refused:
         own(**fields)
-    assert problem in refused.value.what and fix in refused.value.fix, str(refused.value)
+    assert problem in refused.value.what, str(refused.value)
+    assert fix in refused.value.fix, str(refused.value)
 
 
 @pytest.mark.parametrize(
@@ -241,7 +242,8 @@ def test_a_fault_names_the_file_and_the_field(
     body = YAML(typ="safe").load(file_text.dump(own())) | change
     with pytest.raises(InputError) as refused:
         file_text.parse(body, "jobs/my-run.yaml")
-    assert refused.value.what.startswith("jobs/my-run.yaml: ") and problem in refused.value.what
+    assert refused.value.what.startswith("jobs/my-run.yaml: ")
+    assert problem in refused.value.what
     assert fix in refused.value.fix
 
 
@@ -379,7 +381,8 @@ def test_command_line_and_file_have_the_same_durations() -> None:
         "command": ("x",),
     }
     job = file_text.assign(["hours=2d", "max_hours=1000", "wait_hours=0"], values)
-    assert (job.hours, job.max_hours) == (48.0, 1000.0)
+    assert job.hours == 48.0
+    assert job.max_hours == 1000.0
 
 
 @pytest.mark.parametrize("text", ["2 weeks", "1e3h", "-2d", "h", ""])

@@ -59,7 +59,9 @@ def test_no_boost_reaches_the_next_priority() -> None:
     values = [PRIORITIES[name].value for name in (PRIORITY_SPOT, PRIORITY_FLEX)]
     values += [priority.value for priority in JOB_PRIORITIES.values()]
     values.sort()
-    distances = [later - earlier for earlier, later in itertools.pairwise(values)]
+    distances = []
+    for earlier, later in itertools.pairwise(values):
+        distances.append(later - earlier)
     assert min(distances) > MOST
 
 

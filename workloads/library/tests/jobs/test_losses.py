@@ -58,7 +58,9 @@ def pod(
         }
     ]
     prefix = "batch.kubernetes.io/job-"
-    counts = {prefix + key.replace("_", "-"): str(value) for key, value in annotations.items()}
+    counts = {}
+    for key, value in annotations.items():
+        counts[prefix + key.replace("_", "-")] = str(value)
     meta = {"creationTimestamp": created, "annotations": counts}
     return {
         "metadata": meta,
@@ -258,7 +260,8 @@ def test_a_job_in_the_queue_waits_as_long_as_the_exporter_counts(condition: str)
     )
 
     workload["status"] = {"conditions": [{"type": "Admitted", "status": "True"}]}
-    assert held_since_s(job) is None and explain_kueue(job, ClusterSnapshot()) is None
+    assert held_since_s(job) is None
+    assert explain_kueue(job, ClusterSnapshot()) is None
 
 
 def make_sharded(*phases: str) -> JobSnapshot:
@@ -277,7 +280,10 @@ def make_sharded(*phases: str) -> JobSnapshot:
         "uid": "w",
         "creationTimestamp": START,
     }
-    pods = [pod(phase, completion_index=place) for place, phase in enumerate(phases) if phase]
+    pods = []
+    for place, phase in enumerate(phases):
+        if phase:
+            pods.append(pod(phase, completion_index=place))
     return JobSnapshot(
         body={
             "kind": "Job",
@@ -372,8 +378,10 @@ def test_a_toleration_is_judged_as_the_scheduler_judges_it() -> None:
         {"key": "important"} | exists,
     )
     taint = Taint(key="a", value="b")
-    assert all(tolerates(toleration, taint) for toleration in right)
-    assert not any(tolerates(toleration, taint) for toleration in wrong)
+    for toleration in right:
+        assert tolerates(toleration, taint)
+    for toleration in wrong:
+        assert not tolerates(toleration, taint)
 
 
 def test_only_a_pool_taint_on_every_node_is_blamed() -> None:
@@ -391,7 +399,9 @@ def test_only_a_pool_taint_on_every_node_is_blamed() -> None:
         }
         assert fit(pod_spec, [tainted], []).blocking_taint == (str(taint), 1)
         nodes_fit = fit(pod_spec, [tainted, bare], [])
-        assert (nodes_fit.blocking_taint, nodes_fit.selected, nodes_fit.total) == (None, 2, 1)
+        assert nodes_fit.blocking_taint is None
+        assert nodes_fit.selected == 2
+        assert nodes_fit.total == 1
 
 
 @pytest.mark.parametrize("kind", ["Job", "JobSet"])

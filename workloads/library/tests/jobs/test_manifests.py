@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
+from holdfast.clients.api import Object
 from holdfast.cost import prices
 from holdfast.jobs.file.job_file import OwnJob
 from holdfast.jobs.plan import placement
@@ -28,7 +29,7 @@ from workloads.library.tests.jobs.test_job_file import IMAGE, own
 PRICES = prices.load()
 
 
-def render(job: OwnJob) -> list[dict[str, Any]]:
+def render(job: OwnJob) -> list[Object]:
     """Renders a job, lints the text, and reads it again."""
     env = load(job.environment)
     context = RenderContext(env)
@@ -37,14 +38,14 @@ def render(job: OwnJob) -> list[dict[str, Any]]:
     return [body for body in YAML(typ="safe").load_all(text) if body]
 
 
-def get_pod_spec(bodies: list[dict[str, Any]]) -> dict[str, Any]:
+def get_pod_spec(bodies: list[Object]) -> Object:
     spec = bodies[-1]["spec"]
     if bodies[-1]["kind"] == "JobSet":
         spec = spec["replicatedJobs"][0]["template"]["spec"]
     return spec["template"]["spec"]
 
 
-def variables(container: dict[str, Any]) -> set[tuple[str, str]]:
+def variables(container: Object) -> set[tuple[str, str]]:
     return {(entry["name"], entry.get("value", "")) for entry in container["env"]}
 
 

@@ -28,11 +28,10 @@ def write_events(path: Path, job: str, lines: list[sample.Line]) -> None:
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     try:
         for line in sorted(lines, key=lambda line: line["t"]):
-            fields = {
-                key: line[key]
-                for key in line
-                if key not in ("v", "t", "event", "job", "kind", "process")
-            }
+            fields = {}
+            for key in line:
+                if key not in ("v", "t", "event", "job", "kind", "process"):
+                    fields[key] = line[key]
             about = {
                 "job": job,
                 "kind": line["kind"],
@@ -120,20 +119,22 @@ def test_report_explain_and_list_agree_to_the_digit_on_every_history(tmp_path: P
             cluster[path] += objects if name != "set-back" else []
     with serving(cluster, tmp_path) as config:
         options = ("--events", str(events), "--kubeconfig", str(config))
-        listed = {
-            row["name"]: row for row in json.loads(command("list", *options, "--json"))["jobs"]
-        }
-        table = {
-            row.split()[0]: row for row in command("list", *options).splitlines() if row.split()
-        }
-        causes = {
-            name: json.loads(command("explain", name, *options, "--json"))["cause"]
-            for name in HISTORIES
-        }
+        listed = {}
+        for row in json.loads(command("list", *options, "--json"))["jobs"]:
+            listed[row["name"]] = row
+        table = {}
+        for row in command("list", *options).splitlines():
+            if row.split():
+                table[row.split()[0]] = row
+        causes = {}
+        for name in HISTORIES:
+            causes[name] = json.loads(command("explain", name, *options, "--json"))["cause"]
     report = command(
         "report", "--events", str(events), "--json", "--out", str(tmp_path / "report.html")
     )
-    reported = {row["job"]: row for row in json.loads(report)["jobs"]}
+    reported = {}
+    for row in json.loads(report)["jobs"]:
+        reported[row["job"]] = row
     assert listed.keys() == reported.keys() == HISTORIES.keys()
     for name, row in listed.items():
         assert round(row["useful_ratio"], 4) == reported[name]["goodput"]
@@ -141,11 +142,13 @@ def test_report_explain_and_list_agree_to_the_digit_on_every_history(tmp_path: P
         assert f" {shown} " in table[name]
         step = "" if row["step"] is None else f", step {row['step']}"
         assert f"useful {shown} % of its time{step}" in causes[name]["blocker"]
-    figures = {
-        name: (f"{100 * row['useful_ratio']:.1f}", row["step"]) for name, row in listed.items()
-    }
-    assert (figures["set-back"], figures["elastic"]) == (("27.6", 60), ("87.5", 60))
-    assert listed["elastic"]["why"].startswith("8/8 nodes for ") and listed["calm"]["why"] == "none"
+    figures = {}
+    for name, row in listed.items():
+        figures[name] = (f"{100 * row['useful_ratio']:.1f}", row["step"])
+    assert figures["set-back"] == ("27.6", 60)
+    assert figures["elastic"] == ("87.5", 60)
+    assert listed["elastic"]["why"].startswith("8/8 nodes for ")
+    assert listed["calm"]["why"] == "none"
     assert [figures[name][1] for name in ("evicted", "calm", "batch")] == [300, 300, None]
 
 
@@ -166,9 +169,9 @@ def test_a_rendered_job_is_found_by_its_own_name(
     """Tests that event lines join the listed job, for a run with an index and for one without."""
     body, spec = load_training_jobs()[kind]
     name = body["metadata"]["name"]
-    variables = {
-        key: entry.get("value", "") for key, entry in rendered.variables(spec["template"]).items()
-    }
+    variables = {}
+    for key, entry in rendered.variables(spec["template"]).items():
+        variables[key] = entry.get("value", "")
     monkeypatch.setenv(ENV_JOB, variables[ENV_JOB])
     monkeypatch.setenv(ENV_COMPLETION_INDEX, "0")
     command_words = spec["template"]["spec"]["containers"][0]["command"]
@@ -192,4 +195,6 @@ def test_a_rendered_job_is_found_by_its_own_name(
     with serving(lists, tmp_path) as kubeconfig:
         options = ("--events", str(tmp_path), "--kubeconfig", str(kubeconfig), "--json")
         (job,) = json.loads(command("list", *options))["jobs"]
-    assert (job["name"], job["step"], f"{100 * job['useful_ratio']:.1f}") == (name, 60, "27.6")
+    assert job["name"] == name
+    assert job["step"] == 60
+    assert f"{100 * job['useful_ratio']:.1f}" == "27.6"

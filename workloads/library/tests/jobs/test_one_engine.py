@@ -222,8 +222,10 @@ def test_a_question_is_answered_by_the_job_that_it_names(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("hours", "resumes", "capacity"), [(200.0, False, "flex-start"), (400.0, True, "spot")]
 )
-def test_weeks_are_priced_or_refused(hours: float, resumes: bool, capacity: str) -> None:
-    """Four hundred hours are placed and priced; what outlives its nodes is refused at once."""
+def test_weeks_are_priced_or_refused(
+    hours: float, resumes: bool, capacity: str, tmp_path: Path
+) -> None:
+    """Four hundred hours are linted and priced; what outlives its nodes is refused at once."""
     platform = platforms.with_images("example")
     job = OwnJob(
         name="long",
@@ -241,6 +243,12 @@ def test_weeks_are_priced_or_refused(hours: float, resumes: bool, capacity: str)
         assert spec["activeDeadlineSeconds"] > hours * 3600 > 7 * 86_400
         usd = prepared_job.plan(prepared).usd_per_hour
         assert usd is not None and usd > 0
+        document = platforms.write_document(platform, tmp_path / "platform")
+        file = tmp_path / "long.yaml"
+        file.write_text(file_text.dump(job))
+        options = (str(file), "--platform", str(document))
+        assert "1 files: 0 error, 0 warning" in run("lint", *options)
+        assert f"{usd:.2f}" in run("submit", *options, "--dry-run")
         return
     with pytest.raises(InputError, match="nodes end after 168 h"):
         prepared_job.prepare(job, platform)

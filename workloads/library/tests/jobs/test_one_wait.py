@@ -101,9 +101,9 @@ def test_explain_and_its_list_show_one_wait(
         },
         "status": {},
     }
-    lists: dict[str, list[Object]] = {
-        path: [] for path in ("/api/v1/pods", "/api/v1/nodes", "/api/v1/events")
-    }
+    lists: dict[str, list[Object]] = {}
+    for path in ("/api/v1/pods", "/api/v1/nodes", "/api/v1/events"):
+        lists[path] = []
     lists |= {
         "/apis/batch/v1/jobs": [job],
         "/apis/kueue.x-k8s.io/v1beta2/workloads": [workload("QuotaReserved", HELD[kind])],
@@ -151,5 +151,9 @@ def test_chart_and_report_show_one_wait() -> None:
         parse(json.dumps(line).encode() for line in cluster.lines(NOW)).events
     )
     (wait,) = report_capacities.queue_waits
-    assert (wait.kind["queue"], wait.kind["accelerator"], wait.n) == ("spot", "nvidia-l4", 1)
-    assert (wait.p50_s, wait.p95_s, wait.longest_s) == (WAITED_S, WAITED_S, WAITED_S)
+    assert wait.kind["queue"] == "spot"
+    assert wait.kind["accelerator"] == "nvidia-l4"
+    assert wait.n == 1
+    assert wait.p50_s == WAITED_S
+    assert wait.p95_s == WAITED_S
+    assert wait.longest_s == WAITED_S

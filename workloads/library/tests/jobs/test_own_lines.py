@@ -65,9 +65,10 @@ def start_loop(
         str(STEPS),
         str(stuck_at),
     ]
-    inherited = {
-        key: value for key, value in os.environ.items() if key not in (ENV_JOB, ENV_EVENTS)
-    }
+    inherited = {}
+    for key, value in os.environ.items():
+        if key not in (ENV_JOB, ENV_EVENTS):
+            inherited[key] = value
     with (folder / "out").open("a") as out:
         return server.start(
             words,
@@ -113,27 +114,25 @@ def test_receipt_has_useful_time_and_lost_steps_from_a_plain_loop(
     assert second.wait(240) == EXIT_PREEMPTED
     note_eviction(log)
     assert start_loop(server, tmp_path, env).wait(240) == EXIT_COMPLETE
-    assert [line["code"] for line in list_events(log, "exit")] == [EXIT_PREEMPTED, EXIT_COMPLETE]
+    codes = [line["code"] for line in list_events(log, "exit")]
+    assert codes == [EXIT_PREEMPTED, EXIT_COMPLETE]
     (summary,) = read_job_summaries(log.parent).values()
     done = sum(
         window["last_step"] - window["first_step"] + 1 for window in list_events(log, "window")
     )
     assert [line["step"] for line in list_events(log, "restore")][:2] == [0, SAVED]
-    assert (summary.job, summary.step) == (JOB, STEPS)
+    assert summary.job == JOB
+    assert summary.step == STEPS
     assert summary.lost == done - STEPS > 0, (
         "each step is in a window, those that the kill lost in two"
     )
-    assert (
-        summary.orderly_exits == 1
-        and len(summary.recoveries) == 2
-        and 0.05 < (summary.useful_ratio or 0) < 1
-    )
+    assert summary.orderly_exits == 1
+    assert len(summary.recoveries) == 2
+    assert 0.05 < (summary.useful_ratio or 0) < 1
     job_receipt = receipt(job_ledgers(read_folder(log.parent).events), 1.0, 3.0)
-    assert (
-        job_receipt.evictions == 2
-        and job_receipt.useful_hours > 0
-        and job_receipt.largest_loss_s > 0
-    )
+    assert job_receipt.evictions == 2
+    assert job_receipt.useful_hours > 0
+    assert job_receipt.largest_loss_s > 0
 
 
 def test_elsewhere_a_loop_writes_nothing_but_its_own(server: ForkServer, tmp_path: Path) -> None:

@@ -34,7 +34,10 @@ EXAMPLE = load("example")
 def without_on_demand() -> Platform:
     """The example without on-demand machines for jobs."""
     example = environments.load("example")
-    groups = [group for group in example.groups if not group.name.startswith("demand-")]
+    groups = []
+    for group in example.groups:
+        if not group.name.startswith("demand-"):
+            groups.append(group)
     return describe.platform(replace(example, groups=tuple(groups)))
 
 
@@ -49,11 +52,11 @@ def place_and_render(job: OwnJob, env: Platform, churn: str = "") -> tuple[Plan,
 
 def flavors(env: Platform) -> dict[str, Any]:
     objects = queueing.objects(RenderContext(env))
-    return {
-        flavor["metadata"]["name"]: flavor["spec"].get("nodeLabels")
-        for flavor in objects
-        if flavor["kind"] == "ResourceFlavor"
-    }
+    labels_by_flavor: dict[str, Any] = {}
+    for flavor in objects:
+        if flavor["kind"] == "ResourceFlavor":
+            labels_by_flavor[flavor["metadata"]["name"]] = flavor["spec"].get("nodeLabels")
+    return labels_by_flavor
 
 
 def test_job_with_deadline_carries_its_policy_and_names_no_capacity() -> None:
@@ -64,7 +67,8 @@ def test_job_with_deadline_carries_its_policy_and_names_no_capacity() -> None:
     assert (
         plan.read_plan(meta["annotations"]["holdfast.dev/placement-plan"]).text() == priced.text()
     )
-    assert (priced.work_h, priced.deadline_h) == (40.0, 60.0)
+    assert priced.work_h == 40.0
+    assert priced.deadline_h == 60.0
     pod = body["spec"]["template"]["spec"]
     assert pod["nodeSelector"] == {"cloud.google.com/gke-accelerator": "nvidia-l4"}
     # Each queue that it may be in has a flavor for it, which holds what the pod leaves open.
@@ -82,11 +86,9 @@ def test_flex_start_job_is_moved_to_on_demand_in_time() -> None:
     env = EXAMPLE
     job = own(gpus="1xa100", hours=48.0, deadline_hours=60.0)
     priced, body = place_and_render(job, env, "0.5")
-    assert (priced.policy, priced.spot_queue, priced.on_demand_queue) == (
-        "queue",
-        "flex",
-        "on-demand",
-    )
+    assert priced.policy == "queue"
+    assert priced.spot_queue == "flex"
+    assert priced.on_demand_queue == "on-demand"
     assert body["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "flex"
     pod = body["spec"]["template"]["spec"]
     assert pod["nodeSelector"] == {"cloud.google.com/gke-accelerator": "nvidia-tesla-a100"}
@@ -99,7 +101,8 @@ def test_flex_start_job_is_moved_to_on_demand_in_time() -> None:
 
 def test_what_is_not_moved_in_time_is_not_promised() -> None:
     placed = placement.place(own(gpus="1xl4", hours=10.0), EXAMPLE, PRICES)
-    assert placed.offer is not None and "%" in placed.reason, "hours without a deadline"
+    assert placed.offer is not None, "hours without a deadline"
+    assert "%" in placed.reason, "hours without a deadline"
     alone, gang = (
         own(
             gpus="1xa100",
@@ -145,11 +148,10 @@ def waits_for(body: Any, flavor: dict[str, str], queue: str) -> set[tuple[str, .
             },
         },
     )
-    pending = [
-        entry
-        for entry in cluster.samples(2_000.0)
-        if entry.metric == "pending_seconds" and entry.value == 1_000.0
-    ]
+    pending = []
+    for entry in cluster.samples(2_000.0):
+        if entry.metric == "pending_seconds" and entry.value == 1_000.0:
+            pending.append(entry)
     return {tuple(value for _, value in entry.labels) for entry in pending}
 
 
@@ -187,4 +189,5 @@ def test_scratch_beyond_every_known_disk_is_warned_of() -> None:
     job = own()
     assert offers.describe_unknown_disk(replace(job, scratch="47Gi"), env) == ""
     warning = offers.describe_unknown_disk(replace(job, scratch="500Gi"), env)
-    assert "502 GiB" in warning and "49 GiB" in warning
+    assert "502 GiB" in warning
+    assert "49 GiB" in warning

@@ -30,7 +30,9 @@ class Cluster:
     """A cluster of Jobs by path, with the Jobs that it was asked to delete."""
 
     def __init__(self, *live: Object) -> None:
-        self.live = {f"{PATH}/{body['metadata']['name']}": body for body in live}
+        self.live = {}
+        for body in live:
+            self.live[f"{PATH}/{body['metadata']['name']}"] = body
         self.ending: list[str] = []
 
     def path_of(self, body: Object) -> str:
@@ -44,11 +46,11 @@ class Cluster:
 
     def items(self, path: str, labelSelector: str) -> list[Object]:
         run = labelSelector.partition("=")[2]
-        return [
-            body
-            for body in self.live.values()
-            if body["metadata"].get("labels", {}).get(LABEL_NAME) == run
-        ]
+        bodies: list[Object] = []
+        for body in self.live.values():
+            if body["metadata"].get("labels", {}).get(LABEL_NAME) == run:
+                bodies.append(body)
+        return bodies
 
     def apply(self, path: str, body: Object, **_: object) -> Object:
         return body
@@ -122,9 +124,7 @@ def test_an_object_that_cannot_change_is_deleted_and_not_installed() -> None:
         "metadata": {"name": "data-training"},
     }
     fix = suggest_fix(ApiError(422, printed), volume)
-    assert (
-        "kubectl delete PersistentVolume data-training" in fix
-        and "Retain" in fix
-        and "this environment" in fix
-    )
+    assert "kubectl delete PersistentVolume data-training" in fix
+    assert "Retain" in fix
+    assert "this environment" in fix
     assert suggest_fix(ApiError(422, "spec.x: Required value"), volume) == ""

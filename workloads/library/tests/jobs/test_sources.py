@@ -95,11 +95,14 @@ def test_a_folder_runs_without_a_new_image(code: Path, tmp_path: Path) -> None:
     assert job["metadata"]["annotations"]["holdfast.dev/source"] == digest
     pod = job["spec"]["template"]
     assert pod["metadata"]["annotations"]["holdfast.dev/source"] == digest
-    assert {container["image"] for container in pod["spec"]["initContainers"]} == {IMAGE}
+    images = {container["image"] for container in pod["spec"]["initContainers"]}
+    assert images == {IMAGE}
     (note,) = [line for line in prepared.notes if line.startswith("source:")]
-    assert "3 files" in note and digest in note
+    assert "3 files" in note
+    assert digest in note
     config_map = prepared.bodies[0]
-    assert config_map["kind"] == "ConfigMap" and config_map["immutable"]
+    assert config_map["kind"] == "ConfigMap"
+    assert config_map["immutable"]
     assert prepared.upload is None
     assert not (tmp_path / "pod/source/results.bin").exists()
 
@@ -112,10 +115,9 @@ def test_an_edit_makes_another_job_that_resumes_the_run(code: Path) -> None:
         [body["metadata"]["name"] for body in prepared.bodies] for prepared in (first, second)
     )
     assert not {*first_names} & {*second_names}
-    labels = {
-        prepared.bodies[-1]["metadata"]["labels"]["app.kubernetes.io/name"]
-        for prepared in (first, second)
-    }
+    labels = set()
+    for prepared in (first, second):
+        labels.add(prepared.bodies[-1]["metadata"]["labels"]["app.kubernetes.io/name"])
     assert labels == {"my-run"}
 
 
@@ -194,7 +196,8 @@ def test_a_large_folder_goes_through_the_bucket(
     plan = prepared_job.plan(prepared)
     source_upload.upload(plan.uploads, lambda line: None)
     words = (tmp_path / "record").read_text().splitlines()
-    assert words[:3] == ["storage", "cp", "--no-clobber"] and words[-1] == prepared.upload.url
+    assert words[:3] == ["storage", "cp", "--no-clobber"]
+    assert words[-1] == prepared.upload.url
     assert (tmp_path / "copy").read_bytes() == prepared.upload.data
     monkeypatch.setenv("REFUSED", "1")
     with pytest.raises(Unjudged, match=r"nothing was started.*403.*roles/storage.objectUser"):
@@ -204,7 +207,8 @@ def test_a_large_folder_goes_through_the_bucket(
 def test_points_read_the_folder_that_a_listed_run_may_use(code: Path) -> None:
     (code / "table.dat").write_bytes(os.urandom(archive.MAX_CONFIG_MAP_BYTES + 1))
     prepared = prepare(code, sweep={"A": [1, 2]}, capacity="spot")
-    assert prepared.upload is not None and "/my-run-0/source/" in prepared.upload.url
+    assert prepared.upload is not None
+    assert "/my-run-0/source/" in prepared.upload.url
 
 
 @pytest.mark.process

@@ -70,7 +70,9 @@ def test_a_job_costs_its_pods_times_the_most_expensive_machine() -> None:
     purchase_plan = submission.plan([jobset(pool, 2, 3)], ENV, TABLE)
     assert json.loads(json.dumps(purchase_plan.as_json()))["schema"] == "holdfast.purchase/2"
     (bought,) = purchase_plan.purchases
-    assert (len(bought.pools), bought.pods, bought.gpus) == (3, 6, 6)
+    assert len(bought.pools) == 3
+    assert bought.pods == 6
+    assert bought.gpus == 6
     assert bought.usd_per_hour == pytest.approx(6 * max(map(usd, bought.pools)))
 
 
@@ -138,14 +140,16 @@ def test_a_manifest_without_a_whole_job_is_bad_input(
 
 def test_one_job_is_taken_with_everything_that_is_no_job(tmp_path: Path) -> None:
     names = ("Job", "a"), ("PodDisruptionBudget", "a"), ("JobSet", "b"), ("ClusterRole", "c")
-    documents: list[Object] = [
-        {
-            "kind": kind,
-            "metadata": {"name": name},
-        }
-        for kind, name in names
-    ]
-    assert [doc["kind"] for doc in only(documents, "b")] == [
+    documents: list[Object] = []
+    for kind, name in names:
+        documents.append(
+            {
+                "kind": kind,
+                "metadata": {"name": name},
+            }
+        )
+    kinds = [doc["kind"] for doc in only(documents, "b")]
+    assert kinds == [
         "PodDisruptionBudget",
         "JobSet",
         "ClusterRole",
@@ -179,5 +183,7 @@ def test_a_flex_job_costs_the_cheapest_machine_that_can_be_made_for_it() -> None
         }
         quote = TABLE.quote(prices.MACHINE_TYPES[machine], ENV.price_region, Capacity.FLEX_START)
         purchase_plan = submission.plan([document], ENV, TABLE, 100)
-        assert quote and (purchase_plan.purchases[0].pools, purchase_plan.refusals) == ((), [])
+        assert quote
+        assert purchase_plan.purchases[0].pools == ()
+        assert purchase_plan.refusals == []
         assert purchase_plan.usd_per_hour == pytest.approx(3 * quote.usd)

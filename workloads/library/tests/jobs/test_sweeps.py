@@ -82,8 +82,11 @@ def test_each_rendered_pod_starts_its_own_point(tmp_path: Path) -> None:
 def test_points_restart_and_fail_each_for_itself() -> None:
     *_, job = render(search(restarts=7))
     spec = job["spec"]
-    assert (job["kind"], spec["completions"], spec["parallelism"]) == ("Job", 6, 4)
-    assert spec["backoffLimitPerIndex"] == 7 and spec["completionMode"] == "Indexed"
+    assert job["kind"] == "Job"
+    assert spec["completions"] == 6
+    assert spec["parallelism"] == 4
+    assert spec["backoffLimitPerIndex"] == 7
+    assert spec["completionMode"] == "Indexed"
     actions = [entry["action"] for entry in spec["podFailurePolicy"]["rules"]]
     assert actions == ["Ignore", "FailIndex", "Ignore"]
     assert spec["template"]["metadata"]["labels"]["holdfast.dev/run-per-index"] == "true"
@@ -119,7 +122,8 @@ def test_table_is_immutable_and_named_by_its_content() -> None:
             ),
         )
     )
-    assert first["immutable"] and first == second
+    assert first["immutable"]
+    assert first == second
     assert first["metadata"]["name"] != other["metadata"]["name"]
     assert first["metadata"]["namespace"] == "training"
 
@@ -156,8 +160,10 @@ def test_impossible_sweeps_are_refused_with_what_is_allowed(sweep: Any, got: str
         return
     with pytest.raises(InputError) as error:
         search(sweep=sweep)
-    assert error.value.what == "sweep" and got in error.value.got
-    assert "1 to 1,000 points" in error.value.allowed and error.value.fix
+    assert error.value.what == "sweep"
+    assert got in error.value.got
+    assert "1 to 1,000 points" in error.value.allowed
+    assert error.value.fix
 
 
 def test_points_need_prefixes_where_runs_are_listed() -> None:

@@ -118,4 +118,5 @@ def test_user_without_any_right_gets_reason_and_fix(
     with serving(LISTS, tmp_path, platform=PLATFORM, member_of=()) as kubeconfig:
         assert end(kubeconfig, "list") == 3
         text = capsys.readouterr().err
-        assert "403: /api/v1/pods is forbidden" in text and "ask the platform team" in text
+        assert "403: /api/v1/pods is forbidden" in text
+        assert "ask the platform team" in text

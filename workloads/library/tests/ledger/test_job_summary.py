@@ -20,15 +20,9 @@ def summarize(rows: list[Line]) -> dict[str, JobSummary]:
 def test_a_restored_job_shows_its_current_step() -> None:
     summary = summarize(sample.killed_and_restored("job"))["job"]
     assert f"{summary.useful_ratio:.1%}" == "27.6%"
-    assert (
-        summary.step,
-        summary.lost,
-        [recovery.lost_steps for recovery in summary.recoveries],
-    ) == (
-        60,
-        55,
-        [55],
-    )
+    assert summary.step == 60
+    assert summary.lost == 55
+    assert [recovery.lost_steps for recovery in summary.recoveries] == [55]
     assert summary.recovered_after_s == pytest.approx((92.4,))
     assert summary.last_commit_s == EPOCH + 46
     assert summary.saved_age_s(EPOCH + 66) == 20
@@ -37,7 +31,8 @@ def test_a_restored_job_shows_its_current_step() -> None:
 def test_orderly_exits_are_counted_for_training_and_for_batch() -> None:
     rows = [*sample.training("t", kills=sample.KILLS), *sample.batch("b", kills=4)]
     summaries = summarize(rows)
-    assert (summaries["t"].orderly_exits, summaries["b"].orderly_exits) == (3, 2)
+    assert summaries["t"].orderly_exits == 3
+    assert summaries["b"].orderly_exits == 2
     assert summaries["t"].step == 300
     assert summaries["b"].step is None
     assert summaries["b"].last_commit_s is None
@@ -56,7 +51,9 @@ def test_unknown_figures_are_none() -> None:
         None,
         None,
     )
-    assert (summary.lost, summary.recoveries, summary.orderly_exits) == (0, (), 0)
+    assert summary.lost == 0
+    assert summary.recoveries == ()
+    assert summary.orderly_exits == 0
 
 
 # Lines that cannot be used are counted, never guessed at.
@@ -73,7 +70,10 @@ def read(rows: list[Line]) -> tuple[Reading, JobLedger]:
 
 
 def shift(rows: list[Line], first: int, by_s: float) -> list[Line]:
-    return [row | {"t": row["t"] + by_s * (n >= first)} for n, row in enumerate(rows)]
+    shifted: list[Line] = []
+    for n, row in enumerate(rows):
+        shifted.append(row | {"t": row["t"] + by_s * (n >= first)})
+    return shifted
 
 
 def test_a_clock_that_jumps_adds_no_work() -> None:

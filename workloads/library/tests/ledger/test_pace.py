@@ -68,11 +68,14 @@ def measure_lines(*lines: Line) -> Pace:
 
 def test_a_run_names_its_steps_and_its_pace() -> None:
     pace = measure_lines(*attempt("a", EPOCH, 0, 100, attempt=0, steps=500))
-    assert (pace.step, pace.total_steps) == (100, 500)
+    assert pace.step == 100
+    assert pace.total_steps == 500
     assert pace.step_h == pytest.approx(STEP_S / 3600)
     assert pace.save_every_h == pytest.approx(60 / 3600)
     assert pace.billed_h == pytest.approx(660 / 3600)
-    assert pace.is_whole and pace.down_since_s is None and not pace.interruptions
+    assert pace.is_whole
+    assert pace.down_since_s is None
+    assert not pace.interruptions
 
 
 def test_an_interruption_costs_its_wait_its_restart_and_the_lost_steps() -> None:
@@ -99,7 +102,8 @@ def test_an_interruption_costs_its_wait_its_restart_and_the_lost_steps() -> None
     assert cost.wait_h == pytest.approx(600 / 3600)
     assert cost.restart_h == pytest.approx(360 / 3600)
     assert cost.lost_h == pytest.approx((10 * STEP_S + 30) / 3600)
-    assert pace.lives_h == pytest.approx((630 / 3600, 180 / 3600))
+    assert pace.closed_lives_h == pytest.approx((630 / 3600,))
+    assert pace.open_lives_h == pytest.approx((180 / 3600,))
     assert pace.billed_h == pytest.approx((690 + 300 + 240) / 3600)
     assert pace.capacity == "spot"
 
@@ -131,4 +135,5 @@ def test_nothing_is_said_before_two_windows() -> None:
 
 def test_a_completed_run_has_no_interruption() -> None:
     pace = measure_lines(*sample.training("job"))
-    assert pace.complete and not pace.interruptions
+    assert pace.complete
+    assert not pace.interruptions

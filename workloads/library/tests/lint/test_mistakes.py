@@ -15,7 +15,20 @@ from tests import platforms
 SETS = sorted((Path(__file__).parent / "mistakes").iterdir())
 REFUSED = "refused"
 # Findings of a corrected file that are right: what the platform advises beyond the mistake.
-ADVICE = {"HF037", "HF114", "HF156", "HF303"}
+ADVICE = {
+    "HF036",
+    "HF037",
+    "HF110",
+    "HF114",
+    "HF115",
+    "HF116",
+    "HF118",
+    "HF156",
+    "HF202",
+    "HF303",
+}
+# Findings of files that were written for another platform than the one of the tests.
+ELSEWHERE = {"HF002", "HF003", "HF483"}
 
 
 def load_expected(folder: Path) -> dict[str, dict[str, str]]:
@@ -51,7 +64,7 @@ def test_mistake_is_found_and_its_correction_is_clean(case: Path) -> None:
     advice = set(expected["advice"].get(case.name, ()))
     remaining_rules = {rule for rule, _ in corrected}
     assert remaining_rules == advice
-    assert advice <= ADVICE
+    assert advice <= ADVICE | ELSEWHERE
 
 
 def test_each_case_states_what_finds_it() -> None:

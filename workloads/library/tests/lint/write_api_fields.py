@@ -11,7 +11,7 @@ import pkgutil
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, get_args, get_origin
+from typing import Annotated, Any, get_args, get_origin
 
 import yaml
 from kubernetes import client
@@ -23,6 +23,44 @@ from holdfast.lint.api_fields import FILE
 UPSTREAM = Path(__file__).parents[3] / "operators" / "upstream"
 OWN_TYPES = {"containers": "V1PodSpec", "completionMode": "V1JobSpec"}
 """Field -> the type of Kubernetes that a schema of a CRD repeats if it has this field."""
+SCALARS = {
+    str: "s",
+    int: "i",
+    bool: "b",
+    float: "n",
+}
+SCHEMA_SCALARS = {
+    "string": "s",
+    "integer": "i",
+    "boolean": "b",
+    "number": "n",
+}
+QUANTITIES = [
+    "V1EmptyDirVolumeSource.sizeLimit",
+    "V1ResourceFieldSelector.divisor",
+    "V2MetricTarget.averageValue",
+    "V2MetricTarget.value",
+]
+"""Fields for an amount, which is a text or a number; the package has them as texts."""
+AMOUNTS = [
+    "allocatable",
+    "capacity",
+    "default",
+    "defaultRequest",
+    "hard",
+    "limits",
+    "max",
+    "maxLimitRequestRatio",
+    "min",
+    "overhead",
+    "podFixed",
+    "requests",
+    "used",
+]
+"""The same, of maps of any type."""
+GIVEN_BY_WEBHOOKS = {"jobset.x-k8s.io/v1alpha2/JobSet.spec.failurePolicy.rules": {"name"}}
+"""Fields that a schema requires and a webhook adds."""
+Table = dict[str, dict[str, Any]]
 _BODY = re.compile(
     r"\n    def (create_\w+)\((?:(?!\n    def ).)*?\n        body: (\w+),", flags=re.DOTALL
 )
@@ -38,20 +76,27 @@ def make_table() -> dict[str, Any]:
     """Returns the table that `api_fields.json` holds."""
     kinds = dict(_list_kinds())
     types: dict[str, dict[str, str]] = {}
+    required: dict[str, list[str]] = {}
     waiting = sorted(set(kinds.values()))
     while waiting:
         name = waiting.pop()
         if name in types:
             continue
         types[name] = _list_fields(name)
-        waiting += [shape.lstrip("[{") for shape in types[name].values() if shape]
+        required[name] = _list_required(name)
+        shapes = [shape.lstrip("[{") for shape in types[name].values()]
+        waiting += [shape for shape in shapes if len(shape) > 1]
+    table = {"kinds": kinds, "types": types, "required": required, "enums": {}}
     for file in sorted(UPSTREAM.glob("*.yaml")):
         for api_version, schema in _list_schemas(file.read_text()):
-            kinds[api_version] = _add_schema(types, api_version, schema)
-    return {
-        "kinds": dict(sorted(kinds.items())),
-        "types": dict(sorted(types.items())),
-    }
+            kinds[api_version] = _add_schema(table, api_version, schema)
+    rows: dict[str, Any] = {}
+    for section, entries in table.items():
+        rows[section] = {}
+        for name, entry in sorted(entries.items()):
+            if entry:
+                rows[section][name] = entry
+    return rows
 
 
 def format_table() -> str:
@@ -89,20 +134,43 @@ def _list_fields(model: str) -> dict[str, str]:
     fields = {}
     for name, field in getattr(client, model).model_fields.items():
         json_name = field.serialization_alias or field.alias or name
-        fields[json_name] = _read_shape(field.annotation)
+        shape = _read_shape(field.annotation)
+        if shape == "{s" and json_name in AMOUNTS:
+            shape = "{"
+        if f"{model}.{json_name}" in QUANTITIES:
+            shape = ""
+        fields[json_name] = shape
     return fields
+
+
+def _list_required(model: str) -> list[str]:
+    names = []
+    for name, field in getattr(client, model).model_fields.items():
+        if field.is_required() and not model.endswith("Status"):
+            names.append(field.serialization_alias or field.alias or name)
+    return sorted(names)
 
 
 def _read_shape(annotation: Any) -> str:
     """Returns the shape of an annotation such as `list[V1Container] | None`."""
-    if inspect.isclass(annotation) and get_origin(annotation) is None:
-        return annotation.__name__ if issubclass(annotation, BaseModel) else ""
-    prefix = {list: "[", dict: "{"}.get(get_origin(annotation), "")
-    for argument in get_args(annotation):
-        shape = _read_shape(argument)
-        if shape:
-            return f"{prefix}{shape}"
-    return ""
+    origin = get_origin(annotation)
+    if origin is Annotated:
+        return _read_shape(get_args(annotation)[0])
+    if inspect.isclass(annotation) and origin is None:
+        if issubclass(annotation, BaseModel):
+            return annotation.__name__
+        return SCALARS.get(annotation, "")
+    arguments = list(get_args(annotation))
+    if type(None) in arguments:
+        arguments.remove(type(None))
+    if origin is list:
+        return f"[{_read_shape(arguments[0])}"
+    if origin is dict:
+        return f"{{{_read_shape(arguments[1])}"
+    # A union of two types takes both, as a port is a number or a name.
+    if len(arguments) != 1:
+        return ""
+    return _read_shape(arguments[0])
 
 
 def _list_schemas(manifests: str) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -116,7 +184,7 @@ def _list_schemas(manifests: str) -> Iterator[tuple[str, dict[str, Any]]]:
                     yield name, version["schema"]["openAPIV3Schema"]
 
 
-def _add_schema(types: dict[str, dict[str, str]], name: str, schema: dict[str, Any]) -> str:
+def _add_schema(table: Table, name: str, schema: dict[str, Any]) -> str:
     """Adds the types of a schema, each by its path. Returns the name of the outermost one."""
     properties = schema["properties"]
     for field, own_type in OWN_TYPES.items():
@@ -124,23 +192,30 @@ def _add_schema(types: dict[str, dict[str, str]], name: str, schema: dict[str, A
             return own_type
     fields = {}
     for field, child in properties.items():
-        fields[field] = _add_child(types, f"{name}.{field}", child)
+        fields[field] = _add_child(table, f"{name}.{field}", child)
+        if child.get("enum"):
+            table["enums"].setdefault(name, {})[field] = child["enum"]
     if "kind" in fields and "spec" in fields:
         fields["metadata"] = "V1ObjectMeta"
-    types[name] = fields
+    table["types"][name] = fields
+    # A field with a default may be left out, although the schema requires it.
+    defaulted = {field for field, child in properties.items() if "default" in child}
+    optional = defaulted | GIVEN_BY_WEBHOOKS.get(name, set())
+    required = schema.get("required", [])
+    table["required"][name] = [field for field in required if field not in optional]
     return name
 
 
-def _add_child(types: dict[str, dict[str, str]], name: str, schema: dict[str, Any]) -> str:
+def _add_child(table: Table, name: str, schema: dict[str, Any]) -> str:
     if schema.get("x-kubernetes-preserve-unknown-fields"):
         return ""
     if schema.get("properties"):
-        return _add_schema(types, name, schema)
+        return _add_schema(table, name, schema)
     for key, prefix in (("items", "["), ("additionalProperties", "{")):
         child = schema.get(key)
-        if isinstance(child, dict) and child.get("properties"):
-            return f"{prefix}{_add_schema(types, name, child)}"
-    return ""
+        if isinstance(child, dict):
+            return f"{prefix}{_add_child(table, name, child)}"
+    return SCHEMA_SCALARS.get(schema.get("type", ""), "")
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from holdfast.clients.api import Object
 from holdfast.drill.serving.fleet import free_port
 from holdfast.inference.proxy.endpoints import Endpoint, discovery, write
 from holdfast.manifests.envoy import CLUSTER
@@ -47,20 +48,20 @@ SERVICE = replace(example_services.read("chat"), options=OPTIONS)
 
 
 @cache
-def render() -> list[dict[str, Any]]:
+def render() -> list[Object]:
     return example_services.render(SERVICE)
 
 
-def find_pod(name: str) -> dict[str, Any]:
+def find_pod(name: str) -> Object:
     return example_services.find(render(), "Deployment", name)["spec"]["template"]["spec"]
 
 
-def find_container(spec: dict[str, Any], name: str) -> dict[str, Any]:
+def find_container(spec: Object, name: str) -> Object:
     containers = [*spec.get("initContainers", ()), *spec["containers"]]
     return next(container for container in containers if container["name"] == name)
 
 
-def read_variables(container: dict[str, Any], folder: Path) -> dict[str, str]:
+def read_variables(container: Object, folder: Path) -> dict[str, str]:
     """Returns the container's variables, with this machine's paths and a home of its own."""
     variables = {entry["name"]: entry["value"] for entry in container.get("env", ())}
     own_values = {"HOME": str(folder), "HOLDFAST_RUN_DIR": str(folder), "PATH": os.environ["PATH"]}
@@ -104,7 +105,7 @@ class Process:
 class Pod:
     """vLLM and its sidecar, with the ports that stand for those of a pod's address."""
 
-    spec: dict[str, Any]
+    spec: Object
     folder: Path
     home: Path
     model: Path
@@ -213,7 +214,7 @@ def running_router(folder: Path, pods: list[Pod]) -> Generator[Client]:
 
     Their ports differ, so a file names them instead of the headless Service.
     """
-    entries: list[dict[str, Any]] = []
+    entries: list[Object] = []
     for pod in pods:
         endpoint = Endpoint(address=HOST, port=pod.ports[PORT])
         response = discovery(CLUSTER, [endpoint], pod.ports[SIDECAR_PORT])

@@ -131,7 +131,9 @@ def test_a_drained_pod_gives_its_streams_away(pods: list[Pod], router: Client) -
 def test_streams_go_on_after_their_pod_is_killed(pods: list[Pod], router: Client) -> None:
     count = int(4 * measure_rate(pods[0]))
     bodies = [make_body(10 + number, count) for number in range(6)]
-    undisturbed = [Stream(pods[0].client.port, body) for body in bodies]
+    undisturbed = []
+    for body in bodies:
+        undisturbed.append(Stream(pods[0].client.port, body))
     for stream in undisturbed:
         expect_whole(stream)
     handled = {pod.folder: count_handled(pod) for pod in pods}

@@ -70,7 +70,10 @@ def _ask(
         first_us = next(event.t_us for event in run if event.type == "window")
         for _ in range(ASKED_EACH):
             now_us = rng.randrange(first_us, run[-1].t_us)
-            past = [p for other, p in paces.items() if runs[other][-1].t_us < now_us]
+            past = []
+            for other, p in paces.items():
+                if runs[other][-1].t_us < now_us:
+                    past.append(p)
             _ask_once(run, pace, past, now_us, coverage)
 
 

@@ -242,7 +242,10 @@ def judge(incidents: list[Incident], fired: list[Firing]) -> Judged:
     A hang has more than one sign: an incident explains all alerts about its subject after its
     begin.
     """
-    pages = {alert.name for alert in alerts(LIMITS) if alert.severity is Severity.PAGE}
+    pages = set()
+    for alert in alerts(LIMITS):
+        if alert.severity is Severity.PAGE:
+            pages.add(alert.name)
     alert_minutes: dict[str, tuple[int, int]] = {}
     for incident in incidents:
         reports = [firing for firing in fired if incident.is_reported_by(firing)]

@@ -323,10 +323,9 @@ def _evict_one_by_one(
     apart_min: int,
 ) -> str:
     """Evicts jobs one after the other; returns the pool of their nodes."""
-    running = [
-        _add_job(month, f"{name}-{n}", start_min - 30, _make_kind(name, pods=pods))
-        for n in range(jobs)
-    ]
+    running = []
+    for n in range(jobs):
+        running.append(_add_job(month, f"{name}-{n}", start_min - 30, _make_kind(name, pods=pods)))
 
     def steps() -> Steps:
         for job in running:
@@ -550,7 +549,9 @@ def _add_gpu_fault(
 ) -> None:
     label = "Hostname" if "pod_name" not in labels else "pod_name"
     labels = {"Hostname": f"trouble-{kind}"} | labels
-    samples = [partial(month.gauge, metric, value, **labels) for value in values]
+    samples = []
+    for value in values:
+        samples.append(partial(month.gauge, metric, value, **labels))
     month.script(start_min, in_turn(*samples))
     quiet_min = values[:20].count(0.0)
     month.incident(kind, alert, f"{label}={labels[label]}", start_min + quiet_min, promise_min)

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from holdfast.clients.api import Object
 from holdfast.controllers.event_source import Lines
 from holdfast.mover import progress as progress_module
 from holdfast.mover.cluster_view import View, list_job_kinds
@@ -25,7 +26,7 @@ class Pods(FakeSource):
         )
 
 
-def make_job(name: str, *, owner_uid: str = "", namespace: str = "training") -> dict[str, Any]:
+def make_job(name: str, *, owner_uid: str = "", namespace: str = "training") -> Object:
     owner = {"ownerReferences": [{"uid": owner_uid, "controller": True}]} if owner_uid else {}
     return {
         "metadata": {
@@ -37,7 +38,7 @@ def make_job(name: str, *, owner_uid: str = "", namespace: str = "training") -> 
     }
 
 
-def window(last: int) -> dict[str, Any]:
+def window(last: int) -> Object:
     return line(
         EPOCH + last,
         "window",

@@ -18,12 +18,14 @@ from holdfast.mover.spending import Spending, read_limited_job
 from holdfast.support.values import rfc3339
 from holdfast.vocabulary.capacity import (
     ANNOTATION_GIVEN_BACK,
+    ANNOTATION_MAX_USD,
     ANNOTATION_QUEUED_AGAIN,
+    ANNOTATION_SPENT_USD,
     ANNOTATION_WAIT,
     LABEL_LEAST_NODES,
 )
 from holdfast.vocabulary.exit_codes import EXIT_PREEMPTED, EXIT_RETRY
-from holdfast.vocabulary.kubernetes import ANNOTATION_MAX_USD, ANNOTATION_SPENT, LABEL_QUEUE
+from holdfast.vocabulary.kubernetes import LABEL_QUEUE
 
 JOBS = "/apis/batch/v1/namespaces/training/jobs"
 NOW = 1_790_000_000.0
@@ -247,7 +249,7 @@ def test_gang_that_max_usd_stopped_in_its_pause_stays_stopped() -> None:
     assert step(gangs, now_s) == 1
     (job,) = gang.items(JOBS)
     job["metadata"]["labels"][LABEL_QUEUE] = "spot"
-    job["metadata"]["annotations"] |= {ANNOTATION_MAX_USD: "1", ANNOTATION_SPENT: f"2 {now_s}"}
+    job["metadata"]["annotations"] |= {ANNOTATION_MAX_USD: "1", ANNOTATION_SPENT_USD: f"2 {now_s}"}
     limited = read_limited_job(JOBS, job)
     assert limited
     spending = Spending()

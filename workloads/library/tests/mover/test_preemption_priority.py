@@ -57,10 +57,10 @@ def write_all(*workloads: Any, hours: float = 1.0, **refuse: int) -> dict[str, s
         ["training"],
     )
     assert count == (0 if refuse else len(server.merged))
-    return {
-        name: change["metadata"]["annotations"][ANNOTATION_BOOST]
-        for name, change in server.merged.items()
-    }
+    boosts: dict[str, str] = {}
+    for name, change in server.merged.items():
+        boosts[name] = change["metadata"]["annotations"][ANNOTATION_BOOST]
+    return boosts
 
 
 def test_work_since_the_newest_save_restore_or_start_is_at_stake() -> None:

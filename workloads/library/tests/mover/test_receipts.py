@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.clients.api import ApiError
+from holdfast.clients.api import ApiError, Object
 from holdfast.controllers.cluster_objects import read_node, read_pod
 from holdfast.cost.money import find_prices
 from holdfast.cost.receipt import ANNOTATION, leave
@@ -44,7 +44,7 @@ class Kubernetes:
     """Fakes an API server that takes annotations after its faults; it has no JobSets or lists."""
 
     faults: list[int] = field(default_factory=list)
-    receipts: dict[str, Any] = field(default_factory=dict)
+    receipts: Object = field(default_factory=dict)
 
     def items(self, path: str, **query: str) -> list[Any]:
         raise ApiError(501, "no lists")
@@ -58,9 +58,7 @@ class Kubernetes:
         self.receipts[path] = json.loads(change["metadata"]["annotations"][ANNOTATION])
 
 
-def job(
-    name: str = "run-7", *, end: str = "Complete", status: str = "True", **meta: Any
-) -> dict[str, Any]:
+def job(name: str = "run-7", *, end: str = "Complete", status: str = "True", **meta: Any) -> Object:
     conditions = [
         {
             "type": end,
@@ -83,7 +81,7 @@ def job(
 def take(
     view: View,
     change: str,
-    body: dict[str, Any],
+    body: Object,
     kind: int = 0,
 ) -> None:
     KINDS[kind].apply(view)(change, body)
@@ -123,7 +121,7 @@ ENDS = [
     ],
 )
 def test_a_job_that_ended_is_due_once(
-    kind: int, changes: list[tuple[str, dict[str, Any]]], due: bool
+    kind: int, changes: list[tuple[str, Object]], due: bool
 ) -> None:
     view = View()
     over_s = unix_s("2026-09-21T15:00:00Z")

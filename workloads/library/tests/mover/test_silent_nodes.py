@@ -52,7 +52,8 @@ def test_a_pod_past_its_grace_period_fails_and_is_deleted(phase: str, first: lis
 )
 def test_every_other_pod_is_left_alone(spared: Any) -> None:
     server = Server([spared])
-    assert end(server) == [] and server.requests == []
+    assert end(server) == []
+    assert server.requests == []
     assert end_pods(None, [], NOW) == [], "without a silent node nothing is read"  # type: ignore[arg-type]
 
 

@@ -5,13 +5,14 @@ from typing import Any
 
 import pytest
 
-from holdfast.clients.api import ApiError
+from holdfast.clients.api import ApiError, Object
 from holdfast.cost.money import find_prices
 from holdfast.mover.cluster_view import View, list_job_kinds
-from holdfast.mover.requeue import REVOKED, requeue
+from holdfast.mover.requeue import requeue
 from holdfast.mover.spending import MARGIN_S, Spent, read_limited_job, read_spent
 from holdfast.support.values import rfc3339
 from holdfast.vocabulary.capacity import LABEL_REQUEUES
+from holdfast.vocabulary.kubernetes import KUEUE_REVOKED
 from workloads.library.tests.controllers.test_cluster import node
 from workloads.library.tests.exporter.test_cloud import Clock
 from workloads.library.tests.sample import EPOCH
@@ -25,7 +26,7 @@ PATH = "/apis/batch/v1/namespaces/training/jobs/run-7"
 WORKLOADS = "/apis/kueue.x-k8s.io/v1beta2/namespaces/training/workloads"
 
 
-def job(**annotations: str) -> dict[str, Any]:
+def job(**annotations: str) -> Object:
     pod_spec = {
         "terminationGracePeriodSeconds": WINDOW_S,
         "containers": [],
@@ -46,7 +47,7 @@ def job(**annotations: str) -> dict[str, Any]:
     }
 
 
-def make_limited(max_usd: float, **annotations: str) -> dict[str, Any]:
+def make_limited(max_usd: float, **annotations: str) -> Object:
     texts = {MAX_USD: f"{max_usd}"}
     for field_name, text in annotations.items():
         name = field_name.replace("_", "-")
@@ -59,7 +60,7 @@ def pod(
     on: str = "n",
     began_s: float = EPOCH,
     owner: str = "uid-run-7",
-) -> dict[str, Any]:
+) -> Object:
     controller = {
         "kind": "Job",
         "uid": owner,
@@ -83,22 +84,35 @@ def pod(
     }
 
 
+def make_workload(name: str, *conditions: str) -> Object:
+    owner = {"uid": "uid-run-7", "controller": True}
+    status = [{"type": kind, "status": "True"} for kind in conditions]
+    return {
+        "metadata": {"name": name, "ownerReferences": [owner]},
+        "spec": {"active": True},
+        "status": {"conditions": status},
+    }
+
+
 @dataclass
 class Cluster:
     """Fakes an API server with one Workload, and applies annotations to the job."""
 
-    body: dict[str, Any]
+    body: Object
     view: View
+    workloads: list[Object] = field(default_factory=lambda: [make_workload("w")])
     changes: list[tuple[str, Any]] = field(default_factory=list)
     events: list[str] = field(default_factory=list)
 
     def items(self, path: str, **query: str) -> list[Any]:
         assert path == WORKLOADS
-        owner = {"uid": "uid-run-7", "controller": True}
-        return [{"metadata": {"name": "w", "ownerReferences": [owner]}}]
+        return self.workloads
 
     def merge(self, path: str, change: Any) -> None:
         self.changes.append((path, change))
+        for workload in self.workloads:
+            if path == f"{WORKLOADS}/{workload['metadata']['name']}":
+                workload["spec"] |= change["spec"]
         if not path.startswith(PATH):
             return
         meta = change.get("metadata", {})
@@ -112,11 +126,11 @@ class Cluster:
         message = body["message"]
         self.events.append(f"{reason}: {message}")
 
-    def change_job(self, change: str, body: dict[str, Any]) -> None:
+    def change_job(self, change: str, body: Object) -> None:
         handle = JOBS.apply(self.view)
         handle(change, body)
 
-    def add_pod(self, body: dict[str, Any]) -> None:
+    def add_pod(self, body: Object) -> None:
         """Adds a pod and its node, which has a price."""
         name = body["spec"]["nodeName"]
         self.view.node("ADDED", node(name, labels=MACHINE))
@@ -151,8 +165,8 @@ class Cluster:
 
 
 def start(
-    body: dict[str, Any],
-    *pods: dict[str, Any],
+    body: Object,
+    *pods: Object,
     now_s: float = EPOCH,
 ) -> tuple[Cluster, Clock]:
     """A mover that begins to watch now."""
@@ -174,6 +188,24 @@ def test_a_job_is_stopped_with_the_money_for_its_window_left() -> None:
     assert cluster.annotations["holdfast.dev/stopped-for"] == "max_usd"
     [event] = cluster.events
     assert event.startswith("MaxUsd: stopped with $")
+
+
+def test_a_gang_that_grows_ends_its_second_workload_after_the_first() -> None:
+    """Kueue finishes both if both end at once, and leaves the pods."""
+    spent = f"2.0000 {EPOCH:.0f}"
+    cluster, clock = start(make_limited(1.0, spent=spent), pod())
+    first = make_workload("first", "QuotaReserved")
+    second = make_workload("second")
+    cluster.workloads = [second, first]
+    cluster.spend(clock, EPOCH + 30)
+    assert not first["spec"]["active"]
+    assert second["spec"]["active"]
+    assert len(cluster.events) == 1
+
+    finished = make_workload("first", "QuotaReserved", "Finished")
+    cluster.workloads = [finished, second]
+    cluster.spend(clock, EPOCH + 60)
+    assert not second["spec"]["active"]
 
 
 def test_each_node_is_paid_for() -> None:
@@ -233,7 +265,7 @@ def test_a_gang_without_its_nodes_queues_again_unless_max_usd_stopped_it(stopped
         "annotations": {"holdfast.dev/stopped-for": stopped_for},
     }
     revoked = [
-        {"type": "Evicted", "status": "True", "reason": REVOKED},
+        {"type": "Evicted", "status": "True", "reason": KUEUE_REVOKED},
         {"type": "Admitted", "status": "False"},
     ]
     owner = {"uid": "u", "controller": True}

@@ -50,7 +50,9 @@ def test_fault_is_killed_comment_survives_and_broken_import_is_unjudged(tmp_path
     before = (ROOT / VERDICT.file).read_text()
     comment = replace(VERDICT, name="comment", new=VERDICT.old + "        # nothing\n")
     broken = replace(VERDICT, name="broken", new="            return (\n")
-    fates = [judged(mutant, tmp_path) for mutant in (VERDICT, comment, broken)]
+    fates = []
+    for mutant in (VERDICT, comment, broken):
+        fates.append(judged(mutant, tmp_path))
     assert fates == [Fate.KILLED, Fate.SURVIVED, Fate.NOT_JUDGED]
     assert (ROOT / VERDICT.file).read_text() == before
 

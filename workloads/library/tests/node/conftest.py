@@ -42,7 +42,10 @@ def _missing() -> str:
     absent += [] if importlib.util.find_spec("dbus_fast") else ["dbus-fast"]
     if absent:
         return f"`make test-node` installs {', '.join(absent)}"
-    unbuilt = [name for name in (*NEEDED, "kubelet", "jobset") if not TOOLS[name].binary.exists()]
+    unbuilt = []
+    for name in (*NEEDED, "kubelet", "jobset"):
+        if not TOOLS[name].binary.exists():
+            unbuilt.append(name)
     return f"`make test-node` builds {', '.join(unbuilt)}" if unbuilt else ""
 
 
@@ -52,17 +55,17 @@ def lab() -> "Iterator[Lab]":
     support.require(not missing, missing)
     from workloads.library.tests.node.lab.lab import Lab
 
-    made = Lab()
-    yield made
-    made.close()
+    node_lab = Lab()
+    yield node_lab
+    node_lab.close()
 
 
 @pytest.fixture
 def world(lab: "Lab") -> Iterator[World]:
-    made = World(lab.api, f"n-{uuid.uuid4().hex[:6]}")
-    made.create()
-    yield made
-    made.delete()
+    test_world = World(lab.api, f"n-{uuid.uuid4().hex[:6]}")
+    test_world.create()
+    yield test_world
+    test_world.delete()
     for machine in list(lab.machines.values()):
         lab.forget(machine)
 
@@ -70,10 +73,10 @@ def world(lab: "Lab") -> Iterator[World]:
 @pytest.fixture
 def folder(lab: "Lab") -> Path:
     """Short, for the socket below it; pods do not run as root."""
-    made = lab.folder / uuid.uuid4().hex[:6]
-    made.mkdir()
-    made.chmod(0o777)
-    return made
+    path = lab.folder / uuid.uuid4().hex[:6]
+    path.mkdir()
+    path.chmod(0o777)
+    return path
 
 
 @pytest.fixture(scope="session")
@@ -92,7 +95,10 @@ def rendered() -> "Iterator[Rendered]":
     from tests.workloads.images.registry import Registry, serving
     from workloads.library.tests.node.lab import images
 
-    absent = [name for name in images.COMMANDS if not shutil.which(name)]
+    absent = []
+    for name in images.COMMANDS:
+        if not shutil.which(name):
+            absent.append(name)
     support.require(not absent, f"`make test-node` installs {', '.join(absent)}")
     with serving(Registry(images.HOME / "registry")) as registry:
         builder = images.Builder(registry)

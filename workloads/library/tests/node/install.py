@@ -20,7 +20,10 @@ PACKAGES = {
 
 
 def main() -> int:
-    missing = [package for package, path in PACKAGES.items() if not Path(path).exists()]
+    missing = []
+    for package, path in PACKAGES.items():
+        if not Path(path).exists():
+            missing.append(package)
     if not missing:
         return 0
     if os.geteuid() != 0 or not shutil.which("apt-get"):

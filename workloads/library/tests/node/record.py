@@ -96,11 +96,11 @@ CASES = {
 
 
 def template(case: Case, pool: Pool) -> Object:
-    made = pods.shell(pool, "echo no data in /data >&2; exit 70", **case.spec)
-    made["spec"]["containers"][0] |= {
+    job = pods.shell(pool, "echo no data in /data >&2; exit 70", **case.spec)
+    job["spec"]["containers"][0] |= {
         "terminationMessagePolicy": "FallbackToLogsOnError"
     } | case.main
-    return made
+    return job
 
 
 # What `explain` could read of an object of this name. A Job's template has the same containers as
@@ -126,14 +126,14 @@ READ = {
 
 def slim(value: Any, name: str = "") -> Any:
     if isinstance(value, list):
-        return [slim(each, name) for each in value]
+        return [slim(item, name) for item in value]
     if not isinstance(value, dict):
         return value
-    return {
-        key: slim(each, key)
-        for key, each in value.items()
-        if key in READ.get(name, value) and key != "source"
-    }
+    kept_fields = {}
+    for key, item in value.items():
+        if key in READ.get(name, value) and key != "source":
+            kept_fields[key] = slim(item, key)
+    return kept_fields
 
 
 def record(world: World, name: str, pool: Pool) -> Object:
@@ -143,14 +143,17 @@ def record(world: World, name: str, pool: Pool) -> Object:
     world.create_job(name, pods.job(made, policy=never))
 
     def seen() -> Object:
-        found = [pod for pod in world.pods() if pod["metadata"]["labels"]["job-name"] == name]
-        uids = {pod["metadata"]["uid"] for pod in found}
+        candidates = []
+        for pod in world.pods():
+            if pod["metadata"]["labels"]["job-name"] == name:
+                candidates.append(pod)
+        uids = {pod["metadata"]["uid"] for pod in candidates}
         events = []
         for e in world.api.items(world.path("events")):
             if e["involvedObject"].get("uid") in uids:
                 events.append(e)
         return {
-            "pods": [slim(pod) for pod in found],
+            "pods": [slim(pod) for pod in candidates],
             "events": [slim(event) for event in events],
         }
 

@@ -39,16 +39,16 @@ pytestmark = pytest.mark.timeout(1800)
 
 @pytest.fixture
 def bucket(lab: Lab) -> Iterator[Bucket]:
-    with google.bucket(lab, EXAMPLE.buckets["checkpoints"]) as made, names.served(lab):
-        yield made
+    with google.bucket(lab, EXAMPLE.buckets["checkpoints"]) as storage, names.served(lab):
+        yield storage
 
 
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
-    made = tmp_path / "data"
-    made.mkdir()
-    (made / "text.txt").write_text("a spot machine may be taken away at any time. " * 2_000)
-    return made
+    path = tmp_path / "data"
+    path.mkdir()
+    (path / "text.txt").write_text("a spot machine may be taken away at any time. " * 2_000)
+    return path
 
 
 @pytest.fixture
@@ -126,7 +126,10 @@ def digest(lab: Lab, world: World, doc: Object) -> str:
     """Of the run, by whichever of its pods saw the end."""
     name = doc["metadata"]["name"]
     assert world.wait_condition(name, LIMIT_S) in ("Complete", "SuccessCriteriaMet")
-    pods = [pod for pod in world.pods() if pod["metadata"]["labels"]["job-name"] == name]
+    pods = []
+    for pod in world.pods():
+        if pod["metadata"]["labels"]["job-name"] == name:
+            pods.append(pod)
     ends = [
         event["digest"]
         for pod in pods
@@ -134,8 +137,8 @@ def digest(lab: Lab, world: World, doc: Object) -> str:
         for event in seen.events(machine, pod, "exit")
         if "digest" in event
     ]
-    (found,) = set(ends)
-    return found
+    (value,) = set(ends)
+    return value
 
 
 def test_other_node_continues_and_takes_the_replacement_in_bit_exact(
@@ -157,8 +160,8 @@ def test_other_node_continues_and_takes_the_replacement_in_bit_exact(
     first = started(world, disturbed)
     lead = first[0]
     other = first[1]
-    kept = machines[lead["spec"]["nodeName"]]
-    until("both train", lambda: sizes(kept, lead)[-1:] == [NODES], LIMIT_S)
+    survivor = machines[lead["spec"]["nodeName"]]
+    until("both train", lambda: sizes(survivor, lead)[-1:] == [NODES], LIMIT_S)
     until(
         "a first checkpoint is committed",
         lambda: bucket.names(f"{EXAMPLE.default_run}/disturbed/"),
@@ -166,12 +169,12 @@ def test_other_node_continues_and_takes_the_replacement_in_bit_exact(
     )
 
     seen.preempted(lab, machines[other["spec"]["nodeName"]], other)
-    until("the other trains alone", lambda: sizes(kept, lead)[-1:] == [1], LIMIT_S)
+    until("the other trains alone", lambda: sizes(survivor, lead)[-1:] == [1], LIMIT_S)
     boot(lab, "spot-c")
-    until("the replacement is a member", lambda: sizes(kept, lead)[-1:] == [NODES], LIMIT_S)
+    until("the replacement is a member", lambda: sizes(survivor, lead)[-1:] == [NODES], LIMIT_S)
     disturbed_bits = digest(lab, world, disturbed)
     # A node that a busy machine holds up is met again at the same size.
-    assert [size for size, _ in groupby(sizes(kept, lead))] == [NODES, 1, NODES], (
+    assert [size for size, _ in groupby(sizes(survivor, lead))] == [NODES, 1, NODES], (
         "nothing else happened to it"
     )
     assert world.pod(lead["metadata"]["name"])["metadata"]["uid"] == lead["metadata"]["uid"], (
@@ -212,19 +215,23 @@ def sharded(
         url,
         str(STEPS),
     ]
-    given = {
+    variables = {
         ENV_GANG_MIN_NODES: str(NODES),
         ENV_RUN: run,
         ENV_CHECKPOINTS: url,
     }
-    container["env"] = [each for each in container["env"] if each["name"] not in given]
-    container["env"] += [{"name": name, "value": value} for name, value in given.items()]
+    container["env"] = [entry for entry in container["env"] if entry["name"] not in variables]
+    container["env"] += [{"name": name, "value": value} for name, value in variables.items()]
     return doc
 
 
 def losses(machine: Machine, pod: Object) -> list[str]:
     """The line of each step, in the order in which they were done."""
-    return [line for line in seen.printed(machine, pod) if line.startswith("step ")]
+    lines: list[str] = []
+    for line in seen.printed(machine, pod):
+        if line.startswith("step "):
+            lines.append(line)
+    return lines
 
 
 def until_step(machine: Machine, pod: Object, step: int) -> None:
@@ -253,10 +260,10 @@ def test_sharded_gang_gets_a_lost_shard_from_its_neighbours_memory(
     first = started(world, disturbed)
     lead = first[0]
     other = first[1]
-    kept = machines[lead["spec"]["nodeName"]]
-    until_step(kept, lead, STEPS // 20)
+    survivor = machines[lead["spec"]["nodeName"]]
+    until_step(survivor, lead, STEPS // 20)
     seen.preempted(lab, machines[other["spec"]["nodeName"]], other)
-    done = len(losses(kept, lead))
+    done = len(losses(survivor, lead))
     assert done < STEPS, "the notice came while they trained"
     boot(lab, "spot-c")
     assert world.wait_condition(disturbed["metadata"]["name"], LIMIT_S) in (
@@ -266,9 +273,13 @@ def test_sharded_gang_gets_a_lost_shard_from_its_neighbours_memory(
     after = world.pod(lead["metadata"]["name"])
     assert after["metadata"]["uid"] == lead["metadata"]["uid"], "it went on in its pod"
     assert after["status"]["containerStatuses"][0]["restartCount"] == 0
-    sources = [line for line in seen.printed(kept, lead) if "restored step" in line]
-    assert len(sources) == 1 and "from the memory of nodes" in sources[0], sources
-    each_once = losses(kept, lead)
+    sources = []
+    for line in seen.printed(survivor, lead):
+        if "restored step" in line:
+            sources.append(line)
+    assert len(sources) == 1, sources
+    assert "from the memory of nodes" in sources[0], sources
+    each_once = losses(survivor, lead)
     assert [line.split()[1] for line in each_once] == [str(step + 1) for step in range(STEPS)], (
         "no step is lost"
     )

@@ -57,9 +57,9 @@ def empty(lab: Lab) -> Iterator[Lab]:
     """A cluster of its own: what the platform applies stays in no other test's way. `lab`: where it
     can run at all.
     """
-    made = Lab(beside=lab)
-    yield made
-    made.close()
+    empty_lab = Lab(beside=lab)
+    yield empty_lab
+    empty_lab.close()
 
 
 @pytest.fixture
@@ -95,7 +95,8 @@ def test_own_job_from_an_empty_cluster_to_its_receipt(
     document = tmp_path / "platform.json"
     document.write_text(codec.text(pinned))
     context = RenderContext(pinned)
-    assert {change.verb for change in platform.apply(empty.api, context)} == {"created"}
+    verbs = {change.verb for change in platform.apply(empty.api, context)}
+    assert verbs == {"created"}
     assert {change.verb for change in platform.apply(empty.api, context)} == {"unchanged"}
     with (
         google.database(empty.bridge.address, server.uri),
@@ -128,11 +129,11 @@ def test_own_job_from_an_empty_cluster_to_its_receipt(
         ]
         prepared = written(document, LOOP, "trainer", storage, loop)
         assert follow(empty, prepared, lambda: bool(storage.names(f"{BELOW}{LOOP}/"))) == 0
-        found = re.search(
+        match = re.search(
             r"by 1 evictions; .*; useful ([0-9.]+) % of its time, (no|\d+) steps? lost",
             out := capsys.readouterr().out,
         )
-        assert found and 0 < float(found[1]) < 100, (
+        assert match and 0 < float(match[1]) < 100, (
             out,
             (EVENTS / LOOP / "follower.jsonl").read_text(),
         )
@@ -144,8 +145,8 @@ def migrated(api: Api) -> bool:
     )
     conditions = []
     for job in jobs:
-        for each in job["status"].get("conditions", ()):
-            conditions.append(each["type"])
+        for condition in job["status"].get("conditions", ()):
+            conditions.append(condition["type"])
     assert "Failed" not in conditions
     return "Complete" in conditions
 
@@ -185,8 +186,8 @@ def written(
         "--platform",
         str(document),
     ]
-    kept = CliRunner().invoke(app, dry, catch_exceptions=False)
-    assert kept.exit_code == 0, kept.output
+    dry_run = CliRunner().invoke(app, dry, catch_exceptions=False)
+    assert dry_run.exit_code == 0, dry_run.output
     linted = CliRunner().invoke(app, ["lint", "gitops"], catch_exceptions=False)
     assert linted.exit_code == 0, linted.output
     return smaller(

@@ -46,8 +46,8 @@ pytestmark = pytest.mark.timeout(3600)
 @pytest.fixture
 def bucket(lab: Lab) -> Iterator[dict[str, str]]:
     """Environment of pods that reach the environment's checkpoints bucket."""
-    with google.bucket(lab, platforms.load("example").buckets["checkpoints"]) as made:
-        yield {"STORAGE_EMULATOR_HOST": made.url, "OMP_NUM_THREADS": "1"}
+    with google.bucket(lab, platforms.load("example").buckets["checkpoints"]) as storage:
+        yield {"STORAGE_EMULATOR_HOST": storage.url, "OMP_NUM_THREADS": "1"}
 
 
 def account(world: World, name: str) -> None:
@@ -96,8 +96,8 @@ def test_the_trainer_is_preempted_and_resumes_from_its_image(
     command[command.index("--run") + 1] = "train-sweep-0"
     assert_confined(seen.process(name), command)
     noticed = time.time()
-    ended = seen.preempted(lab, first, pod)
-    terminated = ended["status"]["containerStatuses"][0]["state"]["terminated"]
+    status = seen.preempted(lab, first, pod)
+    terminated = status["status"]["containerStatuses"][0]["state"]["terminated"]
     assert when(terminated["finishedAt"]) - noticed <= DEFAULT_WINDOW.pod_s
     committed = max(event["step"] for event in seen.events(first, pod, "commit"))
     assert 0 <= seen.events(first, pod, "exit")[-1]["step"] - committed <= EVERY, (
@@ -154,7 +154,9 @@ def test_items_are_stored_once_through_a_shutdown_and_a_drain(
         assert world.wait_condition(name, LIMIT_S) == "Complete"
         assert not world.job(name)["status"].get("failedIndexes")
         status = batch("status", "batch-drain", "--database", uri)
-        assert (status["done"], status["failed"], status["waiting"]) == (ITEMS, 0, 0)
+        assert status["done"] == ITEMS
+        assert status["failed"] == 0
+        assert status["waiting"] == 0
         until("the exporter shows none", lambda: shown(port, BACKLOG) == 0, LIMIT_S)
 
 
@@ -173,7 +175,8 @@ def drained(lab: Lab, machine: Machine, pod: Object) -> None:
     with subprocess.Popen([*map(str, kubectl), *options]) as command:
         ended = seen.ended(lab.api, pod, LIMIT_S)
         assert command.wait(LIMIT_S) == 0
-    assert (disruption(ended), exit_code(ended)) == ("EvictionByEvictionAPI", EXIT_PREEMPTED)
+    assert disruption(ended) == "EvictionByEvictionAPI"
+    assert exit_code(ended) == EXIT_PREEMPTED
 
 
 def test_server_answers_from_its_image_and_drains_with_its_machine(
@@ -254,5 +257,8 @@ def shown(port: int, metric: str) -> float | None:
     """The one value of a metric, as Prometheus reads it."""
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
         lines = answer.read().decode().splitlines()
-    values = [line.rpartition(" ")[2] for line in lines if line.startswith(f"{metric}{{")]
+    values = []
+    for line in lines:
+        if line.startswith(f"{metric}{{"):
+            values.append(line.rpartition(" ")[2])
     return float(values[0]) if len(values) == 1 else None

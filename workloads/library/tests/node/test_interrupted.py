@@ -58,7 +58,9 @@ def test_an_interrupted_run_leaves_no_process_mount_or_cgroup(
     ]
     with subprocess.Popen(command, cwd=ROOT, env=os.environ | {"TMPDIR": str(tmp_path)}) as run:
         until("a kubelet runs on its machine", lambda: runs_kubelet(run.pid))
-        inside = [process.pid for process in family(run.pid)[1:]]
+        inside = []
+        for process in family(run.pid)[1:]:
+            inside.append(process.pid)
         assert groups(run.pid)
         run.send_signal(blow)
         until("every process is gone", lambda: not any(alive(pid) for pid in [*inside, run.pid]))

@@ -50,11 +50,11 @@ def test_a_node_shutdown_notifies_the_pod_and_the_job_is_not_charged(
 def test_deaf_pod_is_killed_at_the_end_of_its_window(lab: Lab, world: World, spot: Pool) -> None:
     machine = lab.boot("spot-a", spot)
     pod = start(lab, world, pods.shell(spot, pods.DEAF, terminationGracePeriodSeconds=30))
-    began = time.monotonic()
+    start_s = time.monotonic()
     machine.notice()
-    found = seen.ended(lab.api, pod)
-    took_s = time.monotonic() - began
-    assert exit_code(found) == EXIT_KILLED
+    current = seen.ended(lab.api, pod)
+    took_s = time.monotonic() - start_s
+    assert exit_code(current) == EXIT_KILLED
     assert DEFAULT_WINDOW.pod_s - 1 <= took_s < 30, f"killed after {took_s:.1f} s"
 
 
@@ -73,8 +73,9 @@ def test_an_eviction_is_free_and_a_deletion_is_charged(lab: Lab, world: World, s
     lab.boot("spot-a", spot)
     evicted = start(lab, world, pods.shell(spot, pods.STOPS_IN_ORDER), "evicted")
     assert world.evict(evicted["metadata"]["name"]) == 201
-    found = seen.ended(lab.api, evicted)
-    assert (disruption(found), exit_code(found)) == ("EvictionByEvictionAPI", EXIT_PREEMPTED)
+    current = seen.ended(lab.api, evicted)
+    assert disruption(current) == "EvictionByEvictionAPI"
+    assert exit_code(current) == EXIT_PREEMPTED
     assert not charged(world, "evicted")
     world.api.delete(
         f"{world.path('jobs', '/apis/batch/v1')}/evicted", propagationPolicy="Background"
@@ -93,8 +94,9 @@ def test_a_no_execute_taint_ends_the_pod_by_the_taint_manager(
     pod = start(lab, world, pods.shell(spot, pods.STOPS_IN_ORDER))
     taints = [{"key": "maintenance", "effect": "NoExecute"}]
     lab.api.merge(f"{NODES}/spot-a", {"spec": {"taints": taints}})
-    found = seen.ended(lab.api, pod)
-    assert (disruption(found), exit_code(found)) == ("DeletionByTaintManager", EXIT_PREEMPTED)
+    current = seen.ended(lab.api, pod)
+    assert disruption(current) == "DeletionByTaintManager"
+    assert exit_code(current) == EXIT_PREEMPTED
     assert not charged(world)
 
 
@@ -102,10 +104,10 @@ def test_a_power_loss_is_replaced_once_the_node_is_gone_and_not_charged(
     lab: Lab, world: World, spot: Pool
 ) -> None:
     machine = lab.boot("spot-a", spot)
-    lost = start(lab, world, pods.shell(spot, pods.STOPS_IN_ORDER))
+    lost_pod = start(lab, world, pods.shell(spot, pods.STOPS_IN_ORDER))
     lab.forget(machine)
     lab.boot("spot-b", spot)
-    world.wait_running(1, 240, old=[lost["metadata"]["uid"]])
+    world.wait_running(1, 240, old=[lost_pod["metadata"]["uid"]])
     assert not charged(world)
 
 
@@ -131,9 +133,9 @@ def test_a_job_leaves_a_node_whose_kubelet_froze(lab: Lab, world: World, spot: P
     template["metadata"]["annotations"] = dict(EXPENDABLE)
     template["spec"]["tolerations"] = [*spot.tolerations(), *silence_tolerations()]
     world.create_job("job", pods.job(template))
-    (lost,) = world.wait_running(1)
+    (lost_pod,) = world.wait_running(1)
     lab.boot("spot-b", spot)
-    began = time.monotonic()
+    start_s = time.monotonic()
     freeze(lab.machines["spot-a"])
     taints: list[str] = []
 
@@ -142,10 +144,12 @@ def test_a_job_leaves_a_node_whose_kubelet_froze(lab: Lab, world: World, spot: P
         if any(taint["key"] == UNREACHABLE for taint in node["spec"].get("taints", ())):
             taints.append("seen")
             end_pods(lab.api, ["spot-a"], time.time(), [world.name])
-        return any(p["metadata"]["uid"] != lost["metadata"]["uid"] for p in world.pods("Running"))
+        return any(
+            p["metadata"]["uid"] != lost_pod["metadata"]["uid"] for p in world.pods("Running")
+        )
 
     until("a replacement runs", replaced, 240)
-    took_s = time.monotonic() - began
+    took_s = time.monotonic() - start_s
     assert taints, "the node controller found it silent; nothing else ended the pod"
     assert not world.job("job")["status"].get("failedIndexes"), "the job is not charged"
     assert took_s < DEFAULT_S, "the default toleration alone takes longer"

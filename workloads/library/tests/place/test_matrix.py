@@ -39,9 +39,12 @@ def test_every_workload_matches_a_rule_and_risky_ones_avoid_spot() -> None:
         w for w in ALL_WORKLOADS if not w.resumable and decide(w).placement is Placement.SPOT
     ]
     dated = [w for w in ALL_WORKLOADS if w.deadline is not Deadline.NONE]
-    assert {decide(w).placement for w in dated} == {Placement.ON_DEMAND, Placement.HYBRID}
+    placements = {decide(w).placement for w in dated}
+    assert placements == {Placement.ON_DEMAND, Placement.HYBRID}
     # A deadline is tight when its slack is below the limit.
-    deadlines = [Deadline.of(10, hours) for hours in (10.9, 11.0, float("inf"))]
+    deadlines = []
+    for hours in (10.9, 11.0, float("inf")):
+        deadlines.append(Deadline.of(10, hours))
     assert deadlines == [Deadline.TIGHT, Deadline.LOOSE, Deadline.NONE]
 
 
@@ -97,14 +100,15 @@ def test_pages_show_the_discounts_that_the_price_table_has() -> None:
         for accelerator in prices.ACCELERATORS:
             machine = prices.reference_machine(accelerator)
             for region in table.regions(accelerator):
-                quotes = [
-                    table.quote(machine, region, sold) for sold in (capacity, Capacity.ON_DEMAND)
-                ]
+                quotes = []
+                for sold in (capacity, Capacity.ON_DEMAND):
+                    quotes.append(table.quote(machine, region, sold))
                 if all(quotes):
                     usd, on_demand_usd = (quote.usd for quote in quotes if quote)
                     shares.append(100 * (1 - usd / on_demand_usd))
         low, high = describe_discount(capacity).rstrip("%").split(" to ")
-        assert 0 <= min(shares) - int(low) < 1 and 0 <= max(shares) - int(high) < 1
+        assert 0 <= min(shares) - int(low) < 1
+        assert 0 <= max(shares) - int(high) < 1
         assert f"| {capacity.value.replace('spot', 'Spot')} ({low} to {high}% off) |" in page
 
 
@@ -131,9 +135,10 @@ def find_values(node: Any, key: str) -> list[Any]:
 
 @pytest.mark.parametrize("env", names())
 def test_each_workload_cites_its_rule_and_runs_where_the_rule_places_it(env: str) -> None:
-    documents = [
-        document for document in rendered.load_objects(env) if document["kind"] in WORKLOADS
-    ]
+    documents = []
+    for document in rendered.load_objects(env):
+        if document["kind"] in WORKLOADS:
+            documents.append(document)
     assert documents
     for document in documents:
         name = f"{document['kind']}/{document['metadata']['name']}"

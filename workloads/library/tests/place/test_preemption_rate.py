@@ -23,9 +23,11 @@ def test_mean_life_is_inverse_churn_and_old_machines_are_safer() -> None:
     lives = {}
     for c in (0.01, 0.1, 1.0):
         lives[c] = preemption_rate.lifetimes(np.random.default_rng(1), np.full(2_000, c), 100)
-    assert all(hours.mean() == pytest.approx(1 / churn, rel=0.02) for churn, hours in lives.items())
+    for churn, hours in lives.items():
+        assert hours.mean() == pytest.approx(1 / churn, rel=0.02)
     young, old = (np.mean(lives[0.1][lives[0.1] > age] < age + 1.0) for age in (0.0, 12.0))
-    assert young == pytest.approx(0.46, abs=0.03) and old < 0.1 * young
+    assert young == pytest.approx(0.46, abs=0.03)
+    assert old < 0.1 * young
 
 
 def test_measurement_replaces_the_prior_as_exposure_grows() -> None:
@@ -97,7 +99,9 @@ def test_spot_paths_begin_with_a_wait_and_flex_paths_end_as_planned() -> None:
         per_path=40,
     )
     spot = preemption_rate.spot_paths(spans, waits.draw(rng, 500, 40))
-    assert not spot.starts_up.any() and not spot.planned and np.all(np.diff(spot.edges_h) >= 0)
+    assert not spot.starts_up.any()
+    assert not spot.planned
+    assert np.all(np.diff(spot.edges_h) >= 0)
     flex = preemption_rate.flex_paths(
         rng,
         20_000,
@@ -105,7 +109,8 @@ def test_spot_paths_begin_with_a_wait_and_flex_paths_end_as_planned() -> None:
         rounds=3,
         waits=waits,
     )
-    assert flex.planned and np.allclose(flex.edges_h[:, 1] - flex.edges_h[:, 0], 168)
+    assert flex.planned
+    assert np.allclose(flex.edges_h[:, 1] - flex.edges_h[:, 0], 168)
     assert np.median(flex.edges_h[:, 0]) == pytest.approx(0.5, rel=0.05)
 
 
@@ -140,7 +145,10 @@ def test_printed_flip_equals_the_simulated_one_for_gangs(monkeypatch: pytest.Mon
     flip = break_even.flip(question, world(0.1), REGION)
     assert flip
     rows = advice.options(question, world(flip.churn_per_hour), REGION)
-    costs = {o.placement: o.mean_usd for o in rows if not o.refused}
+    costs = {}
+    for o in rows:
+        if not o.refused:
+            costs[o.placement] = o.mean_usd
     rival = min(costs[Placement.FLEX_START], costs[Placement.ON_DEMAND])
     assert costs[Placement.SPOT] == pytest.approx(rival, rel=0.01)
 
@@ -150,7 +158,9 @@ def test_short_jobs_flip_at_a_far_lower_churn() -> None:
         break_even.flip(Job(accelerator=A100, gpus=1, hours=h), world(0.1), REGION)
         for h in (1.0, 400.0)
     )
-    assert short and long and short.churn_per_hour < 0.3 * long.churn_per_hour
+    assert short
+    assert long
+    assert short.churn_per_hour < 0.3 * long.churn_per_hour
 
 
 def measure_churn(hours_each: float, churn: float, machines: int) -> preemption_rate.Churn:
@@ -197,7 +207,8 @@ def test_what_monitoring_prints_is_what_placement_reads(
     path = tmp_path / "churn.json"
     path.write_text(capsys.readouterr().out)
     belief = preemption_rate.load_measurements(path, A100)
-    assert (belief.measured_events, belief.measured_h) == (12, 400)
+    assert belief.measured_events == 12
+    assert belief.measured_h == 400
     assert belief.per_hour < 0.03
 
 

@@ -126,4 +126,5 @@ def test_missing_access_is_not_judged(server: MetricServer, judge: Judge) -> Non
         denied = judge(nodes=1)
         unanswered = judge(nodes=1, client=nowhere)
     assert denied.verdict is unanswered.verdict is Status.UNKNOWN
-    assert "roles/monitoring.viewer" in denied.found and "does not answer" in unanswered.found
+    assert "roles/monitoring.viewer" in denied.found
+    assert "does not answer" in unanswered.found

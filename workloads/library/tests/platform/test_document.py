@@ -106,7 +106,8 @@ def test_edited_document_is_rejected_with_the_field(case: str) -> None:
     edit(body)
     with pytest.raises(InputError) as error:
         parse(json.dumps(body), "platform.json")
-    assert text in str(error.value) and fix in str(error.value)
+    assert text in str(error.value)
+    assert fix in str(error.value)
     assert error.value.what.startswith("platform.json")
 
 
@@ -160,7 +161,8 @@ def test_cluster_document_wins_and_another_platform_stops(tmp_path: Path) -> Non
     for document, folder in ((dev_file, None), (None, dev_file.parent / "samples")):
         with cluster(tmp_path, PROD) as kubeconfig, pytest.raises(Stopped) as stopped:
             choose(Api(kubeconfig), document, folder)
-        assert str(PROD) in stopped.value.got and str(DEV) in stopped.value.allowed
+        assert str(PROD) in stopped.value.got
+        assert str(DEV) in stopped.value.allowed
         assert "get-credentials" in stopped.value.fix
     old = replace(DEV, cluster="holdfast-old")
     with cluster(tmp_path, old) as kubeconfig, pytest.raises(Stopped):
@@ -286,4 +288,6 @@ def test_acting_commands_stop_in_another_context(
         )
     printed = capsys.readouterr().err
     assert end.value.code == EXIT_STOPPED, printed
-    assert str(PROD) in printed and str(DEV) in printed and "nothing was changed" in printed
+    assert str(PROD) in printed
+    assert str(DEV) in printed
+    assert "nothing was changed" in printed

@@ -43,7 +43,9 @@ def _format(spec: dict[str, Any]) -> str:
 
 
 def test_charts_match_their_goldens(tmp_path: Path) -> None:
-    recorded = {path.stem: path.read_text() for path in FOLDER.glob("*.json")}
+    recorded = {}
+    for path in FOLDER.glob("*.json"):
+        recorded[path.stem] = path.read_text()
     assert specs(tmp_path) == recorded
 
 

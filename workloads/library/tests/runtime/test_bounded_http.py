@@ -49,7 +49,9 @@ def count_threads() -> int:
 
 def test_half_open_connections_use_bounded_threads_and_make_room(port: int) -> None:
     # A connection without room in the kernel's queue is retried after one, two and four seconds.
-    connections = [socket.create_connection(("127.0.0.1", port), timeout=0.9) for _ in range(100)]
+    connections = []
+    for _ in range(100):
+        connections.append(socket.create_connection(("127.0.0.1", port), timeout=0.9))
     for _ in range(20):
         assert request(port) == 200
     assert count_threads() <= Server.most

@@ -62,7 +62,8 @@ def test_lines_in_a_pod_are_json_that_the_event_parser_skips() -> None:
         "action": "restore",
         "step": 40,
     }
-    assert (second["severity"], second["loss"]) == ("ERROR", None)
+    assert second["severity"] == "ERROR"
+    assert second["loss"] is None
     assert second["message"].startswith("a rank failed\nTraceback")
     assert second["message"].endswith("RuntimeError: boom")
     parsed = parse(writer.stdout.splitlines())
@@ -159,7 +160,8 @@ def test_a_script_says_how_it_stopped_and_how_it_ended(tmp_path: Path) -> None:
         )
 
     stopped = start(10**9)
-    assert stopped.stdout and stopped.stdout.readline() == "ready\n"
+    assert stopped.stdout
+    assert stopped.stdout.readline() == "ready\n"
     stopped.terminate()
     _, errors = stopped.communicate("\n")
     assert stopped.returncode == 143
@@ -172,7 +174,8 @@ def test_a_script_says_how_it_stopped_and_how_it_ended(tmp_path: Path) -> None:
     )
     resumed = start(int(lines[0].rpartition(" ")[2]) + 3)
     output, errors = resumed.communicate("\n")
-    assert resumed.returncode == 0 and not [line for line in output.splitlines() if "{" in line]
+    assert resumed.returncode == 0
+    assert not [line for line in output.splitlines() if "{" in line]
     assert re.search(
         r"^end: done after step (\d+); the checkpoint of step \1 is committed$", errors, re.M
     )

@@ -1,12 +1,14 @@
 """The objects of the example services, as `submit` sends them to the environment `example`."""
 
+import re
+import shlex
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 from ruamel.yaml import YAML
 
 import holdfast.services
+from holdfast.clients.api import Object
 from holdfast.jobs.render.manifests import text
 from holdfast.manifests.render_context import RenderContext
 from holdfast.platform import Platform
@@ -18,6 +20,7 @@ from tests.platforms import with_images
 
 FOLDER = Path(holdfast.services.__file__).parent / "examples"
 NAMES = ("chat", "scores")
+PAGE = Path(__file__).parents[2] / "docs/how-to/run-a-service.md"
 
 
 @cache
@@ -26,7 +29,7 @@ def read(name: str) -> OwnService:
     return file_text.parse(YAML(typ="safe").load(path.read_text()), str(path))
 
 
-def render(service: OwnService, platform: Platform | None = None) -> list[dict[str, Any]]:
+def render(service: OwnService, platform: Platform | None = None) -> list[Object]:
     platform = platform or with_images("example")
     return manifests.bodies(service, RenderContext(platform), placement.place(service, platform))
 
@@ -35,5 +38,13 @@ def render_text(name: str) -> str:
     return text("example", render(read(name)))
 
 
-def find(bodies: list[dict[str, Any]], kind: str, name: str) -> dict[str, Any]:
+def read_commands(beginning: str) -> list[list[str]]:
+    """Returns the commands of the page's block that begins so, as words without `holdfast`."""
+    block = re.search(rf"```sh\n({beginning}.*?)```", PAGE.read_text(), re.DOTALL)
+    assert block
+    lines = block[1].strip().splitlines()
+    return [shlex.split(line)[1:] for line in lines]
+
+
+def find(bodies: list[Object], kind: str, name: str) -> Object:
     return next(body for body in bodies if (body["kind"], body["metadata"]["name"]) == (kind, name))

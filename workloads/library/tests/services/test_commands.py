@@ -3,12 +3,12 @@
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 from urllib.parse import parse_qs
 
 import pytest
 from typer.testing import CliRunner, Result
 
+from holdfast.clients.api import Object
 from holdfast.commands import app
 from holdfast.platform.cluster import PATH
 from holdfast.support.errors import InputError
@@ -17,7 +17,6 @@ from workloads.library.tests.http_server import answering
 from workloads.library.tests.jobs.api_server import write_kubeconfig
 from workloads.library.tests.services import example_services
 
-Object = dict[str, Any]
 FOLDERS = {
     "Service": "/api/v1/namespaces/serving/services",
     "Deployment": "/apis/apps/v1/namespaces/serving/deployments",
@@ -53,7 +52,9 @@ class Cluster:
     """An API server that holds two services, with one pod for each Deployment."""
 
     def __init__(self) -> None:
-        self.objects: dict[str, list[Object]] = {kind: [] for kind in FOLDERS}
+        self.objects: dict[str, list[Object]] = {}
+        for kind in FOLDERS:
+            self.objects[kind] = []
         for name in example_services.NAMES:
             for body in example_services.render(example_services.read(name)):
                 if body["kind"] == "Deployment":
@@ -73,7 +74,10 @@ class Cluster:
         for kind, folder in FOLDERS.items():
             if path == folder or EVERYWHERE.get(path) == kind:
                 (selector,) = parse_qs(query).get("labelSelector", [""])
-                items = [item for item in self.objects[kind] if has_labels(item, selector)]
+                items = []
+                for item in self.objects[kind]:
+                    if has_labels(item, selector):
+                        items.append(item)
                 return 200, {"metadata": {}, "items": items}
             for item in self.objects[kind]:
                 if path == f"{folder}/{item['metadata']['name']}":
@@ -113,7 +117,8 @@ def test_list_shows_each_service_once(holdfast: Callable[..., Result]) -> None:
     ]
     body = json.loads(holdfast("list", "--json").stdout)
     assert body["jobs"] == []
-    assert [service["name"] for service in body["services"]] == ["chat", "scores"]
+    names = [service["name"] for service in body["services"]]
+    assert names == ["chat", "scores"]
 
 
 def test_logs_show_every_server(holdfast: Callable[..., Result]) -> None:
@@ -139,7 +144,9 @@ def test_explain_names_the_routers(holdfast: Callable[..., Result]) -> None:
 
 def test_stop_asks_first_and_services_have_no_now(holdfast: Callable[..., Result]) -> None:
     error = holdfast("stop", "chat", "--now", "--yes").exception
-    assert isinstance(error, InputError) and error.fix == "holdfast stop chat"
+    assert isinstance(error, InputError)
+    assert error.fix == "holdfast stop chat"
     error = holdfast("stop", "nothing", "--yes").exception
-    assert isinstance(error, InputError) and error.what == "no such job"
+    assert isinstance(error, InputError)
+    assert error.what == "no such job"
     assert holdfast("stop", "chat").exit_code != 0

@@ -33,17 +33,44 @@ from tests.workloads.manifests.rendered import option
 from workloads.library.tests.services import example_services
 from workloads.library.tests.services.example_services import find, read, render
 
+Object = dict[str, Any]
 
-def pod(bodies: list[dict[str, Any]], name: str) -> dict[str, Any]:
-    return find(bodies, "Deployment", name)["spec"]["template"]["spec"]
+
+def find_spec(bodies: list[Object], kind: str, name: str) -> Object:
+    return find(bodies, kind, name)["spec"]
+
+
+def pod(bodies: list[Object], name: str) -> Object:
+    return find_spec(bodies, "Deployment", name)["template"]["spec"]
+
+
+def find_container(spec: Object, name: str) -> Object:
+    """Returns a container that starts before the main one."""
+    for container in spec["initContainers"]:
+        if container["name"] == name:
+            return container
+    raise KeyError(name)
+
+
+def find_main(spec: Object) -> Object:
+    (container,) = spec["containers"]
+    return container
+
+
+def find_window(container: Object) -> float:
+    return float(option(container["command"], "--window"))
+
+
+def read_envoy(bodies: list[Object], name: str) -> str:
+    return find(bodies, "ConfigMap", name)["data"]["envoy.json"]
 
 
 @pytest.mark.parametrize("tier", ["chat-base", "chat-overflow"])
 def test_vllm_drains_within_its_grace_period(tier: str) -> None:
     spec = pod(render(read("chat")), tier)
-    (vllm,) = spec["containers"]
-    (sidecar,) = spec["initContainers"]
-    window_s = float(option(sidecar["command"], "--window"))
+    vllm = find_main(spec)
+    sidecar = find_container(spec, "drain")
+    window_s = find_window(sidecar)
     hold_s, timeout_s = sidecar_budget(window_s)
     assert spec["terminationGracePeriodSeconds"] == window_s > hold_s + timeout_s
     assert int(option(vllm["command"], "--shutdown-timeout")) == int(timeout_s) > 0
@@ -53,7 +80,7 @@ def test_vllm_drains_within_its_grace_period(tier: str) -> None:
     assert sidecar["restartPolicy"] == "Always", "it must outlive the container that it drains"
 
 
-def list_open_ports(bodies: list[dict[str, Any]], labels: dict[str, str]) -> dict[str, set[int]]:
+def list_open_ports(bodies: list[Object], labels: dict[str, str]) -> dict[str, set[int]]:
     """Returns the ports of pods with `labels` that pods of one name may reach, by that name."""
     ports: dict[str, set[int]] = {}
     for body in bodies:
@@ -62,25 +89,26 @@ def list_open_ports(bodies: list[dict[str, Any]], labels: dict[str, str]) -> dic
         if body["spec"]["podSelector"].get("matchLabels") != labels:
             continue
         for rule in body["spec"].get("ingress", ()):
+            numbers = {port["port"] for port in rule["ports"]}
             for peer in rule["from"]:
                 (name,) = peer["podSelector"]["matchLabels"].values()
-                ports.setdefault(name, set()).update(port["port"] for port in rule["ports"])
+                ports.setdefault(name, set()).update(numbers)
     return ports
 
 
 def test_streams_go_through_routers_to_vllm() -> None:
     bodies = render(read("chat"))
-    watch = next(c for c in pod(bodies, "chat-proxy")["initContainers"] if c["name"] == "watch")
-    assert option(watch["command"], "--service") == "chat-router"
-    assert "--health-port" not in watch["command"], "a router answers probes where it is asked"
-    assert '"timeout": "0s"' in find(bodies, "ConfigMap", "chat-proxy")["data"]["envoy.json"]
-    routers = find(bodies, "Service", "chat-router")["spec"]
-    servers = find(bodies, "Service", "chat-servers")["spec"]
+    watch = find_container(pod(bodies, "chat-proxy"), "watch")["command"]
+    assert option(watch, "--service") == "chat-router"
+    assert "--health-port" not in watch, "a router answers probes where it is asked"
+    assert '"timeout": "0s"' in read_envoy(bodies, "chat-proxy")
+    routers = find_spec(bodies, "Service", "chat-router")
+    servers = find_spec(bodies, "Service", "chat-servers")
     assert routers["clusterIP"] == servers["clusterIP"] == "None"
-    (router,) = pod(bodies, "chat-router")["containers"]
-    assert option(router["command"], "--servers") == f"chat-servers:{PORT}"
-    assert option(router["command"], "--health-path") == READY_PATH
-    assert option(router["command"], "--health-port") == str(SIDECAR_PORT)
+    router = find_main(pod(bodies, "chat-router"))["command"]
+    assert option(router, "--servers") == f"chat-servers:{PORT}"
+    assert option(router, "--health-path") == READY_PATH
+    assert option(router, "--health-port") == str(SIDECAR_PORT)
     assert list_open_ports(bodies, routers["selector"]) == {"chat-proxy": {PORT}}
     assert list_open_ports(bodies, servers["selector"]) == {"chat-router": {PORT, SIDECAR_PORT}}
 
@@ -88,49 +116,54 @@ def test_streams_go_through_routers_to_vllm() -> None:
 def test_routers_stay_while_streams_last() -> None:
     bodies = render(read("chat"))
     spec = pod(bodies, "chat-router")
-    (router,) = spec["containers"]
-    window_s = float(option(router["command"], "--window"))
+    router = find_main(spec)
+    window_s = find_window(router)
     assert window_s == spec["terminationGracePeriodSeconds"]
     proxy = pod(bodies, "chat-proxy")
     assert proxy["terminationGracePeriodSeconds"] == window_s
-    drain = next(c for c in proxy["initContainers"] if c["name"] == "drain")
-    assert float(option(drain["command"], "--window")) < window_s
+    assert find_window(find_container(proxy, "drain")) < window_s
     assert spec["priorityClassName"] == proxy["priorityClassName"]
     assert spec["nodeSelector"] == proxy["nodeSelector"], "on machines that are not preempted"
     assert router["readinessProbe"]["httpGet"] == {"path": READY_PATH, "port": PORT}
-    budget = find(bodies, "PodDisruptionBudget", "chat-router")["spec"]
+    budget = find_spec(bodies, "PodDisruptionBudget", "chat-router")
     assert budget["maxUnavailable"] == 1
-    (endpoint,) = find(bodies, "PodMonitoring", "chat-router")["spec"]["endpoints"]
-    assert (endpoint["port"], endpoint["path"]) == (PORT, "/metrics")
+    (endpoint,) = find_spec(bodies, "PodMonitoring", "chat-router")["endpoints"]
+    assert endpoint["port"] == PORT
+    assert endpoint["path"] == "/metrics"
 
 
 def test_routers_carry_the_peak_with_one_lost() -> None:
     service = replace(read("chat"), inflight=400)
     bodies = render(service)
-    scaler = find(bodies, SCALER, "chat-router")["spec"]
+    scaler = find_spec(bodies, SCALER, "chat-router")
     streams = 400 * (service.base_largest + service.overflow_replicas)
     assert scaler["maxReplicas"] == count_routers(streams) > scaler["minReplicas"] == 2
     assert (scaler["maxReplicas"] - 1) * STREAMS * 0.8 >= streams
-    (metric,) = scaler["metrics"]
-    assert 0 < int(metric["pods"]["target"]["averageValue"]) < STREAMS
-    (router,) = pod(bodies, "chat-router")["containers"]
+    assert 0 < read_target(scaler) < STREAMS
+    router = find_main(pod(bodies, "chat-router"))
     assert option(router["command"], "--streams") == str(STREAMS)
     # The memory that the page of routers states: 50 MiB, bodies, and 0.5 MiB of each stream.
-    assert quantity(router["resources"]["limits"]["memory"]) >= (50 + 64 + STREAMS // 2) * 2**20
+    memory = quantity(router["resources"]["limits"]["memory"])
+    assert memory >= (50 + 64 + STREAMS // 2) * 2**20
+
+
+def read_target(scaler: Object) -> int:
+    """Returns the value of a replica above which the scaler adds another one."""
+    (metric,) = scaler["metrics"]
+    return int(metric["pods"]["target"]["averageValue"])
 
 
 def test_predictors_need_no_router() -> None:
-    names_of_bodies = {body["metadata"]["name"] for body in render(read("scores"))}
-    assert not [name for name in names_of_bodies if "router" in name]
+    for body in render(read("scores")):
+        assert "router" not in body["metadata"]["name"]
 
 
 def test_a_predictor_gets_its_deadline_and_the_proxy_the_same() -> None:
     bodies = render(replace(read("scores"), deadline_s=4.0))
-    (server,) = pod(bodies, "scores-base")["containers"]
+    server = find_main(pod(bodies, "scores-base"))
     assert option(server["command"], "--longest-request") == "4"
-    assert '"timeout": "4s"' in find(bodies, "ConfigMap", "scores-proxy")["data"]["envoy.json"]
-    window_s = float(option(server["command"], "--window"))
-    assert drain_budget(window_s).longest_request_s > 4
+    assert '"timeout": "4s"' in read_envoy(bodies, "scores-proxy")
+    assert drain_budget(find_window(server)).longest_request_s > 4
 
 
 @pytest.mark.parametrize("name", example_services.NAMES)
@@ -142,42 +175,43 @@ def test_the_linter_finds_nothing_in_a_service(name: str) -> None:
 
 def test_two_services_share_no_object_but_the_metrics() -> None:
     other = replace(read("chat"), name="chat-2")
-    titles: dict[str, list[dict[str, Any]]] = {}
-    for body in (*render(read("chat")), *render(other), *render(read("scores"))):
-        titles.setdefault(f"{body['kind']}/{body['metadata']['name']}", []).append(body)
-    shared = {title: bodies for title, bodies in titles.items() if len(bodies) > 1}
-    assert {title.partition("/")[0] for title in shared} == {"AutoscalingMetric"}
-    for bodies in shared.values():
-        assert all(body == bodies[0] for body in bodies)
+    bodies_by_title: dict[tuple[str, str], Object] = {}
+    shared_kinds: set[str] = set()
+    for service in (read("chat"), other, read("scores")):
+        for body in render(service):
+            kind = body["kind"]
+            title = kind, body["metadata"]["name"]
+            if title in bodies_by_title:
+                shared_kinds.add(kind)
+                assert body == bodies_by_title[title]
+            bodies_by_title[title] = body
+    assert shared_kinds == {"AutoscalingMetric"}
 
 
 def test_only_the_named_namespaces_may_call() -> None:
-    rule = find(render(read("chat")), "NetworkPolicy", "chat-ask")["spec"]["ingress"][0]
-    labels = [peer["namespaceSelector"]["matchLabels"][LABEL_NAMESPACE] for peer in rule["from"]]
-    assert labels == ["serving", "batch"]
-    rule = find(render(read("scores")), "NetworkPolicy", "scores-ask")["spec"]["ingress"][0]
+    policy = find_spec(render(read("chat")), "NetworkPolicy", "chat-ask")
+    (rule,) = policy["ingress"]
+    callers: list[str] = []
+    for peer in rule["from"]:
+        labels = peer["namespaceSelector"]["matchLabels"]
+        callers.append(labels[LABEL_NAMESPACE])
+    assert callers == ["serving", "batch"]
+    policy = find_spec(render(read("scores")), "NetworkPolicy", "scores-ask")
+    (rule,) = policy["ingress"]
     assert rule["from"] == [{"namespaceSelector": {}}]
 
 
 def test_a_single_replica_stays_until_the_next_version_is_ready() -> None:
     bodies = render(read("chat"))
-    update = find(bodies, "Deployment", "chat-base")["spec"]["strategy"]["rollingUpdate"]
-    assert (update["maxSurge"], update["maxUnavailable"]) == (1, 0)
+    update = find_spec(bodies, "Deployment", "chat-base")["strategy"]["rollingUpdate"]
+    assert update == {"maxSurge": 1, "maxUnavailable": 0}
 
 
 @pytest.mark.parametrize("name", ["chat", "scores"])
 def test_watchers_share_rejections(name: str) -> None:
     """Those of predictors do it between servers, and those of models between routers."""
     spec = pod(render(read(name)), f"{name}-proxy")
-    watcher = find_watcher(spec)
-    assert "--share-rejections" in watcher["command"]
-
-
-def find_watcher(spec: dict[str, Any]) -> dict[str, Any]:
-    """Returns the container that watches servers."""
-    containers = spec["initContainers"]
-    (watcher,) = [container for container in containers if "endpoints" in container["command"]]
-    return watcher
+    assert "--share-rejections" in find_container(spec, "watch")["command"]
 
 
 def test_keys_stay_in_their_secret() -> None:
@@ -187,36 +221,55 @@ def test_keys_stay_in_their_secret() -> None:
     volumes = {volume["name"]: volume for volume in spec["volumes"]}
     assert volumes["keys"]["secret"] == {"secretName": "scores-keys", "optional": True}
     assert volumes["endpoints"]["emptyDir"]["medium"] == "Memory"
-    watcher = find_watcher(spec)
+    watcher = find_container(spec, "watch")
     mounts = {mount["name"]: mount["mountPath"] for mount in watcher["volumeMounts"]}
     assert option(watcher["command"], "--keys") == mounts["keys"]
-    (proxy,) = spec["containers"]
-    for mount in proxy["volumeMounts"]:
+    for mount in find_main(spec)["volumeMounts"]:
         assert mount["name"] != "keys"
-    config = find(bodies, "ConfigMap", "scores-proxy")["data"]["envoy.json"]
+    config = read_envoy(bodies, "scores-proxy")
     folder = option(watcher["command"], "--out").rpartition("/")[0]
     assert f"{folder}/{KEYS_FILE}" in config
     assert CALLER_HEADER in config, "the quota is of each caller"
 
 
-@pytest.mark.parametrize(("keys", "has_keys"), [("scores-keys", True), ("", False)])
-def test_the_first_request_has_a_key_where_one_is_needed(keys: str, has_keys: bool) -> None:
+KEY_OPTION = '-H "x-api-key: $KEY"'
+TOKEN_OPTION = '-H "authorization: Bearer'
+
+
+@pytest.mark.parametrize(("keys", "header"), [("scores-keys", KEY_OPTION), ("", TOKEN_OPTION)])
+def test_the_first_request_has_a_key_or_a_token(keys: str, header: str) -> None:
+    """A token in addition would be judged as a key."""
     service = replace(read("scores"), keys=keys)
     proxies = find(render(service), "Deployment", "scores-proxy")
-    assert mounts_keys(proxies) == has_keys
-    curl = make_curl(
-        "scores",
-        "entropy",
-        "http://here",
-        has_keys=mounts_keys(proxies),
+    curl = make_curl("scores", "entropy", "https://here", has_keys=mounts_keys(proxies))
+    assert header in curl
+    assert (KEY_OPTION in curl) != (TOKEN_OPTION in curl)
+
+
+@pytest.mark.parametrize("way", ["keys", "members"])
+def test_public_services_ask_for_keys_or_identities(way: str) -> None:
+    example = with_images("example")
+    network = replace(example.network, public_services=True, public_keys=True)
+    public = replace(
+        read("chat"),
+        reach="external",
+        hostname="chat.example.org",
+        certificate="chat",
+        keys="chat-keys" if way == "keys" else "",
+        members=("group:team@example.org",) if way == "members" else (),
     )
-    assert ('-H "x-api-key: $KEY"' in curl) == has_keys
+    bodies = render(public, replace(example, network=network))
+    listener = find_spec(bodies, "Gateway", "chat")["listeners"][0]
+    assert listener["protocol"] == "HTTPS"
+    policy = find_spec(bodies, "GCPBackendPolicy", "chat")["default"]
+    assert ("iap" in policy) == (way == "members")
+    proxies = find(bodies, "Deployment", "chat-proxy")
+    assert mounts_keys(proxies) == (way == "keys")
 
 
 def test_services_without_keys_ask_for_none() -> None:
     bodies = render(read("scores"))
-    config = find(bodies, "ConfigMap", "scores-proxy")
-    assert KEYS_FILE not in config["data"]["envoy.json"]
+    assert KEYS_FILE not in read_envoy(bodies, "scores-proxy")
     volumes = {volume["name"] for volume in pod(bodies, "scores-proxy")["volumes"]}
     assert "keys" not in volumes
 
@@ -224,7 +277,7 @@ def test_services_without_keys_ask_for_none() -> None:
 def test_fixed_services_need_no_scaler() -> None:
     fixed = replace(read("chat"), base=2, base_most=2, overflow_most=2)
     bodies = render(fixed)
-    assert find(bodies, "Deployment", "chat-base")["spec"]["replicas"] == 2
+    assert find_spec(bodies, "Deployment", "chat-base")["replicas"] == 2
     scaled = {body["metadata"]["name"] for body in bodies if body["kind"] == SCALER}
     assert scaled == {"chat-proxy", "chat-router"}
 
@@ -232,7 +285,8 @@ def test_fixed_services_need_no_scaler() -> None:
 def test_an_environment_can_leave_the_sample_out() -> None:
     platform = with_images("example")
     assert platform.serving and list(serving.samples(RenderContext(platform)))
-    without = replace(platform, serving=replace(platform.serving, sample=False))
+    sizes = replace(platform.serving, sample=False)
+    without = replace(platform, serving=sizes)
     assert not list(serving.samples(RenderContext(without)))
 
 
@@ -240,7 +294,7 @@ SCALER = "HorizontalPodAutoscaler"
 PLACES = [*example_services.NAMES, *names()]
 
 
-def load(place: str) -> list[dict[str, Any]]:
+def load(place: str) -> list[Object]:
     """Returns the objects of an example service or of an environment."""
     if place in example_services.NAMES:
         return render(read(place))
@@ -250,80 +304,80 @@ def load(place: str) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("place", PLACES)
 def test_every_scaler_reads_a_metric_that_is_rendered_too(place: str) -> None:
     bodies = load(place)
-    metrics: dict[tuple[str, str, str], dict[str, Any]] = {}
+    metrics: dict[tuple[str, str], Object] = {}
     for body in bodies:
         if body["kind"] == "AutoscalingMetric":
-            for metric in body["spec"]["metrics"]:
-                for name, source in list_metrics(metric):
-                    key = (body["metadata"]["namespace"], body["metadata"]["name"], name)
-                    assert key not in metrics, f"two metrics of one name: {key}"
-                    metrics[key] = source
+            metadata = body["metadata"]
+            for name, source in list_sources(body["spec"]["metrics"]):
+                key = metadata["namespace"], f"autoscaling.gke.io|{metadata['name']}|{name}"
+                assert key not in metrics, f"two metrics of one name: {key}"
+                metrics[key] = source
     assert len(metrics) <= 20, "GKE takes 20 metrics in a cluster"
     scalers = [body for body in bodies if body["kind"] == SCALER]
     assert scalers
     for scaler in scalers:
         namespace = scaler["metadata"]["namespace"]
-        names_of_scaler = list_names(scaler)
+        names_of_scaler = list_names(scaler["spec"])
         assert len(set(names_of_scaler)) == len(names_of_scaler)
         for name in names_of_scaler:
-            group, owner, metric = name.split("|")
-            assert group == "autoscaling.gke.io"
-            source = metrics[namespace, owner, metric]
+            source = metrics[namespace, name]
             if source:
-                check_source(bodies, scaler, source)
+                check_source(bodies, scaler["spec"], source)
 
 
-def list_metrics(metric: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
-    """Returns the names of an entry, each with its pod source; of a query it is empty."""
-    if "promql" in metric:
-        return [(metric["promql"]["name"], {})]
-    gauges: list[tuple[str, dict[str, Any]]] = []
-    for container in metric["pod"]["containers"]:
-        for entry in container["metrics"]:
-            source = container["endpoint"] | metric["pod"]["selector"]
-            gauges.append((entry["gauge"]["name"], source))
+def list_sources(entries: list[Object]) -> list[tuple[str, Object]]:
+    """Returns the names of metrics, each with its pod source; of a query it is empty."""
+    gauges: list[tuple[str, Object]] = []
+    for entry in entries:
+        if "promql" in entry:
+            gauges.append((entry["promql"]["name"], {}))
+            continue
+        pods = entry["pod"]
+        for container in pods["containers"]:
+            source = container["endpoint"] | pods["selector"]
+            for metric in container["metrics"]:
+                gauges.append((metric["gauge"]["name"], source))
     return gauges
 
 
-def list_names(scaler: dict[str, Any]) -> list[str]:
-    return [
-        metric[metric["type"].lower()]["metric"]["name"] for metric in scaler["spec"]["metrics"]
-    ]
+def list_names(scaler: Object) -> list[str]:
+    names_of_scaler: list[str] = []
+    for metric in scaler["metrics"]:
+        source = metric[metric["type"].lower()]
+        names_of_scaler.append(source["metric"]["name"])
+    return names_of_scaler
 
 
-def check_source(
-    bodies: list[dict[str, Any]], scaler: dict[str, Any], source: dict[str, Any]
-) -> None:
+def check_source(bodies: list[Object], scaler: Object, source: Object) -> None:
     """Checks that the pods of a scaler's Deployment have the label and the port of a metric."""
-    deployment = find(bodies, "Deployment", scaler["spec"]["scaleTargetRef"]["name"])
-    template = deployment["spec"]["template"]
-    assert source["matchLabels"].items() <= template["metadata"]["labels"].items()
-    assert list(source["matchLabels"]) == [LABEL_METRICS]
+    name = scaler["scaleTargetRef"]["name"]
+    template = find_spec(bodies, "Deployment", name)["template"]
+    labels = source["matchLabels"]
+    assert labels.items() <= template["metadata"]["labels"].items()
+    assert list(labels) == [LABEL_METRICS]
     assert set(LABEL_METRICS) <= set("abcdefghijklmnopqrstuvwxyz-_"), "GKE takes no other label"
-    (main,) = template["spec"]["containers"]
-    assert source["port"] in [port["containerPort"] for port in main["ports"]]
+    ports = find_main(template["spec"])["ports"]
+    assert source["port"] in [port["containerPort"] for port in ports]
 
 
 def test_proxies_carry_the_peak_with_one_lost() -> None:
     service = replace(read("scores"), inflight=200)
     bodies = render(service)
-    scaler = find(bodies, SCALER, "scores-proxy")["spec"]
+    scaler = find_spec(bodies, SCALER, "scores-proxy")
     servers = service.base_largest + service.overflow_replicas
     requests = 200 * servers
     assert scaler["maxReplicas"] == count_proxies(requests) > 2
     assert (scaler["maxReplicas"] - 1) * CARRIES * 0.8 >= requests
-    (metric,) = scaler["metrics"]
-    assert 0 < int(metric["pods"]["target"]["averageValue"]) < CARRIES
+    assert 0 < read_target(scaler) < CARRIES
 
 
 @pytest.mark.parametrize("name", example_services.NAMES)
 def test_a_proxy_leaves_after_the_load_balancer_has_noticed(name: str) -> None:
     bodies = render(read(name))
-    check = find(bodies, "HealthCheckPolicy", name)["spec"]["default"]
-    policy = find(bodies, "GCPBackendPolicy", name)["spec"]["default"]
+    check = find_spec(bodies, "HealthCheckPolicy", name)["default"]
+    policy = find_spec(bodies, "GCPBackendPolicy", name)["default"]
     spec = pod(bodies, f"{name}-proxy")
-    drain = next(c for c in spec["initContainers"] if c["name"] == "drain")
-    hold_s, rest_s = sidecar_budget(float(option(drain["command"], "--window")))
+    hold_s, rest_s = sidecar_budget(find_window(find_container(spec, "drain")))
     noticed_s = check["checkIntervalSec"] * (check["unhealthyThreshold"] + 1)
     assert check["timeoutSec"] <= check["checkIntervalSec"]
     assert hold_s >= noticed_s + BALANCER_SPREAD_S
@@ -333,23 +387,26 @@ def test_a_proxy_leaves_after_the_load_balancer_has_noticed(name: str) -> None:
     assert min(drained_s, rest_s) >= longest_s
     assert policy["timeoutSec"] > longest_s
     http = check["config"]["httpHealthCheck"]
-    main = spec["containers"][0]["readinessProbe"]["httpGet"]
-    assert (http["port"], http["requestPath"]) == (main["port"], main["path"])
+    probe = find_main(spec)["readinessProbe"]["httpGet"]
+    assert http["port"] == probe["port"]
+    assert http["requestPath"] == probe["path"]
 
 
 def test_a_stream_is_longer_than_a_load_balancer_waits_by_default() -> None:
     for name, is_stream in (("chat", True), ("scores", False)):
-        policy = find(render(read(name)), "GCPBackendPolicy", name)["spec"]["default"]
+        policy = find_spec(render(read(name)), "GCPBackendPolicy", name)["default"]
         assert (policy["timeoutSec"] >= 86_400) is is_stream
         assert "iap" not in policy
 
 
 def test_the_load_balancer_is_let_in_and_no_one_else() -> None:
-    (rule,) = find(render(read("chat")), "NetworkPolicy", "chat-balancer")["spec"]["ingress"]
+    policy = find_spec(render(read("chat")), "NetworkPolicy", "chat-balancer")
+    (rule,) = policy["ingress"]
     network = with_images("example").network
     cidrs = [peer["ipBlock"]["cidr"] for peer in rule["from"]]
     assert cidrs == [network.load_balancers_cidr, "35.191.0.0/16", "130.211.0.0/22"]
-    assert {port["port"] for port in rule["ports"]} == {PORT, SIDECAR_PORT}
+    ports = {port["port"] for port in rule["ports"]}
+    assert ports == {PORT, SIDECAR_PORT}
 
 
 def test_an_environment_without_load_balancers_has_no_way_in() -> None:

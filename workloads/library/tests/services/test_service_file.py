@@ -10,6 +10,7 @@ import pytest
 from ruamel.yaml import YAML
 from typer.testing import CliRunner, Result
 
+from holdfast.clients.api import Object
 from holdfast.commands import app
 from holdfast.services.file import file_text, service_file
 from holdfast.services.file.service_file import OwnService
@@ -128,8 +129,10 @@ def test_bad_input_is_refused_before_a_file_is_written(
     out = tmp_path / "chat.yaml"
     error = new_service(document, out, options).exception
     assert isinstance(error, InputError)
-    assert problem in error.what and fix in error.fix
-    assert error.got and error.allowed
+    assert problem in error.what
+    assert fix in error.fix
+    assert error.got
+    assert error.allowed
     assert not out.exists()
 
 
@@ -149,9 +152,12 @@ def test_public_services_name_members_where_allowed(
     options = ["--predictor", "entropy", "--base", "1", "--set", "reach=external"]
     options += ["--set", "hostname=chat.example.org", "--set", "certificate=chat"]
     members = ["--set", "members=group:team@example.org"]
+    keys = ["--set", "keys=chat-keys"]
     for allows, extra, problem in (
         (True, [], "a public service that does not say who may call"),
         (False, members, "reach: example does not offer it"),
+        (True, keys, "keys of a public service: example does not offer it"),
+        (True, [*members, *keys], "keys"),
         (True, members, ""),
     ):
         network = replace(example.network, public_services=allows)
@@ -207,11 +213,12 @@ def test_a_folder_that_is_no_model_is_refused(
     assert got in error.got
 
 
-def list_objects(**sizes: int) -> list[dict[str, Any]]:
+def list_objects(**sizes: int) -> list[Object]:
     """Returns objects of a bucket as gcloud lists them; `_` is a dot of the name."""
-    return [
-        {"name": f"llama/{name.replace('_', '.')}", "size": size} for name, size in sizes.items()
-    ]
+    listing: list[dict[str, Any]] = []
+    for name, size in sizes.items():
+        listing.append({"name": f"llama/{name.replace('_', '.')}", "size": size})
+    return listing
 
 
 @pytest.mark.parametrize(
@@ -224,7 +231,7 @@ def list_objects(**sizes: int) -> list[dict[str, Any]]:
     ],
 )
 def test_bucket_models_are_checked(
-    objects: list[dict[str, Any]], problem: str, tmp_path: Path, document: Path, gcloud: Gcloud
+    objects: list[Object], problem: str, tmp_path: Path, document: Path, gcloud: Gcloud
 ) -> None:
     gcloud.answer("storage objects list gs://models/llama/*", objects)
     gcloud.answer("storage cat gs://models/llama/config.json", CONFIG)
@@ -242,7 +249,8 @@ def test_models_that_nobody_can_read_are_said_to_be_unchecked(
 ) -> None:
     gcloud.refuse("storage objects list", "ERROR: (gcloud.storage) 403 no access")
     result = new_service(document, tmp_path / "chat.yaml", MODEL)
-    assert result.exit_code == 0 and "the model was not checked" in result.stderr
+    assert result.exit_code == 0
+    assert "the model was not checked" in result.stderr
     gcloud.refuse("storage objects list", "ERROR: (gcloud.storage) matched no objects or files")
     result = new_service(document, tmp_path / "other.yaml", MODEL)
     assert isinstance(result.exception, InputError)
@@ -292,21 +300,26 @@ def test_the_price_names_base_standby_and_overflow(tmp_path: Path, document: Pat
     out = tmp_path / "chat.yaml"
     options = {
         "--predictor": "entropy",
+        "--set": "standby=1",
         "promised_per_s": "60",
         "peak_per_s": "160",
         "replica_per_s": "50",
     }
-    assert new_service(document, out, options | {"--set": "standby=1"}).exit_code == 0
+    result = new_service(document, out, options)
+    assert result.exit_code == 0, result.output
     words = ["submit", str(out), "--platform", str(document), "--dry-run", "--json"]
     result = CliRunner().invoke(app, words, catch_exceptions=False)
     plan = json.loads(result.stdout)
-    pods = {purchase["job"]: purchase["pods"] for purchase in plan["purchases"]}
+    pods = {}
+    for purchase in plan["purchases"]:
+        pods[purchase["job"]] = purchase["pods"]
     assert pods == {"chat-base": 2, "chat-base standby": 1, "chat-overflow": 2}
     assert "always $" in result.stderr
     usd = plan["usd_per_hour"]
     for cap, code in ((usd, 0), (usd - 0.01, 4)):
         limit = ["--max-usd-per-hour", str(cap)]
-        assert CliRunner().invoke(app, [*words, *limit]).exit_code == code
+        result = CliRunner().invoke(app, [*words, *limit])
+        assert result.exit_code == code
 
 
 def test_a_file_reads_as_it_was_written(tmp_path: Path) -> None:

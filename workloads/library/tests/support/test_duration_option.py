@@ -32,4 +32,5 @@ def test_anything_else_is_refused(value: str) -> None:
 def test_the_option_is_named() -> None:
     done = CliRunner().invoke(app, ["train", "run", "--window", "soon"])
     assert done.exit_code == 2
-    assert "--window" in done.output and "'soon' is no duration" in done.output
+    assert "--window" in done.output
+    assert "'soon' is no duration" in done.output

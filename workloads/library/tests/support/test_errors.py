@@ -82,7 +82,8 @@ def test_only_findings_exit_1(body: str, code: int, line: str) -> None:
     if code == 70:
         head, advice = process.stderr.splitlines()
         assert head == line
-        assert "issue tracker" in advice and f"{ENV_TRACEBACK}=1" in advice
+        assert "issue tracker" in advice
+        assert f"{ENV_TRACEBACK}=1" in advice
 
 
 @pytest.mark.parametrize("variable", [ENV_TRACEBACK, ENV_JOB])
@@ -106,7 +107,8 @@ def assert_read_in_part(program: str) -> None:
         stderr=subprocess.PIPE,
         text=True,
     ) as running:
-        assert running.stdout and running.stderr
+        assert running.stdout
+        assert running.stderr
         assert running.stdout.readline() == "0\n"
         running.stdout.close()
         assert running.stderr.read() == ""
@@ -124,9 +126,12 @@ def test_quoted_text_cannot_control_the_terminal_or_the_ci() -> None:
         "allowed",
         "fix",
     ]
-    assert all(line.isprintable() and "##[" not in line for line in process.stderr.splitlines())
+    for line in process.stderr.splitlines():
+        assert line.isprintable()
+        assert "##[" not in line
 
 
 def test_a_command_without_peers_loses_none() -> None:
     process = run_program("raise RuntimeError('Connection closed by peer')")
-    assert process.returncode == 70 and "a bug in holdfast" in process.stderr
+    assert process.returncode == 70
+    assert "a bug in holdfast" in process.stderr

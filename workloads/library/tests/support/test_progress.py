@@ -41,7 +41,8 @@ def at_a_terminal(command: list[str], *, until: str = "", **variables: str) -> t
         **pipes,
     ) as running:
         os.close(stderr)
-        assert running.stdin and running.stdout
+        assert running.stdin
+        assert running.stdout
         shown = b""
         while True:
             try:
@@ -61,7 +62,9 @@ def test_work_that_began_earlier_is_shown_at_once_with_all_its_seconds() -> None
     work = WORK.replace('working("render")', 'working("render", since_s=time.monotonic() - 60)')
     _, shown, code = at_a_terminal([sys.executable, "-c", work], until="render: one", TERM="xterm")
     first = shown.split("\r\x1b[2K")[1]
-    assert code == 0 and first.startswith("render: one") and first.endswith("(60 s)")
+    assert code == 0
+    assert first.startswith("render: one")
+    assert first.endswith("(60 s)")
 
 
 @pytest.mark.process
@@ -69,10 +72,12 @@ def test_long_work_is_shown_with_its_seconds_and_wiped() -> None:
     written, shown, code = at_a_terminal(
         [sys.executable, "-c", WORK], until="render: one", TERM="xterm"
     )
-    assert (written, code) == ("0\n", 0)
+    assert written == "0\n"
+    assert code == 0
     first, *_, last = shown.split("\r\x1b[2K")[1:]
     assert first == "render: one\\x1b[2J (1 s)"
-    assert last == "" and "\n" not in shown
+    assert last == ""
+    assert "\n" not in shown
     assert "soon" not in shown
 
 

@@ -58,10 +58,14 @@ def test_each_epoch_is_a_new_stateless_permutation() -> None:
     order = samples()
     count = len(order)
     first = [order.index(position) for position in range(count)]
-    second = [order.index(position) for position in range(count, 2 * count)]
+    second = []
+    for position in range(count, 2 * count):
+        second.append(order.index(position))
     assert sorted(first) == sorted(second) == list(range(count))
     assert first != second
-    stateless = [samples().index(position) for position in range(0, 2 * count, 37)]
+    stateless = []
+    for position in range(0, 2 * count, 37):
+        stateless.append(samples().index(position))
     assert stateless == (first + second)[::37]
 
 
@@ -94,7 +98,8 @@ def test_progress_continues_notes_a_resize_and_rejects_another_run() -> None:
     )
     written.advance()
     read.load_state_dict(written.state_dict())
-    assert (read.consumed, read.resized_from) == (16, 4)
+    assert read.consumed == 16
+    assert read.resized_from == 4
     for changed in ("seed", "data", "model"):
         with pytest.raises(InputError, match=f"written with another value of {changed}"):
             read.load_state_dict(written.state_dict() | {changed: "other"})

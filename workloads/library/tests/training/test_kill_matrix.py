@@ -94,5 +94,6 @@ def test_a_run_that_never_restores_fails_although_its_bits_are_right(tmp_path: P
 
 def test_the_plan_covers_every_point_and_target_and_repeats_with_its_seed() -> None:
     whole = plan(210, seed=1)
-    assert {kill.target for kill in whole} == {*POINTS, *TARGETS}
+    targets = {kill.target for kill in whole}
+    assert targets == {*POINTS, *TARGETS}
     assert whole == plan(210, seed=1) != plan(210, seed=2)

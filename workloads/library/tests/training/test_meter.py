@@ -22,11 +22,11 @@ def read_windows(path: Path) -> list[dict[str, Any]]:
 
 
 def windows(path: Path) -> list[tuple[int, int, float]]:
-    return [
-        (e["first_step"], e["last_step"], e["loss"])
-        for e in read_windows(path)
-        if e["event"] == "window"
-    ]
+    losses: list[tuple[int, int, float]] = []
+    for e in read_windows(path):
+        if e["event"] == "window":
+            losses.append((e["first_step"], e["last_step"], e["loss"]))
+    return losses
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,8 @@ def test_all_ranks_measure_and_only_the_lead_writes(tmp_path: Path, lead: bool) 
     for step in range(8, 23):
         meter.step(step, torch.tensor(float(step)))
     meter.flush()
-    assert (done, compared) == ([*range(8, 23)], [10, 15, 20, 22])
+    assert done == [*range(8, 23)]
+    assert compared == [10, 15, 20, 22]
     joined = [
         (8, 10, 10.0),
         (11, 15, 15.0),
@@ -81,7 +82,10 @@ def test_all_ranks_measure_and_only_the_lead_writes(tmp_path: Path, lead: bool) 
         (21, 22, 22.0),
     ]
     assert windows(tmp_path) == joined * lead, "without a gap, from the restored step on"
-    startups = [event["phases"] for event in read_windows(tmp_path) if event["event"] == "startup"]
+    startups = []
+    for event in read_windows(tmp_path):
+        if event["event"] == "startup":
+            startups.append(event["phases"])
     assert [list(startup) for startup in startups] == [["interpreter", "first step"]] * lead, (
         "once, in parts"
     )

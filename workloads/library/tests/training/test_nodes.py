@@ -140,9 +140,8 @@ def test_noticed_agent_does_not_wait_for_a_lost_node(monkeypatch: pytest.MonkeyP
 
 
 def test_first_node_recognizes_its_address_and_its_name_before_dns_does() -> None:
-    assert all(
-        rendezvous.is_local(host) for host in ("127.0.0.1", "localhost", socket.gethostname())
-    )
+    for host in ("127.0.0.1", "localhost", socket.gethostname()):
+        assert rendezvous.is_local(host)
     assert not rendezvous.is_local("100::1")
     assert rendezvous.is_named("gang-workers-0-1.gang", "gang-workers-0-1.gang.ns.svc")
     peers = [
@@ -150,7 +149,8 @@ def test_first_node_recognizes_its_address_and_its_name_before_dns_does() -> Non
         ("127.0.0.1", "127"),
         ("localhost", "localhost"),
     ]
-    assert not any(rendezvous.is_named(host, hostname) for host, hostname in peers)
+    for host, hostname in peers:
+        assert not rendezvous.is_named(host, hostname)
 
 
 @pytest.mark.timeout(900)  # two agents a start
@@ -170,9 +170,8 @@ def test_losing_either_node_is_retried_and_a_notice_on_one_stops_both(
         "the pod that was noticed is the first to be seen to fail"
     )
     stops = [stop for run in nodes.runs for stop in run.of("stop")]
-    assert [stop["step"] for stop in stops] == [nodes.furthest], (
-        "logged once, by the rank that leads"
-    )
+    steps = [stop["step"] for stop in stops]
+    assert steps == [nodes.furthest], "logged once, by the rank that leads"
     assert nodes.complete() == [0, 0], nodes.log()
     assert {run.digest for run in nodes.runs} == {undisturbed.digest}
 

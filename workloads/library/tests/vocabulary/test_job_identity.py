@@ -60,4 +60,5 @@ def test_lines_carry_the_job_of_the_cluster_and_the_index(monkeypatch: pytest.Mo
         events.emit("start", rank=0)
     line = json.loads(os.read(read, 4096))
     os.close(read)
-    assert (line["job"], line["index"]) == ("train-sweep", 1)
+    assert line["job"] == "train-sweep"
+    assert line["index"] == 1

@@ -22,7 +22,10 @@ def read_sources() -> str:
         text=True,
         check=True,
     )
-    names = [name for name in process.stdout.splitlines() if not TESTS.search(name)]
+    names = []
+    for name in process.stdout.splitlines():
+        if not TESTS.search(name):
+            names.append(name)
     return "\n".join((ROOT / name).read_text() for name in names if (ROOT / name).is_file())
 
 
@@ -41,9 +44,14 @@ def test_every_variable_has_one_row() -> None:
 
 
 def test_every_exit_code_has_a_row() -> None:
-    commands = {int(code) for code in re.findall(r"\b\d+\b", exit_codes.EXIT_CODES_HELP)}
+    commands = set()
+    for code in re.findall(r"\b\d+\b", exit_codes.EXIT_CODES_HELP):
+        commands.add(int(code))
     assert read_codes("Exit codes of commands") == commands
-    named = {value for name, value in vars(exit_codes).items() if re.match(r"EXIT_(?!CODES)", name)}
+    named = set()
+    for name, value in vars(exit_codes).items():
+        if re.match(r"EXIT_(?!CODES)", name):
+            named.add(value)
     only_commands = {
         exit_codes.EXIT_FINDINGS,
         exit_codes.EXIT_NOT_JUDGED,

@@ -1,7 +1,8 @@
 """The API keys of callers: from the files of a mounted Secret to a file that Envoy reads.
 
-A file's name is a caller, and its content the caller's key. Envoy takes another key when the Secret
-changes, without a restart.
+A file's name is a caller, and its content the caller's key. What follows a dot in the name is not
+part of the caller, which has two keys while clients go from one to the other. Envoy takes another
+key when the Secret changes, without a restart.
 """
 
 # Decision: infra/decisions/0158.
@@ -21,7 +22,7 @@ _INTERVAL_S = 5.0
 
 
 def read_keys(folder: Path) -> dict[str, str]:
-    """Returns the key of each caller.
+    """Returns the key of each file.
 
     The kubelet keeps the versions of a Secret in files that begin with two dots.
     """
@@ -34,19 +35,23 @@ def read_keys(folder: Path) -> dict[str, str]:
 def choose_safe(keys: Mapping[str, str]) -> dict[str, str]:
     """Leaves out keys that are short, or of another caller too, with a warning."""
     safe_keys: dict[str, str] = {}
-    for caller, key in keys.items():
+    for name, key in keys.items():
         if len(key) < LEAST_CHARS:
-            logs.warning("keys", f"{caller}: a key has at least {LEAST_CHARS} characters")
+            logs.warning("keys", f"{name}: a key has at least {LEAST_CHARS} characters")
         elif key in safe_keys.values():
-            logs.warning("keys", f"{caller}: another caller has the same key")
+            logs.warning("keys", f"{name}: another name has the same key")
         else:
-            safe_keys[caller] = key
+            safe_keys[name] = key
     return safe_keys
+
+
+def find_caller(name: str) -> str:
+    return name.partition(".")[0]
 
 
 def make_filter(keys: Mapping[str, str]) -> dict[str, Any]:
     """Makes the discovery response with the filter of Envoy; without keys it refuses every call."""
-    credentials = [{"key": key, "client": caller} for caller, key in keys.items()]
+    credentials = [{"key": key, "client": find_caller(name)} for name, key in keys.items()]
     config = {
         "@type": KEYS_TYPE,
         "credentials": credentials,
@@ -87,4 +92,5 @@ class KeyFollower(threading.Thread):
             logs.warning("keys", f"the keys cannot be taken over: {error.strerror}")
             return
         self._keys = keys
-        logs.info("keys", f"{len(safe_keys)} callers", count=len(safe_keys))
+        callers = {find_caller(name) for name in safe_keys}
+        logs.info("keys", f"{len(callers)} callers", count=len(callers))

@@ -77,6 +77,18 @@ def require(connection: Connection, job: str) -> None:
         )
 
 
+def count_items(connection: Connection, job: str) -> tuple[int, int]:
+    """Returns the number of items of a registered job, and of those that are not done yet."""
+    row = connection.execute(
+        "SELECT total, backlog_items FROM holdfast.job JOIN holdfast.job_scaling USING (job)"
+        " WHERE job = %s",
+        (job,),
+    ).fetchone()
+    connection.commit()
+    assert row is not None, f"job {job} vanished"
+    return int(row[0]), int(row[1])
+
+
 def pin(
     connection: Connection,
     job: str,

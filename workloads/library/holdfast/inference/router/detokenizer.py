@@ -53,6 +53,18 @@ async def count_parts(texts: Texts, ids: Sequence[int]) -> int:
     return 0
 
 
+def _find_start(whole: str, end: str) -> int:
+    """Returns where `end` begins, which closes the text of tokens but for a part of a character.
+
+    The text before it may end with replacement characters of its own: an output may begin in the
+    middle of a character of the prompt.
+    """
+    settled = whole.removesuffix(end)
+    if len(settled) < len(whole):
+        return len(settled)
+    return len(whole.rstrip(REPLACEMENT).removesuffix(end))
+
+
 async def split_piece(texts: Texts, piece: Piece, context: Sequence[int]) -> list[Piece]:
     """Splits a piece of several tokens into one for each; returns it whole if that fails.
 
@@ -62,9 +74,7 @@ async def split_piece(texts: Texts, piece: Piece, context: Sequence[int]) -> lis
     parts: list[Piece] = []
     text = ""
     try:
-        start = 0
-        if context:
-            start = len((await texts(context)).rstrip(REPLACEMENT))
+        start = _find_start(await texts([*context, *piece.ids]), piece.text)
         for position, token in enumerate(piece.ids, start=1):
             whole = await texts([*context, *piece.ids[:position]])
             former = text

@@ -26,10 +26,12 @@ class StopMatcher:
         """Text that is a proper beginning of a stop sequence."""
 
     def find(self, text: str) -> Match | None:
-        """Returns the match after `text` is added; the first sequence in their order wins."""
+        """Returns the match that ends in `text`; the first sequence in their order wins."""
+        pending_size = len(self._pending)
         text = self._pending + text
         for stop in self._stops:
-            position = text.find(stop)
+            # A sequence that is pending as a whole came before the least number of tokens.
+            position = text.find(stop, max(0, pending_size - len(stop) + 1))
             if position >= 0:
                 end = position + len(stop) if self._include_stop else position
                 return Match(text[:end], stop)

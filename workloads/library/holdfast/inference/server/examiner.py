@@ -16,6 +16,7 @@ from typing import TypeVar
 from holdfast.inference.errors import ItemFault, PredictorBroken, ProcessDied, Refused
 from holdfast.inference.predictor.predictor_client import ProcessPredictor
 from holdfast.inference.predictor.spec import PredictorSpec
+from holdfast.inference.server import warm_up
 from holdfast.inference.server.metrics import Metrics
 from holdfast.inference.server.rejections import Rejections, Verdict
 from holdfast.inference.server.requests import Request, Values
@@ -82,7 +83,7 @@ class Examiner:
 
         while self._pending:
             try:
-                await self._in_thread(predictor.load_again)
+                await self._in_thread(warm_up.load_again, predictor)
                 await self.examine(self._pending[0], predict)
             except (OSError, PredictorBroken) as error:
                 if not self._stopping():

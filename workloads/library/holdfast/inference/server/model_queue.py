@@ -18,7 +18,7 @@ from typing import NoReturn, TypeVar
 from holdfast.inference.errors import ItemFault, PredictorBroken, ProcessDied, Refused
 from holdfast.inference.predictor.predictor_client import ProcessPredictor
 from holdfast.inference.predictor.spec import PredictorSpec
-from holdfast.inference.server import tensors
+from holdfast.inference.server import warm_up
 from holdfast.inference.server.batcher import SPARE, Batcher, Ticket
 from holdfast.inference.server.examiner import Examiner, make_rejection
 from holdfast.inference.server.free_memory import has_room_for_copy
@@ -30,8 +30,6 @@ from holdfast.inference.values import Value
 from holdfast.runtime import logs
 from holdfast.vocabulary.serving import TRIES
 
-_PREDICT_TIMEOUT_S = 30.0
-"""The maximum time of a batch for which a client still waits."""
 _OVERDUE_S = 1.0
 _OVERDUE_TIMES = 5.0
 """The multiple of its expected time after which a batch is overdue.
@@ -39,8 +37,6 @@ _OVERDUE_TIMES = 5.0
 It is overdue after half a try of the proxy, or a second, at the earliest: a slow batch is no hang,
 and waiting requests can still go to another server in time.
 """
-_WARM_UP = b"warm-up"
-"""The body that is predicted before the server is ready, if the model describes no inputs."""
 _TEXTS: Mapping[str, object] = {
     "name": "text",
     "datatype": "BYTES",
@@ -54,7 +50,7 @@ class ModelQueue:
         self._settings = settings
         self._metrics = metrics
         self._predictor = ProcessPredictor(
-            spec, timeout_s=_PREDICT_TIMEOUT_S, stopping=lambda: self._closed
+            spec, timeout_s=warm_up.PREDICT_TIMEOUT_S, stopping=lambda: self._closed
         )
         # One thread that lives as long as this queue: the kernel ends the child with the thread
         # that started it.
@@ -114,8 +110,7 @@ class ModelQueue:
         return [_TEXTS] if self.sample is not None else []
 
     async def _warm_up(self) -> None:
-        inputs = self._predictor.inputs
-        body = tensors.make_sample(inputs) if inputs else _WARM_UP
+        body = warm_up.make_body(self._predictor)
         try:
             for items in (1, self._settings.batch_items):
                 bodies = [body] * items
@@ -347,7 +342,7 @@ class ModelQueue:
         # A new request waits for the model, and is refused if its deadline is earlier.
         self.batcher.free_at_s = time.monotonic() + self._load_s
         try:
-            await self._in_thread(self._predictor.load_again)
+            await self._in_thread(warm_up.load_again, self._predictor)
         finally:
             self.hindered = ""
 

@@ -50,8 +50,9 @@ def list_(
 
     with working("ask the cluster"):
         api = Api(kubeconfig, context)
-        rows = explain.rows(api, choose(api, platform), prices.load(), events, namespace)
-        services = control.rows(api, namespace)
+        document = choose(api, platform)
+        rows = explain.rows(api, document, prices.load(), events, namespace)
+        services = control.rows(api, document, namespace)
     if as_json or output is Form.JSON:
         body = explain.rows_json(rows)
         tables.print_body(body | {"services": [service.as_json() for service in services]})
@@ -209,11 +210,12 @@ def _remove(api: "Api", service: "JobSnapshot", *, now: bool, yes: bool) -> None
 def _look_again(api: "Api", job: "JobSnapshot") -> "JobSnapshot":
     """Return a newer snapshot of a job or of a service."""
     from holdfast.jobs.diagnose import job_snapshot
-    from holdfast.services import control
+    from holdfast.services import control, live_service
 
     if job.kind != "Service":
         return job_snapshot.find(api, job.name, job.namespace, with_servers=True)
-    return control.find(api, job.name, job.namespace) or replace(job, pods=[])
+    service = live_service.find(api, job.name, job.namespace)
+    return control.take_snapshot(api, service) if service is not None else replace(job, pods=[])
 
 
 def _find(
@@ -240,7 +242,7 @@ def _find(
     with working("ask the cluster"):
         api = Api(kubeconfig, context)
         document = choose(api, platform)
-        service = control.find(api, job, namespace) if with_services else None
+        service = control.find(api, document, job, namespace) if with_services else None
         if service is not None:
             return api, document, service
         namespaces = job_snapshot.find_namespaces(api, document, namespace)

@@ -5,13 +5,13 @@ The job is suspended, not deleted, so that `resume` starts it again from its new
 job in a queue is stopped by its Workload, since Kueue would start it again otherwise.
 """
 
-# Why it is so: infra/decisions/0128.
+# Why it is so: infra/decisions/0128, infra/decisions/0182.
 
 import json
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from holdfast.clients.api import Api, ApiError, Object
@@ -23,12 +23,13 @@ from holdfast.jobs.submit.submission import lacks_right
 from holdfast.platform import Platform
 from holdfast.support.errors import InputError, Later, Unjudged
 from holdfast.support.values import moment, rfc3339
-from holdfast.vocabulary.capacity import ANNOTATION_QUEUED_AGAIN
-from holdfast.vocabulary.kubernetes import (
+from holdfast.vocabulary.capacity import (
     ANNOTATION_MAX_USD,
+    ANNOTATION_QUEUED_AGAIN,
+    ANNOTATION_REQUEST_ENDED,
     ANNOTATION_STOPPED_FOR,
-    LABEL_QUEUE,
 )
+from holdfast.vocabulary.kubernetes import LABEL_QUEUE
 from holdfast.vocabulary.lifecycle import DEFAULT_WINDOW
 
 ANNOTATION_REPLICAS = "holdfast.dev/stopped-replicas"
@@ -112,6 +113,7 @@ def stop(
     deadline = clock() + window_s + SLACK_S
     is_killed = False
     while (remaining := _list_running(api, job)) or not _is_held(api, job):
+        _stop_growth(api, job)
         # Not earlier: a Job that is not suspended yet would count its killed pods as failures.
         if now and not is_killed and _is_held(api, job):
             is_killed = True
@@ -125,6 +127,20 @@ def stop(
     for _, line in streams.take():
         saves.read(line)
     return saves
+
+
+def _stop_growth(api: Api, job: JobSnapshot) -> None:
+    """Deactivate the other Workload of a gang that was growing.
+
+    Kueue goes on with it when the one that had quota ends. If both ended at once, Kueue would
+    finish both and leave the pods.
+    """
+    if job.workload is None:
+        return
+    path = job_snapshot.path_in(KUEUE, "workloads", job.namespace)
+    workload = job_snapshot.find_workload(list(api.items(path)), job.uid)
+    if workload and workload["spec"].get("active", True):
+        api.merge(f"{path}/{workload['metadata']['name']}", {"spec": {"active": False}})
 
 
 def _not_gone(job: JobSnapshot, remaining: list[Object], waited_s: float) -> Unjudged:
@@ -223,10 +239,9 @@ def _make_change(job: JobSnapshot, *, stopped: bool) -> tuple[str, Object]:
     workload = job.workload
     if workload is not None:
         path = f"{KUEUE}/namespaces/{job.namespace}/workloads/{workload['metadata']['name']}"
-        change: Object = {"spec": {"active": not stopped}}
-        if job.return_time:
-            # With the mark the mover would start it again.
-            change["metadata"] = {"annotations": {ANNOTATION_QUEUED_AGAIN: None}}
+        # With a mark the mover would start it again.
+        marks = {ANNOTATION_QUEUED_AGAIN: None, ANNOTATION_REQUEST_ENDED: None}
+        change: Object = {"metadata": {"annotations": marks}, "spec": {"active": not stopped}}
         return path, change
     if _queue(job) and job.suspended:
         raise Later(
@@ -298,9 +313,12 @@ def _list_running(api: Api, job: JobSnapshot) -> list[Object]:
 
 
 def _is_held(api: Api, job: JobSnapshot) -> bool:
-    """Return whether no controller makes new pods; Kueue suspends a moment after it was asked."""
+    """Return whether no controller makes new pods; Kueue suspends a moment after it was asked.
+
+    It suspends no job that completes in its window.
+    """
     body = api.find(_path(job))
-    if body is None:
+    if body is None or replace(job, body=body).finished:
         return True
     spec = body["spec"]
     return spec.get("replicas") == 0 if job.kind == "Deployment" else bool(spec.get("suspend"))

@@ -112,7 +112,7 @@ def explain(
         cause=cause,
         similar=describe_similar_waits(job, cluster),
         now=_describe_obtainability(job, cause.reason, platform, ask) if ask else "",
-        forecast=forecast_job(api, job, machine, events, now),
+        forecast=forecast_job(api, job, machine, events, now, cluster.nodes),
     )
 
 

@@ -4,9 +4,11 @@ jobs like it in this cluster.
 
 # Why it is so: infra/decisions/0147.
 
+import math
+import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from holdfast.clients.api import Api, ApiError, Object
@@ -17,19 +19,20 @@ from holdfast.jobs.diagnose.job_snapshot import (
 )
 from holdfast.jobs.plan import pricing
 from holdfast.jobs.plan.pricing import Rented
+from holdfast.ledger.batch_pace import measure_batch
 from holdfast.ledger.events import Event, parse, read_folder
 from holdfast.ledger.job_ledger import by_run
 from holdfast.ledger.pace import Pace, measure
 from holdfast.manifests.pods import MAIN
 from holdfast.place.forecast import SHARE, Cost, Forecast, Life, Outlook, forecast
 from holdfast.place.preemption_rate import PRIOR_CHURN
-from holdfast.place.scenarios import Waits, list_scenarios
+from holdfast.place.scenarios import Waits, flex_waits, list_scenarios
 from holdfast.support.errors import Unjudged
-from holdfast.support.values import rfc3339
-from holdfast.vocabulary.capacity import Capacity
-from holdfast.vocabulary.kubernetes import ANNOTATION_HOURS
+from holdfast.support.values import rfc3339, unix_s
+from holdfast.vocabulary.capacity import ANNOTATION_HOURS, Capacity
+from holdfast.vocabulary.lifecycle import ANNOTATION_TERMINATION, FLEX_MAX_RUN_S
 from holdfast.vocabulary.pools import LABEL_ACCELERATOR
-from holdfast.vocabulary.telemetry import KIND_TRAINING
+from holdfast.vocabulary.telemetry import KIND_BATCH, KIND_TRAINING
 
 HOUR_S = 3_600.0
 CPU_CHURN = 0.05
@@ -51,6 +54,8 @@ class Expectation:
 
     per_hour: float
     waits: Waits | None
+    runs_for_h: float = math.inf
+    """Planned life of a machine."""
 
 
 @dataclass(
@@ -94,21 +99,27 @@ def forecast_job(
     rented: Rented | None,
     events: Path | None,
     now_s: float,
+    nodes: Iterable[Object] = (),
 ) -> JobForecast | None:
     """Forecast a running job. None if it has ended or waits, or if its lines do not show enough.
 
     events: the folder of event lines of all jobs; None: the logs of the job's own pods are read.
+    nodes: those of the cluster, whose planned ends count.
     """
     if job.finished or job.suspended or job.kind == "Deployment":
         return None
-    lines = read_folder(events).events if events else read_own_lines(api, job)
+    pods = list_read_pods(job)
+    lines = read_folder(events).events if events else read_own_lines(api, job, pods)
+    share = 1.0 if events else len(pods) / max(1, len(job.pods))
     runs_by_job: dict[str, list[Sequence[Event]]] = defaultdict(list)
     by_index = False
+    lanes = 1
     for (name, index, kind), run in by_run(lines).items():
-        if kind == KIND_TRAINING:
-            runs_by_job[name].append(run)
-            by_index |= name == job.name and index is not None
-    paces = _measure_all(runs_by_job.pop(job.name, []))
+        runs_by_job[name].append(run)
+        if name == job.name:
+            by_index |= kind == KIND_TRAINING and index is not None
+            lanes = job.size if kind == KIND_BATCH else 1
+    paces = _measure_all(runs_by_job.pop(job.name, []), lanes, share)
     # Of a sweep, points that have not started yet say nothing.
     point_count = int(job.body["spec"].get("completions") or job.size) if by_index else 1
     if len(paces) < point_count:
@@ -122,8 +133,9 @@ def forecast_job(
     expected = expect(
         capacity,
         _find_accelerator(job),
-        1 if by_index else job.size,
+        1 if by_index or lanes > 1 else job.size,
     )
+    ends_s = find_planned_end_s(job, nodes)
     forecasts: list[tuple[Pace, Forecast]] = []
     for pace in paces:
         left_h = find_left_h(
@@ -142,6 +154,9 @@ def forecast_job(
             left_h,
             now_s,
         )
+        outlook = replace(outlook, lanes=lanes)
+        if ends_s is not None:
+            outlook = replace(outlook, ends_in_h=max(0.0, ends_s - now_s) / HOUR_S)
         forecasts.append((pace, forecast(outlook)))
     if not forecasts:
         return None
@@ -183,22 +198,30 @@ def _describe(
     )
 
 
-def _measure_all(runs: Iterable[Sequence[Event]]) -> list[Pace]:
+def _measure_all(
+    runs: Iterable[Sequence[Event]], workers: int = 1, share: float = 1.0
+) -> list[Pace]:
     paces: list[Pace] = []
     for run in runs:
-        pace = measure(run)
+        is_batch = run[0].kind == KIND_BATCH
+        pace = measure_batch(run, workers, share) if is_batch else measure(run)
         if pace is not None:
             paces.append(pace)
     return paces
 
 
-def read_own_lines(api: Api, job: JobSnapshot) -> list[Event]:
-    """Return the event lines in the logs of the pods that lead the job; none without the right."""
+def list_read_pods(job: JobSnapshot) -> list[Object]:
+    """Return the pods whose logs are read: those that lead the job, and as many others."""
     pods = sorted(job.pods, key=_creation_time)
     leads = [pod for pod in pods if get_place(pod) <= 0]
     followers = [pod for pod in pods if get_place(pod) > 0]
+    return [*leads[-MAX_PODS:], *followers[-MAX_PODS:]]
+
+
+def read_own_lines(api: Api, job: JobSnapshot, pods: Iterable[Object]) -> list[Event]:
+    """Return the event lines in the logs of some pods of a job; none without the right."""
     lines: list[bytes] = []
-    for pod in [*leads[-MAX_PODS:], *followers[-MAX_PODS:]]:
+    for pod in pods:
         meta = pod["metadata"]
         path = f"/api/v1/namespaces/{meta['namespace']}/pods/{meta['name']}/log"
         names = [container["name"] for container in pod["spec"]["containers"]]
@@ -234,12 +257,28 @@ def expect(
     accelerator: str,
     nodes: int,
 ) -> Expectation:
-    """Return what the record says. Only Spot is interrupted; the end of a node is announced."""
+    """Return what the record says. Only Spot is interrupted; flex-start nodes have a planned end,
+    after which the job waits in Google's queue again.
+    """
+    if capacity.product is Capacity.FLEX_START:
+        return Expectation(per_hour=0.0, waits=flex_waits(), runs_for_h=FLEX_MAX_RUN_S / HOUR_S)
     if capacity is not Capacity.SPOT:
         return Expectation(per_hour=0.0, waits=None)
     per_hour = nodes * PRIOR_CHURN.get(accelerator, CPU_CHURN)
     waits = list_scenarios(accelerator, nodes)[1].waits if accelerator else None
     return Expectation(per_hour=per_hour, waits=waits)
+
+
+def find_planned_end_s(job: JobSnapshot, nodes: Iterable[Object]) -> float | None:
+    """Return the first planned end of a node of the job, in Unix seconds; None without one."""
+    job_nodes = {pod["spec"].get("nodeName") for pod in job.pods}
+    ends_s: list[float] = []
+    for node in nodes:
+        meta = node["metadata"]
+        end = (meta.get("annotations") or {}).get(ANNOTATION_TERMINATION)
+        if meta["name"] in job_nodes and end:
+            ends_s.append(unix_s(end))
+    return min(ends_s, default=None)
 
 
 def find_left_h(
@@ -301,13 +340,15 @@ def make_outlook(
             costs.append(cost)
         # The last attempt of others may have ended by the wish of a person.
         is_interrupted = run is pace and pace.down_since_s is not None
-        *earlier_h, last_h = run.lives_h
-        lives += [Life(hours, interrupted=True) for hours in earlier_h]
-        lives.append(Life(last_h, interrupted=is_interrupted))
+        for hours in run.closed_lives_h:
+            lives.append(Life(hours, interrupted=True))
+        for hours in run.open_lives_h:
+            lives.append(Life(hours, interrupted=is_interrupted))
     age_h = 0.0
     down_for_h = None
     if pace.down_since_s is None:
-        age_h = pace.lives_h[-1] + max(0.0, now_s - pace.last_s) / HOUR_S
+        age_h = statistics.fmean(pace.open_lives_h or (0.0,))
+        age_h += max(0.0, now_s - pace.last_s) / HOUR_S
     else:
         down_for_h = max(0.0, now_s - pace.down_since_s) / HOUR_S
     return Outlook(
@@ -320,4 +361,5 @@ def make_outlook(
         age_h=age_h,
         costs=costs,
         down_for_h=down_for_h,
+        runs_for_h=expected.runs_for_h,
     )

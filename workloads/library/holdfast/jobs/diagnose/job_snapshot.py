@@ -14,7 +14,14 @@ from holdfast.platform import Platform
 from holdfast.support.errors import InputError
 from holdfast.support.values import moment
 from holdfast.vocabulary import kubernetes
-from holdfast.vocabulary.capacity import ANNOTATION_QUEUED_AGAIN, LABEL_LEAST_NODES
+from holdfast.vocabulary.capacity import (
+    ANNOTATION_MAX_USD,
+    ANNOTATION_QUEUED_AGAIN,
+    ANNOTATION_SPENT_USD,
+    ANNOTATION_STOPPED_FOR,
+    LABEL_LEAST_NODES,
+    STOPPED_FOR_MAX_USD,
+)
 from holdfast.vocabulary.kubernetes import LABEL_JOBSET, LABEL_NAME, api_path
 from holdfast.vocabulary.roles import NAMESPACE_BATCH
 from holdfast.vocabulary.serving import LABEL_SERVICE
@@ -184,11 +191,12 @@ def all_jobs(api: Api, namespace: str = "", *, with_servers: bool = False) -> It
             yield JobSnapshot(
                 body=body | {"kind": kind},
                 pods=[pod for pod in pods if _belongs(pod, meta, label)],
-                workload=_find_workload(workloads, meta["uid"]),
+                workload=find_workload(workloads, meta["uid"]),
             )
 
 
-def _find_workload(workloads: list[Object], uid: str) -> Object | None:
+def find_workload(workloads: list[Object], uid: str) -> Object | None:
+    """Return the Workload of a job: of several the one that has quota."""
     job_workloads = [workload for workload in workloads if uid in owners(workload)]
     return max(job_workloads, key=_rank_workload, default=None)
 
@@ -329,15 +337,15 @@ class Limit:
 def find_limit(job: JobSnapshot) -> Limit | None:
     """Return the limit of what a job may cost; None without one."""
     annotations: dict[str, str] = job.body["metadata"].get("annotations") or {}
-    max_usd = read_number(annotations.get(kubernetes.ANNOTATION_MAX_USD))
+    max_usd = read_number(annotations.get(ANNOTATION_MAX_USD))
     if not max_usd:
         return None
-    spent, _, _ = annotations.get(kubernetes.ANNOTATION_SPENT, "").partition(" ")
-    stopped_for = annotations.get(kubernetes.ANNOTATION_STOPPED_FOR)
+    spent, _, _ = annotations.get(ANNOTATION_SPENT_USD, "").partition(" ")
+    stopped_for = annotations.get(ANNOTATION_STOPPED_FOR)
     return Limit(
         max_usd=max_usd,
         spent_usd=read_number(spent) or 0.0,
-        stopped=stopped_for == kubernetes.STOPPED_FOR_MAX_USD,
+        stopped=stopped_for == STOPPED_FOR_MAX_USD,
     )
 
 

@@ -1,17 +1,16 @@
 """Asks Google how obtainable the machines of a job are now, in one line for each capacity."""
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from holdfast.clients.api import Object
-from holdfast.clients.capacity_advice import GOOD, MODELS, POOR, Advice, Ask, Request
+from holdfast.clients.capacity_advice import MODELS, Advice, Ask, Request
 from holdfast.jobs.plan import pricing
 from holdfast.jobs.plan.pricing import PurchasePlan
 from holdfast.platform import Platform
 from holdfast.support.errors import Unjudged
-from holdfast.vocabulary.capacity import Capacity
+from holdfast.vocabulary.capacity import GOOD_RATING, POOR_RATING, Capacity
 from holdfast.vocabulary.machines import MACHINE_TYPES, MachineType
 
 JOB_KINDS = ("Job", "JobSet")
@@ -72,13 +71,12 @@ def request_machines(
     gpus: int,
 ) -> Request:
     """Return the machines that `pods` pods of `gpus` GPUs need; a pod is on one machine."""
-    pods_per_machine = max(1, MACHINE_TYPES[machine_types[0]].gpus // gpus)
     return Request(
         project=platform.project,
         region=platform.region,
         zones=platform.zones,
         machine_types=machine_types,
-        size=max(1, math.ceil(pods / pods_per_machine)),
+        size=max(1, MACHINE_TYPES[machine_types[0]].count_for(pods, gpus)),
         capacity=capacity,
     )
 
@@ -205,7 +203,7 @@ def find_better(
     zones = advice.zones
     if zones and len(zones) < len(request_of_job.zones):
         text += f", best in {', '.join(zones)}"
-    if advice.obtainability >= GOOD:
+    if advice.obtainability >= GOOD_RATING:
         return text
     better: list[str] = []
     for capacity, request in requests.items():
@@ -235,7 +233,7 @@ def list_warnings(answers: Sequence[Obtainability]) -> list[str]:
     for answer in answers:
         if answer.advice is None:
             warnings.append(f"obtainability of {answer.job}: {answer.text()}")
-        elif answer.nodes >= FEWEST_WARNED and answer.is_below(POOR):
+        elif answer.nodes >= FEWEST_WARNED and answer.is_below(POOR_RATING):
             warnings.append(
                 f"{answer.job} will probably wait: obtainability of {answer.text()};"
                 " `holdfast place` compares"

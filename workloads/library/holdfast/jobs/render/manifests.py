@@ -28,6 +28,8 @@ from holdfast.platform.document import SHARED_ACCOUNT
 from holdfast.support.errors import InputError
 from holdfast.vocabulary import kubernetes
 from holdfast.vocabulary.capacity import (
+    ANNOTATION_HOURS,
+    ANNOTATION_MAX_USD,
     ANNOTATION_PLAN,
     ANNOTATION_RULE,
     LABEL_MOVES,
@@ -128,9 +130,9 @@ def _list_annotations(job: OwnJob, archive: Archive | None) -> dict[str, str]:
     """Return the annotations of the job's own object."""
     annotations: dict[str, str] = {}
     if job.hours:
-        annotations[kubernetes.ANNOTATION_HOURS] = f"{job.hours:g}"
+        annotations[ANNOTATION_HOURS] = f"{job.hours:g}"
     if job.max_usd:
-        annotations[kubernetes.ANNOTATION_MAX_USD] = f"{job.max_usd:g}"
+        annotations[ANNOTATION_MAX_USD] = f"{job.max_usd:g}"
     if archive is not None:
         annotations[kubernetes.ANNOTATION_SOURCE] = f"sha256:{archive.digest}"
     return annotations

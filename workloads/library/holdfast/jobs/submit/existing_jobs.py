@@ -12,12 +12,12 @@ from holdfast.clients.api import Api, ApiError, Object
 from holdfast.jobs.diagnose.job_snapshot import JobSnapshot, find_limit
 from holdfast.jobs.submit.submission import describe, lacks_right
 from holdfast.support.errors import Stopped, Unjudged
-from holdfast.vocabulary.kubernetes import (
+from holdfast.vocabulary.capacity import (
     ANNOTATION_MAX_USD,
-    ANNOTATION_SPENT,
+    ANNOTATION_SPENT_USD,
     ANNOTATION_STOPPED_FOR,
-    LABEL_NAME,
 )
+from holdfast.vocabulary.kubernetes import LABEL_NAME
 
 KINDS = ("Job", "JobSet")  # a Deployment rolls over by itself
 GONE_WITHIN_S = 600.0
@@ -87,13 +87,13 @@ def carry_spending(api: Api, documents: list[Object], replaced: list[str]) -> No
     spent_by_run: dict[str, str] = {}
     for path in replaced:
         body = api.find(path)
-        spent = _annotations(body).get(ANNOTATION_SPENT) if body else None
+        spent = _annotations(body).get(ANNOTATION_SPENT_USD) if body else None
         if body and spent:
             spent_by_run[_run(body)] = spent
     for document in documents:
         spent = spent_by_run.get(_run(document))
         if spent and ANNOTATION_MAX_USD in _annotations(document):
-            document["metadata"]["annotations"][ANNOTATION_SPENT] = spent
+            document["metadata"]["annotations"][ANNOTATION_SPENT_USD] = spent
 
 
 def _annotations(body: Object) -> dict[str, str]:

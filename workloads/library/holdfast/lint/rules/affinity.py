@@ -13,7 +13,7 @@ from holdfast.lint.placement import Demand, Placement
 from holdfast.lint.registry import Context, rule
 from holdfast.lint.spelling import find_near, suggest
 from holdfast.vocabulary import pools as contract
-from holdfast.vocabulary.capacity import QUEUE_ANY, QUEUES
+from holdfast.vocabulary.capacity import QUEUE_ANY, QUEUES, Capacity
 from holdfast.vocabulary.kubernetes import (
     JOB_PRIORITIES,
     LABEL_JOB_PRIORITY,
@@ -29,6 +29,8 @@ DOC_SPREAD = "https://kubernetes.io/docs/concepts/scheduling-eviction/topology-s
 DOC_ARM = (
     "https://cloud.google.com/kubernetes-engine/docs/how-to/prepare-arm-workloads-for-deployment"
 )
+_CLASSES = ("Accelerator", "Balanced", "Performance", "Scale-Out", "autopilot", "autopilot-spot")
+_FLEX_QUEUES = (QUEUES[Capacity.FLEX_START], QUEUES[Capacity.QUEUED])
 LABEL_FAMILY = "cloud.google.com/machine-family"
 LABEL_MACHINE = "node.kubernetes.io/instance-type"
 LABEL_ARCH = "kubernetes.io/arch"
@@ -52,6 +54,8 @@ _TOPOLOGY_KEYS = (
 )
 _KUBERNETES = re.compile(r"(.*\.)?(kubernetes\.io|k8s\.io)/.*")
 _EXCLUSIVE = "alpha.jobset.sigs.k8s.io/exclusive-topology"
+_GPU_FAMILIES = {"a2", "a3", "a4", "a4x", "g2", "g4"}
+_STANDARD = re.compile(r"([a-z]\d[a-z]{0,2})-(?:standard|highmem|highcpu)-(\d{1,3})")
 _ZONE = re.compile(r"([a-z]+-[a-z]+\d+)-[a-z]")
 _TERMS = "requiredDuringSchedulingIgnoredDuringExecution"
 
@@ -99,6 +103,8 @@ def machine_labels_contradict(pod: Pod, context: Context) -> Iterator[Hit]:
     machine_demands, machines = _values(placement, LABEL_MACHINE)
     _, arches = _values(placement, LABEL_ARCH)
     yield from _check_names(placement)
+    yield from _check_labels(placement, context)
+    yield from _check_sizes(pod, placement)
     named = families | {machine.partition("-")[0] for machine in machines}
     demands = family_demands + machine_demands
     if named and demands:
@@ -132,6 +138,43 @@ def _check_names(placement: Placement) -> Iterator[Hit]:
                 yield Hit(demand.path, f"Google has no machine {value}{hint}")
 
 
+def _check_sizes(pod: Pod, placement: Placement) -> Iterator[Hit]:
+    """Yields machines that Google does not sell, or that have fewer cores than the pod asks."""
+    request = pod.request("cpu")
+    for demand in placement.find_demands(LABEL_MACHINE):
+        for machine in demand.values:
+            match = _STANDARD.fullmatch(machine)
+            vcpus = load_table("machines")["vcpus"].get(match[1]) if match else None
+            if match is None or vcpus is None:
+                continue
+            cores = int(match[2])
+            if cores not in vcpus:
+                listed = ", ".join(map(str, vcpus))
+                yield Hit(demand.path, f"no machine {machine}: {match[1]} has {listed} vCPUs")
+            elif request > cores and len(demand.values) == 1:
+                yield Hit(demand.path, f"{machine} has {cores} vCPUs, and the pod asks {request:g}")
+
+
+def _check_labels(placement: Placement, context: Context) -> Iterator[Hit]:
+    """Yields labels, and values of them, that no node has."""
+    for demand in placement.demands:
+        domain, _, label = demand.key.partition("/")
+        known_labels = load_table("node_domains").get(domain, [label])
+        if label not in known_labels:
+            hint = suggest(label, known_labels, 0.3)
+            yield Hit(demand.path, f"no node has a label {demand.key}{hint}")
+        known_values = load_table("node_labels").get(demand.key, demand.values)
+        for value in demand.values:
+            if value not in known_values:
+                yield Hit(demand.path, f"no node has {demand.key}={value}; write true in quotes")
+    for demand in placement.find_demands(contract.LABEL_COMPUTE_CLASS):
+        known_classes = (*_CLASSES, *context.index.list_names("ComputeClass"))
+        for value in demand.values:
+            near_class = find_near(value, known_classes, 0.75)
+            if value not in known_classes and near_class:
+                yield Hit(demand.path, f"no ComputeClass {value}; did you mean {near_class}?")
+
+
 def _check_families(
     placement: Placement, demand: Demand, families: set[str], arches: set[str], pod: Pod
 ) -> Iterator[Hit]:
@@ -155,6 +198,8 @@ def _check_families(
     )
     if pod.gpus and not has_gpus:
         yield Hit(demand.path, f"machines of {listed} have no GPUs")
+    if not pod.gpus and families <= _GPU_FAMILIES and pod.owner.kind != "DaemonSet":
+        yield Hit(demand.path, f"machines of {listed} have GPUs, and the pod asks for none")
     for name in placement.find_demands(LABEL_MACHINE):
         machines = [MACHINE_TYPES[value] for value in name.values if value in MACHINE_TYPES]
         if machines and pod.gpus > max(machine.gpus for machine in machines):
@@ -273,6 +318,8 @@ topologySpreadConstraints:
 def constraint_over_no_pod(pod: Pod, context: Context) -> Iterator[Hit]:
     for path, spread in _list_spreads(pod):
         selector = spread.get("labelSelector")
+        if not selector and not spread.get("matchLabelKeys"):
+            yield Hit(path, "has no labelSelector: it counts no pods, and spreads none")
         if match_labels(selector) and not selects(selector, pod):
             yield Hit((*path, "labelSelector"), "does not match the labels of its own pods")
     for path, term in _list_terms(pod):
@@ -334,6 +381,10 @@ def queue_against_selector(obj: Object, context: Context) -> Iterator[Hit]:
         return
     for pod in obj.pods:
         placement = context.place(pod)
+        if placement.on_flex and queue not in _FLEX_QUEUES:
+            message = f"queue {queue} lends no flex-start nodes; {' and '.join(_FLEX_QUEUES)} do"
+            yield Hit(("metadata", "labels", LABEL_QUEUE), message)
+            return
         demands = placement.find_demands(
             contract.LABEL_POOL_CLASS, contract.LABEL_NODEPOOL, contract.LABEL_SPOT
         )

@@ -2,11 +2,10 @@
 
 from collections import Counter
 from collections.abc import Iterator
-from typing import Any
 
 from holdfast.lint.document import Path
 from holdfast.lint.finding import Hit, Severity
-from holdfast.lint.object_index import SCALER, get_selector, selects
+from holdfast.lint.object_index import get_selector, selects
 from holdfast.lint.objects import (
     KNOWN_KINDS,
     PROBES,
@@ -16,7 +15,6 @@ from holdfast.lint.objects import (
     as_int,
     as_list,
     as_map,
-    as_maps,
     as_text,
     dig,
     list_names,
@@ -25,7 +23,6 @@ from holdfast.lint.registry import Context, rule
 from holdfast.support.values import quantity
 
 DOC_JOB = "https://kubernetes.io/docs/concepts/workloads/controllers/job/"
-DOC_HPA = "https://kubernetes.io/docs/concepts/workloads/autoscaling/horizontal-pod-autoscale/"
 DOC_VOLUMES = "https://kubernetes.io/docs/concepts/storage/volumes/"
 DOC_POD = "https://kubernetes.io/docs/concepts/workloads/pods/"
 _OWNERS = ("Deployment", "StatefulSet", "DaemonSet", "ReplicaSet")
@@ -64,8 +61,6 @@ def job_fields_contradict(job: Job, context: Context) -> Iterator[Hit]:
         path = (*job.path, "podFailurePolicy", "rules", index)
         if entry.get("action") == "FailIndex" and "backoffLimitPerIndex" not in job.spec:
             yield Hit((*path, "action"), "FailIndex needs backoffLimitPerIndex")
-        if ("onExitCodes" in entry) == ("onPodConditions" in entry):
-            yield Hit(path, "needs either onExitCodes or onPodConditions")
         codes = as_list(dig(entry, "onExitCodes", "values"))
         if dig(entry, "onExitCodes", "operator") == "In" and 0 in codes:
             yield Hit((*path, "onExitCodes", "values"), "In takes no exit code 0")
@@ -81,132 +76,6 @@ def job_fields_contradict(job: Job, context: Context) -> Iterator[Hit]:
             yield Hit(path, "the pods of a Job need restartPolicy Never or OnFailure")
     if as_int(job.spec.get("parallelism")) == 0:
         yield Hit((*job.path, "parallelism"), "starts no pod")
-
-
-@rule(
-    "HF521",
-    "scaler-bounds-wrong",
-    Severity.ERROR,
-    on=Object,
-    kinds=(SCALER,),
-    what="The bounds or the metrics of an autoscaler cannot be met.",
-    why="The API server refuses it, or it never scales: the replicas stay as they are.",
-    source=DOC_HPA,
-    fix="minReplicas at most maxReplicas; request what it measures",
-    base="serving",
-    bad="""\
-metadata:
-  name: server
----
-apiVersion: autoscaling/v2
-kind: HorizontalPodAutoscaler
-metadata:
-  name: server
-  namespace: serving
-spec:
-  scaleTargetRef:
-    apiVersion: apps/v1
-    kind: Deployment
-    name: server
-  minReplicas: 8
-  maxReplicas: 4
-""",
-    good="""\
-metadata:
-  name: server
----
-apiVersion: autoscaling/v2
-kind: HorizontalPodAutoscaler
-metadata:
-  name: server
-  namespace: serving
-spec:
-  scaleTargetRef:
-    apiVersion: apps/v1
-    kind: Deployment
-    name: server
-  minReplicas: 2
-  maxReplicas: 4
-""",
-)
-def scaler_bounds_wrong(obj: Object, context: Context) -> Iterator[Hit]:
-    min_replicas = as_int(obj.spec.get("minReplicas"))
-    max_replicas = as_int(obj.spec.get("maxReplicas"))
-    if max_replicas is None:
-        yield Hit(("spec",), "has no maxReplicas")
-    elif max_replicas < 1:
-        yield Hit(("spec", "maxReplicas"), f"maxReplicas is {max_replicas}")
-    elif (min_replicas or 1) > max_replicas:
-        yield Hit(
-            ("spec", "minReplicas"),
-            f"minReplicas {min_replicas or 1} is above maxReplicas {max_replicas}",
-        )
-    if min_replicas == 0 and not any(
-        metric.get("type") in ("External", "Object") for metric in as_maps(obj.spec.get("metrics"))
-    ):
-        yield Hit(("spec", "minReplicas"), "0 needs a metric of type External or Object")
-    yield from _check_targets(obj)
-    target = as_text(dig(obj.spec, "scaleTargetRef", "name"))
-    kind = as_text(dig(obj.spec, "scaleTargetRef", "kind"))
-    if kind in ("Job", "JobSet", "CronJob", "DaemonSet", "Pod"):
-        yield Hit(("spec", "scaleTargetRef", "kind"), f"a {kind} has no replicas to scale")
-    workload = context.index.find(kind, target, obj.namespace)
-    for pod in workload.pods if workload else []:
-        yield from _check_metrics(obj, pod)
-    rivals = context.index.list_namespace(SCALER, obj.namespace)
-    for rival in rivals:
-        is_rival = rival.spec.get("scaleTargetRef") == obj.spec.get("scaleTargetRef")
-        if is_rival and rival.name != obj.name and rival.file == obj.file:
-            yield Hit(("spec", "scaleTargetRef"), f"{rival.name} scales {target} too")
-            return
-
-
-_TARGETS = {
-    "Utilization": "averageUtilization",
-    "AverageValue": "averageValue",
-    "Value": "value",
-}
-
-
-def _check_targets(scaler: Object) -> Iterator[Hit]:
-    """Yields targets whose type is not that of their value."""
-    for index, metric in enumerate(as_maps(scaler.spec.get("metrics"))):
-        kind = as_text(metric.get("type"))
-        field = f"{kind[:1].lower()}{kind[1:]}"
-        if kind and field not in metric:
-            yield Hit(("spec", "metrics", index, "type"), f"type {kind} has no {field}")
-        target = as_map(dig(metric, field, "target"))
-        value = _TARGETS.get(as_text(target.get("type")))
-        if value and target.get(value) is None:
-            path = ("spec", "metrics", index, field, "target")
-            yield Hit(path, f"type {target['type']} needs {value}")
-        if kind == "Pods" and target.get("type") not in (None, "AverageValue"):
-            path = ("spec", "metrics", index, field, "target", "type")
-            yield Hit(path, "a metric of pods has an AverageValue")
-
-
-def _check_metrics(scaler: Object, pod: Pod) -> Iterator[Hit]:
-    """Yields the metrics of a scaler that a pod cannot give."""
-    metrics: list[tuple[Path, Any, Any, Any]] = []
-    if "targetCPUUtilizationPercentage" in scaler.spec:
-        metrics.append((("spec", "targetCPUUtilizationPercentage"), "cpu", "Utilization", None))
-    for index, metric in enumerate(as_list(scaler.spec.get("metrics"))):
-        for field in ("resource", "containerResource"):
-            source = dig(metric, field)
-            if isinstance(source, dict):
-                kind = dig(source, "target", "type")
-                path = ("spec", "metrics", index, field)
-                metrics.append((path, source.get("name"), kind, source.get("container")))
-    for path, name, kind, container_name in metrics:
-        containers = pod.main_containers
-        if container_name:
-            containers = [item for item in containers if item.name == container_name]
-            if not containers:
-                yield Hit(path, f"no container {container_name}")
-        for container in containers:
-            if kind == "Utilization" and container.request(str(name)) is None:
-                yield Hit(path, f"measures {name} by its request, and {container.name} has none")
-                break
 
 
 @rule(
@@ -518,9 +387,6 @@ def probe_refused(pod: Pod, context: Context) -> Iterator[Hit]:
             path = (*container.path, field)
             if field != "readinessProbe" and probe.get("successThreshold") not in (None, 1):
                 yield Hit((*path, "successThreshold"), f"a {field} takes 1")
-            handlers = [name for name in ("httpGet", "tcpSocket", "exec", "grpc") if name in probe]
-            if probe and len(handlers) != 1:
-                yield Hit(path, "needs one of httpGet, tcpSocket, exec and grpc")
             for name in ("periodSeconds", "timeoutSeconds", "failureThreshold"):
                 number = quantity(probe.get(name))
                 if number is not None and number < 1:

@@ -36,7 +36,10 @@ containers:
     "script-not-executable",
     Severity.ERROR,
     on=Pod,
-    what="The command is a file of a ConfigMap or Secret that is mounted without the right to run.",
+    what=(
+        "The command is a file of a ConfigMap or Secret that is mounted without the right to run,"
+        " or has no #! line."
+    ),
     why="The container does not start: permission denied, and each retry ends in the same way.",
     source="https://kubernetes.io/docs/concepts/storage/volumes/#configmap",
     fix="defaultMode: 0755, or run it by a shell: [bash, /scripts/run.sh]",
@@ -57,8 +60,24 @@ def script_not_executable(pod: Pod, context: Context) -> Iterator[Hit]:
         for _, mount in container.mounts:
             place = as_text(mount.get("mountPath")).rstrip("/")
             mode = modes.get(as_text(mount.get("name")))
-            if place and program.startswith(f"{place}/") and mode is not None and not mode & 0o111:
+            if not place or not program.startswith(f"{place}/") or mode is None:
+                continue
+            if not mode & 0o111:
                 yield Hit(container.command_path, f"{program} has the mode {mode:04o}")
+            text = _find_script(pod, as_text(mount.get("name")), program, context)
+            if text and not text.startswith("#!"):
+                yield Hit(container.command_path, f"{program} does not begin with #!")
+
+
+def _find_script(pod: Pod, volume_name: str, program: str, context: Context) -> str:
+    """Returns the text of a program in a ConfigMap; empty where the files do not have it."""
+    for _, volume in pod.volumes:
+        name = as_text(dig(volume, "configMap", "name"))
+        if name and volume.get("name") == volume_name:
+            table = context.index.find("ConfigMap", name, pod.owner.namespace)
+            key = program.rpartition("/")[2]
+            return as_text(dig(table.body, "data", key)) if table else ""
+    return ""
 
 
 @rule(
@@ -142,7 +161,7 @@ def model_larger_than_its_cache(pod: Pod, context: Context) -> Iterator[Hit]:
         if offline and not _is_filled(pod, as_text(folder.get("name"))):
             yield Hit((*container.path, "env"), "offline, and its cache begins empty in each pod")
         size = quantity(dig(folder, "emptyDir", "sizeLimit"))
-        weights = _find_weights(container)
+        weights = find_weights(container)
         if size is not None and weights > size:
             message = f"about {weights / 1e9:.0f} GB of weights, and {size / 1e9:.0f} GB of cache"
             yield Hit((*container.path, "env"), message)
@@ -169,16 +188,29 @@ def _is_filled(pod: Pod, name: str) -> bool:
     return mounts > 1
 
 
-def _find_weights(container: Container) -> float:
-    """Returns the bytes of a model by the parameters in its name; 0 where it does not say."""
+def find_model(container: Container) -> str:
+    """Returns the model that a command names; empty where it names none."""
     for option in _MODEL_OPTIONS:
-        model = container.option(option)
-        match = _PARAMETERS.search(model[:300].replace("-", " ").replace("_", " "))
-        if (
-            match
-            and "/" in model
-            and not _SMALL_WEIGHTS.search(model)
-            and not model.startswith("/")
-        ):
-            return float(match[1]) * 1e9 * _BYTES
-    return 0.0
+        if container.option(option):
+            return container.option(option)
+    words = container.words
+    for index in range(len(words) - 2):
+        if words[index : index + 2] == ["vllm", "serve"] and not words[index + 2].startswith("-"):
+            return words[index + 2]
+    return ""
+
+
+def find_weights(container: Container) -> float:
+    """Returns the bytes of a model of a hub by its name; 0 where it does not say."""
+    model = find_model(container)
+    return find_size(container) if "/" in model and not model.startswith("/") else 0.0
+
+
+def find_size(container: Container) -> float:
+    """Returns the bytes of a model, of a hub or a folder, by the parameters in its name."""
+    model = find_model(container)
+    match = _PARAMETERS.search(model[:300].replace("-", " ").replace("_", " "))
+    quantization = container.option("--quantization") or container.option("-q")
+    if match is None or quantization or _SMALL_WEIGHTS.search(model):
+        return 0.0
+    return float(match[1]) * 1e9 * _BYTES

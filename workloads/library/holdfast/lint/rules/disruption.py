@@ -1,14 +1,17 @@
 """HF13x and HF30x: disruption budgets and priorities of jobs on Spot."""
 
+import re
 from collections.abc import Iterator
 
 from holdfast.lint.finding import Hit, Severity
-from holdfast.lint.objects import Object, Pod, as_int, as_text, dig
+from holdfast.lint.objects import Object, Pod, as_int, as_map, as_text, dig
 from holdfast.lint.registry import Context, rule
 from holdfast.vocabulary.kubernetes import PRIORITIES
 
 DOC_PDB = "https://kubernetes.io/docs/tasks/run-application/configure-pdb/"
 DOC_PRIORITY = "https://kubernetes.io/docs/concepts/scheduling-eviction/pod-priority-preemption/"
+_PERCENT = re.compile(r"\d{1,3}%")
+_PLACEHOLDER = re.compile(r"[$<{]")
 MAX_USER_PRIORITY = 1_000_000
 # The platform's own manifests make these; a repository that uses them need not repeat them.
 PLATFORM_PRIORITIES = {name: priority.value for name, priority in PRIORITIES.items()}
@@ -96,6 +99,8 @@ def budget_stops_drains(obj: Object, context: Context) -> Iterator[Hit]:
     min_available = obj.spec.get("minAvailable")
     pods = context.index.select_pods(obj.namespace, obj.spec.get("selector"))
     total = _count_pods(pods, context)
+    # Autoscaled pods are at most as many as their scalers allow.
+    total = total or sum(_count_scaled(pod, context) for pod in pods)
     if min_available == "100%" or (total and (as_int(min_available) or 0) >= total):
         yield Hit(("spec", "minAvailable"), f"keeps {min_available} of {total or 'all'} pods")
     elif obj.spec.get("maxUnavailable") in (0, "0", "0%"):
@@ -116,6 +121,52 @@ def _count_pods(pods: list[Pod], context: Context) -> int:
     return total
 
 
+def _count_scaled(pod: Pod, context: Context) -> int:
+    """Counts the pods of a workload at the most; 0 where no autoscaler of the files says so."""
+    replicas = 0
+    for scaler in context.index.find_scalers(pod.owner):
+        replicas = max(replicas, as_int(scaler.spec.get("maxReplicas")) or 0)
+    return replicas
+
+
+@rule(
+    "HF138",
+    "budget-protects-nothing",
+    Severity.ERROR,
+    on=Object,
+    kinds=("PodDisruptionBudget",),
+    what=(
+        "A PodDisruptionBudget has no bound, lets all pods go at once, or is over every pod of its"
+        " namespace."
+    ),
+    why="A drain ends all replicas together; over every pod it stops drains of others.",
+    source=DOC_PDB,
+    fix="maxUnavailable: 1, and the labels of one workload",
+    base="job",
+    bad=_budget("maxUnavailable: 100%", "gang"),
+    good=_budget("minAvailable: 0", "gang"),
+)
+def check_budget(obj: Object, context: Context) -> Iterator[Hit]:
+    min_available = obj.spec.get("minAvailable")
+    max_unavailable = obj.spec.get("maxUnavailable")
+    if min_available is None and max_unavailable is None:
+        yield Hit(("spec",), "has neither minAvailable nor maxUnavailable")
+    bounds = {"minAvailable": min_available, "maxUnavailable": max_unavailable}
+    for name, bound in bounds.items():
+        text = as_text(bound)
+        if text and not _PLACEHOLDER.search(text) and not _PERCENT.fullmatch(text):
+            yield Hit(("spec", name), f"{text} is no number and no percentage, as 50%")
+    selector = as_map(obj.spec.get("selector"))
+    if not any(selector.values()):
+        yield Hit(("spec", "selector"), "selects every pod of its namespace")
+    pods = context.index.select_pods(obj.namespace, selector)
+    total = _count_pods(pods, context)
+    max_unavailable = bounds["maxUnavailable"]
+    is_all = total > 1 and (as_int(max_unavailable) or 0) >= total
+    if max_unavailable == "100%" or is_all:
+        yield Hit(("spec", "maxUnavailable"), f"lets {total or 'all'} pods go at once")
+
+
 def _class(name: str, value: int) -> str:
     return (
         f"apiVersion: scheduling.k8s.io/v1\nkind: PriorityClass\nmetadata: {{name: {name}}}\nvalue:"
@@ -133,7 +184,9 @@ def _class(name: str, value: int) -> str:
     source=DOC_PRIORITY,
     fix=f"use one of {', '.join(PLATFORM_PRIORITIES)}, or add the class",
     base="job-pod",
-    bad="priorityClassName: spot-low",
+    bad="""\
+priorityClassName: spot-low
+""",
 )
 def priority_class_unknown(pod: Pod, context: Context) -> Iterator[Hit]:
     name = as_text(pod.spec.get("priorityClassName"))
@@ -151,7 +204,9 @@ def priority_class_unknown(pod: Pod, context: Context) -> Iterator[Hit]:
     source=DOC_PRIORITY,
     fix="use spot-workload-low",
     base="job-pod",
-    bad="priorityClassName: serving",
+    bad="""\
+priorityClassName: serving
+""",
 )
 def priority_positive_on_spot(pod: Pod, context: Context) -> Iterator[Hit]:
     name = as_text(pod.spec.get("priorityClassName"))
@@ -174,7 +229,9 @@ def priority_positive_on_spot(pod: Pod, context: Context) -> Iterator[Hit]:
     source=DOC_PRIORITY,
     fix="set priorityClassName: spot-workload-low, on flex-start flex-workload",
     base="job-pod",
-    bad="priorityClassName: null",
+    bad="""\
+priorityClassName: null
+""",
 )
 def priority_missing_on_spot(pod: Pod, context: Context) -> Iterator[Hit]:
     if pod.job and not pod.spec.get("priorityClassName") and context.place(pod).interruptible:

@@ -1,15 +1,28 @@
-"""HF501: fields that no Kubernetes object has."""
+"""HF501, HF502 and HF504: fields that no object has, of another type, or missing."""
 
+import re
 from collections.abc import Iterator
+from pathlib import PurePosixPath
+from typing import Any
 
 from holdfast.lint import api_fields
 from holdfast.lint.api_fields import UnknownField
+from holdfast.lint.document import Path
 from holdfast.lint.finding import Hit, Severity
-from holdfast.lint.objects import Object, as_text
+from holdfast.lint.objects import Object, as_int, as_text, dig
 from holdfast.lint.registry import Context, rule
 from holdfast.lint.spelling import find_near
 
 DOC = "https://kubernetes.io/docs/reference/using-api/api-concepts/#field-validation"
+_PLACEHOLDER = re.compile(r"[$<{]")
+_NOUNS = {
+    "[": "a list",
+    "{": "a mapping",
+    "s": "a text",
+    "i": "a whole number",
+    "b": "true or false",
+    "n": "a number",
+}
 
 
 @rule(
@@ -62,3 +75,107 @@ def _fix(field: UnknownField) -> str:
     if field.home:
         return f"it belongs to {field.home}"
     return ""
+
+
+@rule(
+    "HF502",
+    "value-of-wrong-type",
+    Severity.ERROR,
+    on=Object,
+    what="A field has a value of another type than the API takes, as a text for a number.",
+    why="The API server refuses the object.",
+    source=DOC,
+    fix="write the value in the form that the field takes",
+    base="job",
+    bad="""\
+spec:
+  activeDeadlineSeconds: 72h
+""",
+    good="""\
+spec:
+  activeDeadlineSeconds: 259200
+""",
+)
+def check_types(obj: Object, context: Context) -> Iterator[Hit]:
+    for path, type_name, value in api_fields.walk_object(obj):
+        for field, shape in api_fields.get_shapes(type_name).items():
+            yield from _check_shape((*path, field), value.get(field), shape)
+
+
+def _check_shape(path: Path, value: Any, shape: str) -> Iterator[Hit]:
+    if value is None or not shape or _PLACEHOLDER.search(as_text(value)[:200]):
+        return
+    if not _has_shape(value, shape):
+        shown = str(value)[:60]
+        if isinstance(value, list | dict):
+            shown = "a list" if isinstance(value, list) else "a mapping"
+        yield Hit(path, f"takes {_NOUNS.get(shape[0], 'a mapping')}, and is {shown}")
+    elif shape[0] == "[":
+        for index, item in enumerate(value):
+            yield from _check_shape((*path, index), item, shape[1:])
+    elif shape[0] == "{":
+        for key, item in value.items():
+            yield from _check_shape((*path, key), item, shape[1:])
+
+
+def _has_shape(value: Any, shape: str) -> bool:
+    """Returns whether a value may be of a shape; of lists and maps without what they hold.
+
+    A number where a text belongs is a finding of HF511.
+    """
+    if shape[0] == "[":
+        return isinstance(value, list)
+    if shape == "i":
+        return as_int(value) is not None
+    if shape == "b":
+        return isinstance(value, bool)
+    if shape == "n":
+        return isinstance(value, int | float)
+    if shape == "s":
+        return not isinstance(value, list | dict)
+    return isinstance(value, dict)
+
+
+@rule(
+    "HF504",
+    "field-missing",
+    Severity.ERROR,
+    on=Object,
+    what="A field is missing that the API requires.",
+    why="The API server refuses the object.",
+    source=DOC,
+    fix="add the field",
+    base="container",
+    bad="""\
+env:
+- value: '1'
+""",
+    good="""\
+env:
+- name: RATE
+  value: '1'
+""",
+)
+def require_fields(obj: Object, context: Context) -> Iterator[Hit]:
+    if not api_fields.find_type(as_text(obj.body.get("apiVersion")), obj.kind):
+        return
+    # A template without containers is a patch, in whatever file.
+    if dig(obj.spec, "template", "spec") is not None and not obj.pods:
+        return
+    is_built = _is_built(obj, context)
+    for path, type_name, value in api_fields.walk_object(obj):
+        for field in api_fields.get_required(type_name):
+            if value.get(field) is not None or "status" in path:
+                continue
+            # Kustomize adds selectors with its labels.
+            if not (is_built and field == "selector"):
+                yield Hit(path, f"has no {field}")
+
+
+def _is_built(obj: Object, context: Context) -> bool:
+    """Returns whether a kustomization is in the folder of an object."""
+    folder = PurePosixPath(obj.file).parent
+    for kustomization in context.index.by_kind.get("Kustomization", []):
+        if PurePosixPath(kustomization.file).parent == folder:
+            return True
+    return False

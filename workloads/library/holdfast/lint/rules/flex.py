@@ -178,13 +178,17 @@ def max_run_beyond_limits(pod: Pod, context: Context) -> Iterator[Hit]:
     bad="spec: {activeDeadlineSeconds: 700000}",
 )
 def flex_job_outlives_node(job: Job, context: Context) -> Iterator[Hit]:
-    if job.pod is None or not context.place(job.pod).on_flex or _ignores_stops(job):
+    is_queued = _QUEUED_RUN in job.owner.annotations and "activeDeadlineSeconds" in job.spec
+    if job.pod is None or not (is_queued or context.place(job.pod).on_flex) or _ignores_stops(job):
         return
     max_run_s = FLEX_MAX_RUN_S
     for demand in context.place(job.pod).find_demands(contract.LABEL_MAX_RUN)[:1]:
         text = "".join(demand.values)
         if text.isdecimal():
             max_run_s = min(int(text), FLEX_MAX_RUN_S)
+    run = as_text(job.owner.annotations.get(_QUEUED_RUN))
+    if run.isdecimal():
+        max_run_s = min(int(run[:9]), max_run_s)
     deadline_s = as_int(job.spec.get("activeDeadlineSeconds"))
     if deadline_s is not None and deadline_s <= max_run_s:
         return

@@ -131,7 +131,10 @@ def identity_annotation_wrong(obj: Object, context: Context) -> Iterator[Hit]:
         path = ("metadata", "annotations", key)
         if key == ANNOTATION_GOOGLE_ACCOUNT:
             account = as_text(value)
-            if not _PLACEHOLDER.search(account) and not _GOOGLE_ACCOUNT.fullmatch(account):
+            is_prefixed = account.startswith("serviceAccount:")
+            if is_prefixed:
+                yield Hit(path, "serviceAccount: is for policies of IAM, not for this annotation")
+            elif not _PLACEHOLDER.search(account) and not _GOOGLE_ACCOUNT.fullmatch(account):
                 yield Hit(path, f"{account} is no Google service account")
         elif misspells(key, ANNOTATION_GOOGLE_ACCOUNT):
             message = f"GKE does not read {key}; it reads {ANNOTATION_GOOGLE_ACCOUNT}"

@@ -1,12 +1,16 @@
 """HF49x: images that a new node cannot pull."""
 
+import json
 import re
+from base64 import b64decode
 from collections.abc import Iterator
 
 from holdfast.lint.finding import Hit, Severity
+from holdfast.lint.known_values import load_table
 from holdfast.lint.objects import Object, Pod, as_list, as_map, as_text, dig
 from holdfast.lint.references import SECRET
 from holdfast.lint.registry import Context, rule
+from holdfast.lint.spelling import find_near, suggest
 
 DOC_IMAGES = "https://kubernetes.io/docs/concepts/containers/images/"
 # Of templates, and of samples in which a reader writes a name, as PROJECT_ID.
@@ -16,6 +20,9 @@ _NAME = re.compile(r"[a-z0-9]+([._-]+[a-z0-9]+)*")
 _TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
 _HOST = re.compile(r"[A-Za-z0-9.-]{1,253}(:\d{1,5})?")
 _ARTIFACT_HOST = re.compile(r"([a-z]+(-[a-z]+\d+)?)-docker\.pkg\.dev")
+_PULL_KEY = ".dockerconfigjson"
+_LONGEST = 20_000
+_NEAR = 0.85
 _PULL_TYPES = ("kubernetes.io/dockerconfigjson", "kubernetes.io/dockercfg")
 # Path below the host: PROJECT/REPOSITORY/IMAGE.
 _ARTIFACT_PARTS = 3
@@ -31,12 +38,18 @@ _ARTIFACT_PARTS = 3
     source=DOC_IMAGES,
     fix="write HOST/PROJECT/REPOSITORY/IMAGE:TAG, or @sha256: and 64 digits",
     base="container",
-    bad="image: https://us-docker.pkg.dev/acme/ml/trainer:1.4",
-    good="image: us-docker.pkg.dev/acme/ml/trainer:1.4",
+    bad="""\
+image: https://us-docker.pkg.dev/acme/ml/trainer:1.4
+""",
+    good="""\
+image: us-docker.pkg.dev/acme/ml/trainer:1.4
+""",
 )
 def image_name_wrong(pod: Pod, context: Context) -> Iterator[Hit]:
     for container in pod.containers:
         image = as_text(container.body.get("image"))
+        if container.body.get("image") == "":
+            yield Hit((*container.path, "image"), "has no image")
         if not image or _PLACEHOLDER.search(image[:600]):
             continue
         problem = _judge_image(image[:600])
@@ -69,13 +82,28 @@ def _judge_image(image: str) -> str:
             return f"{part or 'an empty part'} is no part of an image's name: lower case only"
     if has_host and parts[0].endswith("pkg.dev"):
         return _judge_artifact(parts)
-    return ""
+    return _judge_host(parts[0]) if has_host else ""
+
+
+def _judge_host(host: str) -> str:
+    """Returns which registry a host is a typing error of; empty if it is none."""
+    known_hosts = load_table("registries")["hosts"]
+    region, dash, domain = host.partition("-docker.")
+    near_host = find_near(host, known_hosts, _NEAR)
+    if dash and find_near(domain, ["pkg.dev"], 0.8):
+        near_host = f"{region}-docker.pkg.dev"
+    is_known = host in known_hosts or not near_host
+    return "" if is_known else f"no registry {host}; did you mean {near_host}?"
 
 
 def _judge_artifact(parts: list[str]) -> str:
     """Judges a name in Google's Artifact Registry."""
     if not _ARTIFACT_HOST.fullmatch(parts[0]):
         return f"{parts[0]} is no host of Artifact Registry: REGION-docker.pkg.dev"
+    region = parts[0].partition("-docker.")[0]
+    regions = load_table("registries")["regions"]
+    if region not in regions:
+        return f"Google has no region {region}{suggest(region, regions, 0.8)}"
     if len(parts) - 1 < _ARTIFACT_PARTS:
         return "Artifact Registry has PROJECT/REPOSITORY/IMAGE below its host"
     return ""
@@ -91,8 +119,12 @@ def _judge_artifact(parts: list[str]) -> str:
     source=DOC_IMAGES + "#image-pull-policy",
     fix="set IfNotPresent",
     base="container",
-    bad="imagePullPolicy: Never",
-    good="imagePullPolicy: IfNotPresent",
+    bad="""\
+imagePullPolicy: Never
+""",
+    good="""\
+imagePullPolicy: IfNotPresent
+""",
 )
 def image_never_pulled(pod: Pod, context: Context) -> Iterator[Hit]:
     for container in pod.containers:
@@ -110,8 +142,12 @@ def image_never_pulled(pod: Pod, context: Context) -> Iterator[Hit]:
     source=DOC_IMAGES + "#image-names",
     fix="name the image by its digest, or by a tag that stays",
     base="container",
-    bad="image: registry.example/trainer:latest",
-    good="image: registry.example/trainer:1.4",
+    bad="""\
+image: registry.example/trainer:latest
+""",
+    good="""\
+image: registry.example/trainer:1.4
+""",
 )
 def image_may_change(pod: Pod, context: Context) -> Iterator[Hit]:
     if not pod.job and not pod.gpus:
@@ -158,6 +194,29 @@ def pull_secret_differs(pod: Pod, context: Context) -> Iterator[Hit]:
         kind = as_text(secret.body.get("type")) or "Opaque"
         if kind not in _PULL_TYPES:
             yield Hit(path, f"Secret {secret.name} is of type {kind}")
+        hosts = _list_hosts(secret)
+        images = [as_text(container.body.get("image")) for container in pod.containers]
+        if hosts and not any(image.startswith(hosts) or "/" not in image for image in images):
+            yield Hit(path, f"Secret {secret.name} is for {', '.join(hosts)}: no image is there")
+
+
+def _list_hosts(secret: Object) -> tuple[str, ...]:
+    """Returns the registries of a pull secret; none where its text does not show them."""
+    text = as_text(dig(secret.body, "stringData", _PULL_KEY))
+    encoded = as_text(dig(secret.body, "data", _PULL_KEY))
+    try:
+        text = text or b64decode(encoded[:_LONGEST], validate=True).decode()
+        auths = as_map(as_map(json.loads(text)).get("auths"))
+    except (ValueError, RecursionError):
+        return ()
+    names: list[str] = []
+    for address in auths:
+        host = address.partition("://")[2] or address
+        name = host.partition("/")[0]
+        if "docker.io" in name:
+            return ()
+        names.append(name)
+    return tuple(names)
 
 
 @rule(

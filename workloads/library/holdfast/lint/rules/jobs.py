@@ -1,13 +1,10 @@
 """HF11x: Jobs and JobSets that meet evictions."""
 
-import re
 from collections.abc import Iterator
 from typing import Any
 
-from holdfast.lint.document import Path
 from holdfast.lint.finding import Hit, Severity
 from holdfast.lint.objects import (
-    Container,
     Job,
     Object,
     Pod,
@@ -19,13 +16,9 @@ from holdfast.lint.objects import (
     dig,
 )
 from holdfast.lint.registry import Context, rule
-from holdfast.support.values import quantity
 from holdfast.vocabulary.environment import (
     ENV_COMPLETION_INDEX,
-    ENV_GANG_ADDRESS,
-    ENV_GPUS,
     ENV_JOB,
-    PLACE,
 )
 from holdfast.vocabulary.exit_codes import EXIT_KILLED, EXIT_PREEMPTED, EXIT_RETRY, FATAL_EXIT_CODES
 
@@ -37,38 +30,12 @@ _FAIL = '{action: FailJob, onPodConditions: [{type: DisruptionTarget, status: "T
 _FATAL = "{action: FailJob, onExitCodes: {operator: In, values: [2, 70]}}"
 _RESUMABLE = {EXIT_PREEMPTED, EXIT_KILLED, EXIT_RETRY}
 _FREE = ("RestartJobSetAndIgnoreMaxRestarts", "RestartJobAndIgnoreMaxRestarts")
-_RANKS = ("--ranks", "--nproc-per-node", "--nproc_per_node")
-_HEADS = ("--rendezvous", "--rdzv-endpoint", "--rdzv_endpoint")
-# Options and variables with the host of a member, which may have no port.
-_HOST_OPTIONS = ("--master-addr", "--master_addr", "--main_process_ip", "--coordinator-address")
-_HOST_VARIABLES = (
-    "MASTER_ADDR",
-    "PET_MASTER_ADDR",
-    "PET_RDZV_ENDPOINT",
-    "JAX_COORDINATOR_ADDRESS",
-    "COORDINATOR_ADDRESS",
-    "RAY_ADDRESS",
-    "HEAD_ADDRESS",
-    "LEADER_ADDRESS",
-)
-_POD_OF_A_SET = re.compile(r"(.+)-(\d{1,6})-\d{1,6}")
+_LAST_CODE = 255
 _NODES = ("--nodes", "--nnodes", "--num-nodes", "--num_nodes", "--num_machines")
 
 
 def _policy(*rules: str) -> str:
     return f"spec: {{podFailurePolicy: {{rules: [{', '.join(rules)}]}}}}"
-
-
-def _gang_at(host: str) -> str:
-    return f"""\
-template:
-  spec:
-    containers:
-    - name: main
-      image: train
-      command: [torchrun, --rdzv-endpoint, '{host}:29500']
-      resources: {{limits: {{nvidia.com/gpu: 1}}}}
-"""
 
 
 def _is_on_disruption(failure_rule: dict[str, Any]) -> bool:
@@ -102,7 +69,10 @@ def _is_interruptible(job: Job, context: Context) -> bool:
     source=DOC_POLICY,
     fix="add podFailurePolicy with Ignore on DisruptionTarget as the first rule",
     base="job",
-    bad="spec: {podFailurePolicy: null}",
+    bad="""\
+spec:
+  podFailurePolicy: null
+""",
 )
 def no_pod_failure_policy(job: Job, context: Context) -> Iterator[Hit]:
     if not _is_interruptible(job, context):
@@ -152,7 +122,9 @@ def failure_policy_order(job: Job, context: Context) -> Iterator[Hit]:
     source=DOC_POLICY,
     fix="set restartPolicy: Never",
     base="job-pod",
-    bad="restartPolicy: OnFailure",
+    bad="""\
+restartPolicy: OnFailure
+""",
 )
 def policy_needs_never(job: Job, context: Context) -> Iterator[Hit]:
     if not job.pod or not job.spec.get("podFailurePolicy"):
@@ -175,7 +147,13 @@ def policy_needs_never(job: Job, context: Context) -> Iterator[Hit]:
     source=DOC_JOB,
     fix="set restartPolicy: Never, and a podFailurePolicy",
     base="job",
-    bad="spec: {podFailurePolicy: null, template: {spec: {restartPolicy: OnFailure}}}",
+    bad="""\
+spec:
+  podFailurePolicy: null
+  template:
+    spec:
+      restartPolicy: OnFailure
+""",
 )
 def restart_in_place(job: Job, context: Context) -> Iterator[Hit]:
     if not job.pod or job.spec.get("podFailurePolicy") or not _is_interruptible(job, context):
@@ -200,7 +178,11 @@ def restart_in_place(job: Job, context: Context) -> Iterator[Hit]:
     source="tests/cluster: 20 pods, 2 nodes preempted: not recovered in 45 s against 10 s",
     fix="use a JobSet, or completionMode Indexed with backoffLimitPerIndex",
     base="job",
-    bad="spec: {backoffLimitPerIndex: null, backoffLimit: 3}",
+    bad="""\
+spec:
+  backoffLimitPerIndex: null
+  backoffLimit: 3
+""",
 )
 def shared_backoff_on_spot(job: Job, context: Context) -> Iterator[Hit]:
     if job.in_jobset or job.pod is None or context.place(job.pod).on_spot is None:
@@ -250,7 +232,12 @@ def eviction_treated_as_bug(job: Job, context: Context) -> Iterator[Hit]:
     why="After that many evictions the JobSet fails, although nothing was wrong with it.",
     source=DOC_JOBSET,
     base="jobset",
-    bad="spec: {failurePolicy: {maxRestarts: 3, rules: null}}",
+    bad="""\
+spec:
+  failurePolicy:
+    maxRestarts: 3
+    rules: null
+""",
     fix=(
         "child Jobs: FailJob on DisruptionTarget; JobSet: RestartJobSetAndIgnoreMaxRestarts on"
         " PodFailurePolicy"
@@ -317,8 +304,19 @@ def jobset_exit_codes(obj: Object, context: Context) -> Iterator[Hit]:
     fix="put $(JOB_COMPLETION_INDEX) into --run, or make a gang of them",
     base="job-pod",
     bad=(
-        "containers: [{name: main, image: train, command: [python, -m, holdfast, train, run, --run,"
-        " sweep]}]"
+        """\
+containers:
+- name: main
+  image: train
+  command:
+  - python
+  - -m
+  - holdfast
+  - train
+  - run
+  - --run
+  - sweep
+"""
     ),
 )
 def indices_share_a_run(job: Job, context: Context) -> Iterator[Hit]:
@@ -345,7 +343,15 @@ def indices_share_a_run(job: Job, context: Context) -> Iterator[Hit]:
     source="https://docs.pytorch.org/docs/stable/elastic/run.html",
     fix="make --nodes and parallelism equal",
     base="job-pod",
-    bad="containers: [{name: main, image: train, command: [torchrun, --nnodes=4, train.py]}]",
+    bad="""\
+containers:
+- name: main
+  image: train
+  command:
+  - torchrun
+  - --nnodes=4
+  - train.py
+""",
 )
 def nodes_are_not_the_pods(job: Job, context: Context) -> Iterator[Hit]:
     for container in job.containers:
@@ -354,6 +360,12 @@ def nodes_are_not_the_pods(job: Job, context: Context) -> Iterator[Hit]:
             if nodes is not None and nodes != job.parallelism:
                 message = f"{name} {nodes}, but the Job has {job.parallelism} pods"
                 yield Hit(container.command_path, message)
+            completions = as_int(job.spec.get("completions"))
+            pods = as_int(job.spec.get("parallelism")) or 1
+            is_ranked = ENV_COMPLETION_INDEX in container.script
+            if is_ranked and nodes is not None and completions and completions > pods:
+                message = f"{completions} completions for a gang of {nodes}: {pods} run at once"
+                yield Hit((*job.path, "completions"), message)
 
 
 @rule(
@@ -370,11 +382,16 @@ def nodes_are_not_the_pods(job: Job, context: Context) -> Iterator[Hit]:
     source=DOC_JOBSET,
     fix="set failurePolicy.maxRestarts to 3",
     base="jobset",
-    bad="spec: {failurePolicy: {maxRestarts: 0}}",
+    bad="""\
+spec:
+  failurePolicy:
+    maxRestarts: 0
+""",
 )
 def gang_without_restarts(obj: Object, context: Context) -> Iterator[Hit]:
     policy = as_map(obj.spec.get("failurePolicy"))
-    if policy.get("maxRestarts") or not policy.get("rules"):
+    is_off = policy.get("maxRestarts") == 0
+    if policy.get("maxRestarts") or not (policy.get("rules") or is_off):
         return
     for job in obj.jobs:
         if job.pod and job.parallelism > 1 and context.place(job.pod).on_spot:
@@ -387,7 +404,7 @@ def gang_without_restarts(obj: Object, context: Context) -> Iterator[Hit]:
     "exit-codes-of-no-container",
     Severity.ERROR,
     on=Job,
-    what="A rule on exit codes names a container that the pod does not have.",
+    what="A rule on exit codes names a container, or a code, that there is not.",
     why="The API server refuses the Job. In a JobSet nothing is refused: the Jobs are never made.",
     source=DOC_POLICY,
     fix="name a container of the pod, or none",
@@ -401,123 +418,10 @@ def exit_codes_without_container(job: Job, context: Context) -> Iterator[Hit]:
         if name and names and name not in names:
             path = (*job.path, "podFailurePolicy", "rules", index, "onExitCodes", "containerName")
             yield Hit(path, f"no container {name}; there are {', '.join(names)}")
-
-
-@rule(
-    "HF125",
-    "ranks-are-not-the-gpus",
-    Severity.ERROR,
-    on=Pod,
-    what=(
-        "A launcher starts more or fewer processes than the container has GPUs, or HOLDFAST_GPUS"
-        " has another number."
-    ),
-    why=(
-        "Processes without a GPU of their own fail or share one. A GPU without a process is paid"
-        " for and idle."
-    ),
-    source="https://docs.pytorch.org/docs/stable/elastic/run.html",
-    fix="make --ranks and nvidia.com/gpu equal",
-    base="container",
-    bad="command: [torchrun, --nproc-per-node=8, train.py]",
-)
-def ranks_are_not_the_gpus(pod: Pod, context: Context) -> Iterator[Hit]:
-    for container in pod.containers:
-        if not container.gpus:
-            continue
-        counts: dict[str, float | None] = {name: container.number(name) for name in _RANKS}
-        counts[ENV_GPUS] = quantity(container.env.get(ENV_GPUS))
-        for name, count in counts.items():
-            if count is not None and count != container.gpus:
-                message = f"{name} {count:g}, and the container has {container.gpus} GPUs"
-                yield Hit(container.command_path, message)
-
-
-@rule(
-    "HF126",
-    "rendezvous-elsewhere",
-    Severity.ERROR,
-    on=Job,
-    what="Members of a gang meet at a pod of another job, or at an address without a port.",
-    why="They wait there until the deadline, or join the other gang.",
-    source="https://jobset.sigs.k8s.io/docs/concepts/",
-    base="jobset-job",
-    fix="NAME-REPLICATEDJOB-0-0.NAME:29500, of the JobSet's own name",
-    bad=_gang_at("other-workers-0-0.other"),
-    good=_gang_at("train-workers-0-0.train"),
-)
-def rendezvous_elsewhere(job: Job, context: Context) -> Iterator[Hit]:
-    for container in job.containers:
-        for option in _HEADS:
-            address = container.expand(container.option(option))
-            host, _, port = address.partition(":")
-            if address and "holdfast" in container.words and not port.isdecimal():
-                yield Hit(container.command_path, f"{address} has no port")
-            elif "$(" not in host and not _may_be_member(job, host):
-                yield Hit(container.command_path, f"{host} is no pod of {job.owner.name}")
-        for path, address in _list_hosts(container):
-            host = address.partition("://")[2] or address
-            host = host.partition(":")[0]
-            if "$(" not in host and not _may_be_member(job, host):
-                yield Hit(path, f"{host} is no pod of {job.owner.name}")
-            fault = _find_service_fault(job, host, context)
-            if fault:
-                yield Hit(path, fault)
-            has_names = dig(job.owner.spec, "network", "enableDNSHostnames") is not False
-            if job.in_jobset and not has_names and _POD_OF_A_SET.fullmatch(host.partition(".")[0]):
-                yield Hit(path, f"{host} has no name: enableDNSHostnames is false")
-        address = container.expand(as_text(container.env.get(ENV_GANG_ADDRESS)))
-        if job.pod and address and "$(" not in address:
-            pods = f"{job.owner.name}-{PLACE}.{as_text(job.pod.spec.get('subdomain'))}"
-            if address.partition(".svc")[0] not in (pods, f"{pods}.{job.owner.namespace}"):
-                message = f"{ENV_GANG_ADDRESS} is {address}, and its pods are {pods}"
-                yield Hit(container.path, message)
-
-
-def _find_service_fault(job: Job, host: str, context: Context) -> str:
-    """Returns why a host of a plain Job has no name: its Service gives names to no pods."""
-    pod, dot, domain = host[:300].partition(".")
-    if job.in_jobset or not dot or job.pod is None:
-        return ""
-    service = context.index.find("Service", domain.partition(".")[0], job.owner.namespace)
-    names = (job.owner.name, as_text(job.pod.spec.get("hostname")))
-    if service is None or (not pod.startswith(names[0]) and pod != names[1]):
-        return ""
-    if service.spec.get("clusterIP") == "None":
-        return ""
-    return f"Service {service.name} is not headless: {host} has no name"
-
-
-def _list_hosts(container: Container) -> Iterator[tuple[Path, str]]:
-    """Yields the addresses of a member in options and variables, each with its path."""
-    for option in _HOST_OPTIONS:
-        address = container.option(option)
-        if address and "$(" not in address:
-            yield container.command_path, address
-    for path, name, value in container.variables:
-        if name in _HOST_VARIABLES:
-            yield path, container.expand(value)
-
-
-def _may_be_member(job: Job, host: str) -> bool:
-    """Returns whether a host may be a pod of the job's JobSet.
-
-    One that is no pod of any JobSet may be a Service.
-    """
-    pod, dot, domain = host[:300].partition(".")
-    match = _POD_OF_A_SET.fullmatch(pod)
-    if not job.in_jobset and dot and job.pod and pod.rpartition("-")[0] == job.owner.name:
-        return domain.partition(".")[0] == as_text(job.pod.spec.get("subdomain"))
-    if not match or not job.in_jobset or "name" not in job.owner.metadata:
-        return True
-    subdomain = as_text(dig(job.owner.spec, "network", "subdomain")) or job.owner.name
-    if dot and domain.partition(".")[0] != subdomain:
-        return False
-    for replicated_job in as_list(job.owner.spec.get("replicatedJobs")):
-        if match[1] == f"{job.owner.name}-{as_text(dig(replicated_job, 'name'))}":
-            jobs = as_int(dig(replicated_job, "replicas"))
-            return int(match[2]) < (1 if jobs is None else jobs)
-    return False
+        for code in as_list(dig(failure_rule, "onExitCodes", "values")):
+            if (as_int(code) or 0) > _LAST_CODE:
+                path = (*job.path, "podFailurePolicy", "rules", index, "onExitCodes", "values")
+                yield Hit(path, f"no program ends with {code}: {_LAST_CODE} is the last code")
 
 
 @rule(
@@ -554,7 +458,10 @@ def job_variable_wrong(pod: Pod, context: Context) -> Iterator[Hit]:
     source=DOC_JOB,
     fix="set activeDeadlineSeconds",
     base="job",
-    bad="spec: {activeDeadlineSeconds: null}",
+    bad="""\
+spec:
+  activeDeadlineSeconds: null
+""",
 )
 def job_without_deadline(job: Job, context: Context) -> Iterator[Hit]:
     deadline = job.spec.get("activeDeadlineSeconds")
@@ -576,7 +483,10 @@ def job_without_deadline(job: Job, context: Context) -> Iterator[Hit]:
     source=DOC_JOB,
     fix="set ttlSecondsAfterFinished",
     base="job",
-    bad="spec: {ttlSecondsAfterFinished: null}",
+    bad="""\
+spec:
+  ttlSecondsAfterFinished: null
+""",
 )
 def job_without_ttl(obj: Object, context: Context) -> Iterator[Hit]:
     if obj.spec.get("ttlSecondsAfterFinished") is None:

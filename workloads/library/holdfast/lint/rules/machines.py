@@ -3,13 +3,14 @@
 from collections.abc import Iterator
 
 from holdfast.lint.finding import Hit, Severity
-from holdfast.lint.objects import Object, Pod
+from holdfast.lint.objects import Object, Pod, as_map, as_text
 from holdfast.lint.platform import find_machines, machine_size
 from holdfast.lint.registry import Context, rule
 from holdfast.vocabulary import pools as contract
-from holdfast.vocabulary.kubernetes import DRIVER_LATEST, LABEL_DRIVER
+from holdfast.vocabulary.kubernetes import DRIVER_LATEST, LABEL_DRIVER, LABEL_QUEUE
 from holdfast.vocabulary.machines import ACCELERATORS
 from holdfast.vocabulary.pools import GPU_RESOURCE
+from holdfast.vocabulary.serving import LABEL_SERVICE
 
 DOC_GPU = "https://cloud.google.com/kubernetes-engine/docs/how-to/gpus"
 MACHINES = "holdfast/vocabulary/machines.py"
@@ -107,7 +108,8 @@ def zone_without_pool(pod: Pod, context: Context) -> Iterator[Hit]:
     ),
 )
 def service_on_spot_alone(obj: Object, context: Context) -> Iterator[Hit]:
-    is_server = obj.kind == "Deployment" and obj.namespace == "serving"
+    serves = obj.namespace == "serving" or LABEL_SERVICE in obj.labels
+    is_server = obj.kind == "Deployment" and serves
     if obj.kind != "StatefulSet" and not is_server:
         return
     if "holdfast.dev/overflow-of" in obj.annotations:
@@ -136,6 +138,12 @@ def service_on_spot_alone(obj: Object, context: Context) -> Iterator[Hit]:
 )
 def gpu_without_accelerator(pod: Pod, context: Context) -> Iterator[Hit]:
     if not pod.gpus or context.place(pod).find_demands(*NAMING):
+        return
+    # Kueue gives the pods the labels of their flavor.
+    queue = as_text(pod.owner.labels.get(LABEL_QUEUE))
+    flavors = context.index.list_flavors(pod.owner, queue) if queue else None
+    labels = [as_map(flavor.spec.get("nodeLabels")) for flavor in flavors or ()]
+    if labels and all(contract.LABEL_ACCELERATOR in flavor_labels for flavor_labels in labels):
         return
     platform = context.platform
     gpu_pools = [pool for pool in platform.pools if pool.accelerator]

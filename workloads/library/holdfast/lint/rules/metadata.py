@@ -1,5 +1,6 @@
 """HF47x: labels and annotations that nothing reads where they are."""
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -15,6 +16,7 @@ DOC_EVICT = "https://cloud.google.com/kubernetes-engine/docs/concepts/cluster-au
 DOC_KUEUE = "https://kueue.sigs.k8s.io/docs/reference/labels-and-annotations/"
 # Kinds that Kueue starts by a label of their own.
 _QUEUED_KINDS = ("Job", "JobSet", "CronJob", "RayJob", "RayCluster", "PyTorchJob", "TrainJob")
+_LONGEST = 2_000
 _NEAR = 0.6
 
 
@@ -132,3 +134,39 @@ def _find_misspelt(key: str) -> str:
     begun = [known_name for known_name in known_names if known_name.startswith(f"{name}-")]
     near_name = min(begun, key=len, default="") or find_near(name, known_names, _NEAR)
     return f"{domain}/{near_name}" if near_name else ""
+
+
+@rule(
+    "HF473",
+    "key-with-wrong-value",
+    Severity.ERROR,
+    on=Object,
+    what="A label or an annotation has a value that the program which reads it does not know.",
+    why="It is read as unset, or the webhook that reads it refuses the pod.",
+    source=DOC_EVICT,
+    fix="write the value in the form that is read",
+    base="job-template",
+    bad="""\
+metadata:
+  annotations:
+    gke-gcsfuse/memory-limit: 2GB
+""",
+    good="""\
+metadata:
+  annotations:
+    gke-gcsfuse/memory-limit: 2Gi
+""",
+)
+def check_values(obj: Object, context: Context) -> Iterator[Hit]:
+    places: list[tuple[Path, Any]] = [
+        (("metadata", "labels"), obj.labels),
+        (("metadata", "annotations"), obj.annotations),
+    ]
+    for pod in obj.pods:
+        places += _list_places(pod)
+    for path, values in dict(places).items():
+        for key, value in as_map(values).items():
+            pattern, words = load_table("forms").get(key, ("", ""))
+            text = as_text(value)[:_LONGEST]
+            if pattern and text and "$" not in text and not re.fullmatch(pattern, text, re.DOTALL):
+                yield Hit((*path, key), f"{text[:80]} is not {words}")

@@ -6,7 +6,17 @@ from typing import Any
 from holdfast.lint.document import Path
 from holdfast.lint.finding import Hit, Severity
 from holdfast.lint.object_index import get_selector, match_labels, selects
-from holdfast.lint.objects import KNOWN_KINDS, Container, Object, Pod, as_int, as_list, as_text, dig
+from holdfast.lint.objects import (
+    KNOWN_KINDS,
+    Container,
+    Object,
+    Pod,
+    as_int,
+    as_list,
+    as_maps,
+    as_text,
+    dig,
+)
 from holdfast.lint.registry import Context, rule
 from holdfast.lint.rules.elastic import GOOD, find_member, replace_once
 from holdfast.lint.spelling import find_near
@@ -17,6 +27,7 @@ DOC_POLICY = "https://kubernetes.io/docs/concepts/services-networking/network-po
 DOC_SERVICE = "https://kubernetes.io/docs/concepts/services-networking/service/"
 ELASTIC_PORT = 29_500
 ANY_PORT = 49_152  # in place of the free ports that gloo and NCCL use
+_MEETING_OPTIONS = ("--rendezvous", "--rdzv-endpoint", "--rdzv_endpoint", "--master-addr")
 _CONTROLLER_LABELS = (
     "apps.kubernetes.io/",
     "batch.kubernetes.io/",
@@ -87,6 +98,14 @@ def reaches_no_pod(obj: Object, context: Context) -> Iterator[Hit]:
     for path, port in _list_ports(obj):
         if not any(_find_port(port, pod) for pod in pods):
             yield Hit(path, f"no container of its pods has the port {port}")
+        elif obj.kind == "Service":
+            protocol = as_text(dig(obj.body, *path[:-1], "protocol")) or "TCP"
+            protocols: set[str] = set()
+            for pod in pods:
+                protocols.update(_list_protocols(port, pod))
+            if protocols and protocol not in protocols:
+                message = f"is {protocol}, and the port of its pods is {', '.join(protocols)}"
+                yield Hit(path[:-1], message)
 
 
 def _find_spaces(obj: Object, selector: dict[str, Any], context: Context) -> list[str]:
@@ -136,6 +155,16 @@ def _list_ports(obj: Object | None) -> list[tuple[Path, int | str]]:
     return ports
 
 
+def _list_protocols(port: int | str, pod: Pod) -> list[str]:
+    """Lists the protocols of a port of a pod's containers."""
+    protocols: list[str] = []
+    for container in pod.containers:
+        for entry in as_maps(container.body.get("ports")):
+            if port in (entry.get("containerPort"), entry.get("name")):
+                protocols.append(as_text(entry.get("protocol")) or "TCP")
+    return protocols
+
+
 def _find_port(port: int | str, pod: Pod) -> int:
     """Returns the number of a port; 0 where no container declares it."""
     for container in pod.containers:
@@ -177,7 +206,7 @@ def _list_gang_ports(pod: Pod) -> tuple[int, ...]:
     if not pod.job or pod.replicas < 2:
         return ()
     for container in pod.containers:
-        if container.option("--rendezvous") or container.option("--rdzv-endpoint"):
+        if any(container.option(option) for option in _MEETING_OPTIONS) and container.gpus:
             return (ANY_PORT,)
     return ()
 

@@ -7,7 +7,7 @@ from holdfast.lint.objects import Pod, as_int, as_text
 from holdfast.lint.placement import Demand, Placement
 from holdfast.lint.platform import is_judged, tolerates
 from holdfast.lint.registry import Context, rule
-from holdfast.lint.spelling import suggest
+from holdfast.lint.spelling import misspells, suggest
 from holdfast.vocabulary import pools as contract
 from holdfast.vocabulary.pools import (
     FLEX_TAINT,
@@ -21,6 +21,14 @@ from holdfast.vocabulary.pools import (
 DOC_TAINTS = "https://kubernetes.io/docs/concepts/scheduling-eviction/taint-and-toleration/"
 DOC_SPOT = "https://cloud.google.com/kubernetes-engine/docs/concepts/spot-vms"
 # Kubernetes, GKE and common add-ons set these on nodes; tolerating them says nothing about a pool.
+GKE_TAINTS = (
+    "cloud.google.com/compute-class",
+    "cloud.google.com/gke-flex-start",
+    "cloud.google.com/gke-preemptible",
+    "cloud.google.com/gke-provisioning",
+    "cloud.google.com/gke-queued",
+    "cloud.google.com/gke-spot",
+)
 FOREIGN_TAINTS = (
     "node.kubernetes.io/",
     "node.cloudprovider.kubernetes.io/",
@@ -111,7 +119,10 @@ def taint_key_unknown(pod: Pod, context: Context) -> Iterator[Hit]:
     for path, toleration in pod.tolerations:
         key = as_text(toleration.get("key"))
         is_foreign = "{{" in key or key.startswith(FOREIGN_TAINTS)
-        if key and key not in taint_keys and not is_foreign:
+        is_typo = key not in GKE_TAINTS and any(
+            misspells(key, taint_key) for taint_key in GKE_TAINTS
+        )
+        if key and key not in taint_keys and (is_typo or not is_foreign):
             hint = suggest(key, taint_keys, 0.5)
             yield Hit((*path, "key"), f"no pool has a taint {key}{hint}", basis)
 

@@ -19,7 +19,9 @@ from holdfast.lint.objects import (
     dig,
 )
 from holdfast.lint.registry import Context, rule
+from holdfast.lint.rules.contents import find_size
 from holdfast.lint.rules.shutdown import DEFAULT_GRACE_S, DOC_HOOKS, pre_stop_sleep
+from holdfast.lint.spelling import count_differences
 from holdfast.support.values import quantity
 
 DOCPROBES = "https://kubernetes.io/docs/concepts/workloads/pods/probes/"
@@ -31,6 +33,8 @@ _SHORTEST_LOAD_S = 120
 _SHORTEST_START_S = 30
 # A long request, or a load of the node, may keep a server from answering for that long.
 _SHORTEST_HANG_S = 10
+# What a bucket or a hub gives to one server.
+_BYTES_PER_S = 400e6
 _LONGEST_GRACE_S = 3_600
 _STARTING = """\
 spec:
@@ -48,6 +52,8 @@ _WORK = re.compile(
     r"/(completions|embeddings|generate|generate_stream|infer|predict|predictions|invocations"
     r"|rerank|score|pooling|transcriptions|speech|tokenize|responses|messages)/?$"
 )
+_OWN_PORT = re.compile(r"(?:localhost|127\.0\.0\.1):(\d{2,5})")
+_LONGEST_WORD = 4_000
 _DIGITS = re.compile(r"\d+")
 _DRAIN_OPTIONS = (
     "--timeout-graceful-shutdown",
@@ -90,6 +96,7 @@ def probe_port_unused(pod: Pod, context: Context) -> Iterator[Hit]:
             mentioned.update(_DIGITS.findall(text))
     for container in pod.containers:
         names = sorted(name for name in container.ports.values() if name)
+        yield from _check_own_requests(container, numbers, mentioned)
         option = container.number("--port") or container.number("--http-port")
         for path, port in _list_ports(container):
             if isinstance(port, str) and not port.isdecimal():
@@ -101,9 +108,16 @@ def probe_port_unused(pod: Pod, context: Context) -> Iterator[Hit]:
                 continue
             elif option:
                 yield Hit(path, f"asks port {port}, and the program listens on {option}")
-            elif numbers and _is_one_server(container, path):
+            elif numbers and (_is_one_server(container, path) or _is_slip(int(port), numbers)):
                 listed = ", ".join(map(str, sorted(numbers)))
                 yield Hit(path, f"no container has the port {port}; there are {listed}")
+
+
+def _is_slip(port: int, numbers: set[int]) -> bool:
+    """Returns whether a port is a typing error of the only one that a pod declares."""
+    number = str(min(numbers))
+    is_swapped = sorted(str(port)) == sorted(number)
+    return len(numbers) == 1 and (is_swapped or count_differences(str(port), number) == 1)
 
 
 def _is_one_server(container: Container, path: Path) -> bool:
@@ -123,6 +137,21 @@ def _is_one_server(container: Container, path: Path) -> bool:
         if other != field and is_declared and other_request.get("path") == request:
             return True
     return False
+
+
+def _check_own_requests(
+    container: Container, numbers: set[int], mentioned: set[str]
+) -> Iterator[Hit]:
+    """Yields a command of a probe or hook that asks the pod at a port that it does not have."""
+    places: list[Path] = [(field, "exec", "command") for field in PROBES]
+    places += [("lifecycle", hook, "exec", "command") for hook in ("preStop", "postStart")]
+    for place in places:
+        for word in as_texts(dig(container.body, *place)):
+            for port in _OWN_PORT.findall(word[:_LONGEST_WORD]):
+                if numbers and int(port) not in numbers and port not in mentioned:
+                    listed = ", ".join(map(str, sorted(numbers)))
+                    message = f"asks the pod at port {port}; its containers have {listed}"
+                    yield Hit((*container.path, *place), message)
 
 
 def _list_ports(container: Container) -> Iterator[tuple[Path, Any]]:
@@ -147,8 +176,18 @@ def _list_ports(container: Container) -> Iterator[tuple[Path, Any]]:
     source=DOCPROBES,
     fix="ask a path for health, as /health",
     base="serving-container",
-    bad="livenessProbe: {httpGet: {path: /v1/chat/completions, port: 8080}}",
-    good="livenessProbe: {httpGet: {path: /health, port: 8080}}",
+    bad="""\
+livenessProbe:
+  httpGet:
+    path: /v1/chat/completions
+    port: 8080
+""",
+    good="""\
+livenessProbe:
+  httpGet:
+    path: /health
+    port: 8080
+""",
 )
 def probe_asks_for_work(pod: Pod, context: Context) -> Iterator[Hit]:
     for container in pod.containers:
@@ -187,6 +226,7 @@ def restart_interrupts_load(pod: Pod, context: Context) -> Iterator[Hit]:
         if not probe:
             continue
         seconds = _probe_time_s(probe)
+        shortest_s = max(shortest_s, find_size(container) / _BYTES_PER_S)
         if seconds < shortest_s:
             yield Hit((*container.path, field), f"gives it {seconds:g} s to load")
         liveness = as_map(container.body.get("livenessProbe"))
@@ -327,7 +367,11 @@ def _judge_words(words: list[str], *, is_program: bool) -> str:
     is_text = " " in program and "\n" not in program and "$(" not in program
     if is_program and is_text and not is_path:
         return f"`{program[:60]}` is one word, with spaces"
-    if len(words) < 4 or program.rpartition("/")[2] not in SHELLS:
+    if program.rpartition("/")[2] not in SHELLS:
+        return ""
+    if is_program and len(words) == 2 and " " in words[1].strip() and not words[1].startswith("-"):
+        return f"the shell looks for a file `{words[1][:60]}`: -c is missing"
+    if len(words) < 4:
         return ""
     for index, word in enumerate(words[1:-1], start=1):
         if not word.startswith("-"):
@@ -395,8 +439,12 @@ def roll_out_given_up(obj: Object, context: Context) -> Iterator[Hit]:
     source="https://cloud.google.com/kubernetes-engine/docs/concepts/node-pool-upgrade-strategies",
     fix="save or drain within the hour",
     base="serving-pod",
-    bad="terminationGracePeriodSeconds: 86400",
-    good="terminationGracePeriodSeconds: 600",
+    bad="""\
+terminationGracePeriodSeconds: 86400
+""",
+    good="""\
+terminationGracePeriodSeconds: 600
+""",
 )
 def drain_without_end(pod: Pod, context: Context) -> Iterator[Hit]:
     if pod.grace_s is not None and pod.grace_s > _LONGEST_GRACE_S:
@@ -414,8 +462,22 @@ def drain_without_end(pod: Pod, context: Context) -> Iterator[Hit]:
     source=DOCPROBES,
     fix="make timeoutSeconds less than periodSeconds",
     base="serving-container",
-    bad="livenessProbe: {httpGet: {path: /, port: 8080}, periodSeconds: 10, timeoutSeconds: 60}",
-    good="livenessProbe: {httpGet: {path: /, port: 8080}, periodSeconds: 10, timeoutSeconds: 5}",
+    bad="""\
+livenessProbe:
+  httpGet:
+    path: /
+    port: 8080
+  periodSeconds: 10
+  timeoutSeconds: 60
+""",
+    good="""\
+livenessProbe:
+  httpGet:
+    path: /
+    port: 8080
+  periodSeconds: 10
+  timeoutSeconds: 5
+""",
 )
 def timeout_above_the_period(pod: Pod, context: Context) -> Iterator[Hit]:
     for container in pod.containers:

@@ -1,13 +1,14 @@
-"""HF465 to HF469: options of programs against the pods in which they run."""
+"""HF125, HF126, HF465, HF466, HF468: options of programs against the pods that run them."""
 
 import re
 from collections.abc import Iterator
 
+from holdfast.lint.document import Path
 from holdfast.lint.finding import Hit, Severity
-from holdfast.lint.objects import PROBES, Container, Job, Pod, as_text, dig
+from holdfast.lint.objects import Container, Job, Pod, as_int, as_list, as_text, dig
 from holdfast.lint.registry import Context, rule
 from holdfast.support.values import quantity
-from holdfast.vocabulary.environment import ENV_COMPLETION_INDEX
+from holdfast.vocabulary.environment import ENV_COMPLETION_INDEX, ENV_GANG_ADDRESS, ENV_GPUS, PLACE
 
 DOC_RUN = "https://docs.pytorch.org/docs/stable/elastic/run.html"
 DOC_VLLM = "https://docs.vllm.ai/en/latest/cli/serve/"
@@ -23,11 +24,36 @@ _SHARD_COUNTS = (
     "--n-shards",
     "--num-parts",
 )
-_LAST_PORT = 65_535
 _SHARES = ("--gpu-memory-utilization", "--gpu_memory_utilization", "--mem-fraction-static")
-_PORT_OPTIONS = ("--port", "--http-port", "--server-port", "--listen-port")
 _COLLECTIVE = ("torchrun", "deepspeed", "accelerate", "mpirun", "vllm", "sglang")
-_ADDRESS_OPTIONS = ("--master-port", "--master_port", "--main_process_port")
+_RANKS = ("--ranks", "--nproc-per-node", "--nproc_per_node")
+_HEADS = ("--rendezvous", "--rdzv-endpoint", "--rdzv_endpoint")
+# Options and variables with the host of a member, which may have no port.
+_HOST_OPTIONS = ("--master-addr", "--master_addr", "--main_process_ip", "--coordinator-address")
+_HOST_VARIABLES = (
+    "MASTER_ADDR",
+    "PET_MASTER_ADDR",
+    "PET_RDZV_ENDPOINT",
+    "JAX_COORDINATOR_ADDRESS",
+    "COORDINATOR_ADDRESS",
+    "RAY_ADDRESS",
+    "HEAD_ADDRESS",
+    "LEADER_ADDRESS",
+)
+_LOOPBACK = ("localhost", "127.0.0.1", "0.0.0.0", "::1")
+_POD_OF_A_SET = re.compile(r"(.+)-(\d{1,6})-\d{1,6}")
+
+
+def _gang_at(host: str) -> str:
+    return f"""\
+template:
+  spec:
+    containers:
+    - name: main
+      image: train
+      command: [torchrun, --rdzv-endpoint, '{host}:29500']
+      resources: {{limits: {{nvidia.com/gpu: 1}}}}
+"""
 
 
 @rule(
@@ -129,50 +155,6 @@ def share_above_one(pod: Pod, context: Context) -> Iterator[Hit]:
                 yield Hit(container.command_path, f"{option} is {share:g}")
 
 
-def _listens(port: int) -> str:
-    return f"ports: [{{containerPort: 8000}}]\nargs: [--model, m, --port, '{port}']"
-
-
-@rule(
-    "HF467",
-    "listens-elsewhere",
-    Severity.ERROR,
-    on=Pod,
-    what="A server listens on another port than those of its container, its probes or its Service.",
-    why="Probes fail, and requests of the Service get no answer.",
-    source="https://kubernetes.io/docs/concepts/services-networking/service/",
-    fix="make --port and containerPort the same",
-    base="serving-container",
-    bad=_listens(8080),
-    good=_listens(8000),
-)
-def listens_elsewhere(pod: Pod, context: Context) -> Iterator[Hit]:
-    for container in pod.main_containers:
-        if not container.ports or pod.job:
-            continue
-        for option in _PORT_OPTIONS:
-            port = container.number(option)
-            if port is None or port in container.ports:
-                continue
-            if _is_asked(container) or _is_behind_service(pod, context):
-                ports = ", ".join(map(str, sorted(container.ports)))
-                message = f"{option} is {port}, and the container has the ports {ports}"
-                yield Hit(container.command_path, message)
-
-
-def _is_asked(container: Container) -> bool:
-    """Returns whether a probe asks a port that the container declares."""
-    for field in PROBES:
-        port = dig(container.body, field, "httpGet", "port")
-        if port in container.ports or port in container.ports.values():
-            return True
-    return len(container.ports) == 1
-
-
-def _is_behind_service(pod: Pod, context: Context) -> bool:
-    return bool(context.index.find_selecting("Service", pod)) and bool(pod.labels)
-
-
 @rule(
     "HF468",
     "shared-memory-missing",
@@ -237,81 +219,130 @@ def require_shared_memory(pod: Pod, context: Context) -> Iterator[Hit]:
 
 
 @rule(
-    "HF469",
-    "ports-of-a-gang-differ",
+    "HF125",
+    "ranks-are-not-the-gpus",
     Severity.ERROR,
-    on=Job,
-    what="The port in a command of a gang is not the one in its variables.",
-    why="Members meet at two ports, and wait for each other.",
-    source=DOC_RUN,
-    fix="state the port once: --master-port=$(MASTER_PORT)",
-    base="job-pod",
+    on=Pod,
+    what=(
+        "A launcher starts more or fewer processes than the container has GPUs, or HOLDFAST_GPUS"
+        " has another number."
+    ),
+    why=(
+        "Processes without a GPU of their own fail or share one. A GPU without a process is paid"
+        " for and idle."
+    ),
+    source="https://docs.pytorch.org/docs/stable/elastic/run.html",
+    fix="make --ranks and nvidia.com/gpu equal",
+    base="container",
     bad="""\
-containers:
-  - name: main
-    image: train
-    command:
-      - torchrun
-      - --master-port=29400
-      - t.py
-    env:
-      - name: MASTER_PORT
-        value: '29500'
-    resources:
-      limits:
-        nvidia.com/gpu: 1
-""",
-    good="""\
-containers:
-  - name: main
-    image: train
-    command:
-      - torchrun
-      - --master-port=29500
-      - t.py
-    env:
-      - name: MASTER_PORT
-        value: '29500'
-    resources:
-      limits:
-        nvidia.com/gpu: 1
+command:
+- torchrun
+- --nproc-per-node=8
+- train.py
 """,
 )
-def compare_gang_ports(job: Job, context: Context) -> Iterator[Hit]:
-    for container in job.containers:
-        master_port = container.number("", "MASTER_PORT") or container.number("", "PET_MASTER_PORT")
-        for option in _ADDRESS_OPTIONS:
-            port = container.number(option)
-            if port is None:
-                continue
-            if master_port and port != master_port:
-                message = f"{option} is {port}, MASTER_PORT is {master_port}"
-                yield Hit(container.command_path, message)
-            elif container.ports and port not in container.ports:
-                ports = ", ".join(map(str, sorted(container.ports)))
-                message = f"{option} is {port}, and the container has the ports {ports}"
+def ranks_are_not_the_gpus(pod: Pod, context: Context) -> Iterator[Hit]:
+    for container in pod.containers:
+        if not container.gpus:
+            continue
+        counts: dict[str, float | None] = {name: container.number(name) for name in _RANKS}
+        counts[ENV_GPUS] = quantity(container.env.get(ENV_GPUS))
+        for name, count in counts.items():
+            if count is not None and count != container.gpus:
+                message = f"{name} {count:g}, and the container has {container.gpus} GPUs"
                 yield Hit(container.command_path, message)
 
 
 @rule(
-    "HF464",
-    "port-out-of-range",
+    "HF126",
+    "rendezvous-elsewhere",
     Severity.ERROR,
-    on=Pod,
-    what="A variable or an option names a port above 65535.",
-    why="The program ends at its start, or its members never meet.",
-    source="https://docs.pytorch.org/docs/stable/distributed.html",
-    fix="write a port from 1024 to 65535",
-    base="container",
-    bad="env: [{name: MASTER_PORT, value: '295000'}]",
-    good="env: [{name: MASTER_PORT, value: '29500'}]",
+    on=Job,
+    what="Members of a gang meet at a pod of another job, or at an address without a port.",
+    why="They wait there until the deadline, or join the other gang.",
+    source="https://jobset.sigs.k8s.io/docs/concepts/",
+    base="jobset-job",
+    fix="NAME-REPLICATEDJOB-0-0.NAME:29500, of the JobSet's own name",
+    bad=_gang_at("other-workers-0-0.other"),
+    good=_gang_at("train-workers-0-0.train"),
 )
-def require_valid_ports(pod: Pod, context: Context) -> Iterator[Hit]:
-    for container in pod.containers:
-        for path, name, value in container.variables:
-            if re.search(r"(^|_)PORT$", name) and value.isdecimal() and int(value[:9]) > _LAST_PORT:
-                yield Hit(path, f"{name} is {value}")
-        for option in (*_PORT_OPTIONS, *_ADDRESS_OPTIONS):
-            port = container.number(option)
-            if port is not None and port > _LAST_PORT:
-                yield Hit(container.command_path, f"{option} is {port}")
+def rendezvous_elsewhere(job: Job, context: Context) -> Iterator[Hit]:
+    for container in job.containers:
+        for option in _HEADS:
+            address = container.expand(container.option(option))
+            host, _, port = address.partition(":")
+            if address and "holdfast" in container.words and not port.isdecimal():
+                yield Hit(container.command_path, f"{address} has no port")
+            elif "$(" not in host and not _may_be_member(job, host):
+                yield Hit(container.command_path, f"{host} is no pod of {job.owner.name}")
+        for path, address in _list_hosts(container):
+            host = address.partition("://")[2] or address
+            host = host.partition(":")[0]
+            if "$(" not in host and not _may_be_member(job, host):
+                yield Hit(path, f"{host} is no pod of {job.owner.name}")
+            fault = _find_service_fault(job, host, context)
+            if fault:
+                yield Hit(path, fault)
+            has_names = dig(job.owner.spec, "network", "enableDNSHostnames") is not False
+            if job.in_jobset and not has_names and _POD_OF_A_SET.fullmatch(host.partition(".")[0]):
+                yield Hit(path, f"{host} has no name: enableDNSHostnames is false")
+        address = container.expand(as_text(container.env.get(ENV_GANG_ADDRESS)))
+        if job.pod and address and "$(" not in address:
+            pods = f"{job.owner.name}-{PLACE}.{as_text(job.pod.spec.get('subdomain'))}"
+            if address.partition(".svc")[0] not in (pods, f"{pods}.{job.owner.namespace}"):
+                message = f"{ENV_GANG_ADDRESS} is {address}, and its pods are {pods}"
+                yield Hit(container.path, message)
+
+
+def _find_service_fault(job: Job, host: str, context: Context) -> str:
+    """Returns why a host of a plain Job has no name: its Service gives names to no pods."""
+    pod, dot, domain = host[:300].partition(".")
+    if job.in_jobset or not dot or job.pod is None:
+        return ""
+    service = context.index.find("Service", domain.partition(".")[0], job.owner.namespace)
+    names = (job.owner.name, as_text(job.pod.spec.get("hostname")))
+    if service is None or (not pod.startswith(names[0]) and pod != names[1]):
+        return ""
+    if service.spec.get("clusterIP") == "None":
+        return ""
+    return f"Service {service.name} is not headless: {host} has no name"
+
+
+def _list_hosts(container: Container) -> Iterator[tuple[Path, str]]:
+    """Yields the addresses of a member in options and variables, each with its path."""
+    for option in _HOST_OPTIONS:
+        address = container.option(option)
+        if address and "$(" not in address:
+            yield container.command_path, address
+    for path, name, value in container.variables:
+        if name in _HOST_VARIABLES:
+            yield path, container.expand(value)
+
+
+def _may_be_member(job: Job, host: str) -> bool:
+    """Returns whether a host may be a pod of the job's JobSet.
+
+    One that is no pod of any JobSet may be a Service.
+    """
+    pod, dot, domain = host[:300].partition(".")
+    match = _POD_OF_A_SET.fullmatch(pod)
+    if host in _LOOPBACK:
+        return job.parallelism < 2
+    if not job.in_jobset and dot and job.pod and pod.rpartition("-")[0] == job.owner.name:
+        index = pod.rpartition("-")[2]
+        is_there = not index.isdecimal() or int(index[:9]) < job.parallelism
+        is_near = domain.partition(".")[0] == as_text(job.pod.spec.get("subdomain"))
+        return is_there and is_near
+    if not job.in_jobset or "name" not in job.owner.metadata:
+        return True
+    subdomain = as_text(dig(job.owner.spec, "network", "subdomain")) or job.owner.name
+    if not match:
+        # A name of the JobSet's own domain is that of a pod.
+        return not dot or domain.partition(".")[0] != subdomain or "$" in pod
+    if dot and domain.partition(".")[0] != subdomain:
+        return False
+    for replicated_job in as_list(job.owner.spec.get("replicatedJobs")):
+        if match[1] == f"{job.owner.name}-{as_text(dig(replicated_job, 'name'))}":
+            jobs = as_int(dig(replicated_job, "replicas"))
+            return int(match[2]) < (1 if jobs is None else jobs)
+    return False

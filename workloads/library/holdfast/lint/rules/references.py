@@ -8,7 +8,14 @@ from pathlib import PurePosixPath
 from holdfast.lint.document import Path
 from holdfast.lint.finding import Hit, Severity
 from holdfast.lint.objects import DEFAULT_NAMESPACE, Object, Pod, as_list, as_map, as_text, dig
-from holdfast.lint.references import ACCOUNT, CONFIG_MAP, SECRET, list_keys, list_references
+from holdfast.lint.references import (
+    ACCOUNT,
+    CONFIG_MAP,
+    EXTERNAL_SECRET,
+    SECRET,
+    list_keys,
+    list_references,
+)
 from holdfast.lint.registry import Context, rule
 from holdfast.lint.spelling import find_near
 from holdfast.vocabulary.kubernetes import ANNOTATION_GOOGLE_ACCOUNT
@@ -68,6 +75,9 @@ def explain_absence(kind: str, name: str, obj: Object, context: Context) -> str:
     near_name = find_near(name, neighbours, _NEAR)
     if near_name:
         return f"no {kind} {name}; did you mean {near_name}?"
+    other_kind = {CONFIG_MAP: SECRET, SECRET: CONFIG_MAP}.get(kind, "")
+    if context.index.find(other_kind, name, obj.namespace):
+        return f"{name} is a {other_kind}, not a {kind}"
     unused = [neighbour for neighbour in neighbours if not _is_named(kind, neighbour, obj, context)]
     if len(unused) == 1:
         return f"no {kind} {name}; its file has {unused[0]}, which nothing names"
@@ -150,11 +160,21 @@ def reference_to_nothing(pod: Pod, context: Context) -> Iterator[Hit]:
 def key_is_absent(pod: Pod, context: Context) -> Iterator[Hit]:
     for reference in list_references(pod):
         obj = context.index.find(reference.kind, reference.name, pod.owner.namespace)
+        if obj is None and reference.kind == SECRET:
+            obj = _find_external(reference.name, pod, context)
         keys = list_keys(obj) if obj and reference.key else set[str]()
         if keys and reference.key not in keys:
             message = f"{reference.name} has no key {reference.key}; it has {_join(keys)}"
             yield Hit(reference.key_path, message)
     yield from _check_sub_paths(pod, context)
+
+
+def _find_external(name: str, pod: Pod, context: Context) -> Object | None:
+    """Finds the ExternalSecret that makes a Secret."""
+    for external in context.index.list_namespace(EXTERNAL_SECRET, pod.owner.namespace):
+        if (as_text(dig(external.spec, "target", "name")) or external.name) == name:
+            return external
+    return None
 
 
 def _check_sub_paths(pod: Pod, context: Context) -> Iterator[Hit]:
@@ -220,9 +240,12 @@ _BOUND = _ROLE.format("true", "training")
 def binding_names_nothing(obj: Object, context: Context) -> Iterator[Hit]:
     yield from _check_role(obj, context)
     for index, subject in enumerate(_subjects(obj)):
-        if subject.get("kind") != ACCOUNT:
-            continue
         name = as_text(subject.get("name"))
+        if subject.get("kind") != ACCOUNT:
+            if any(is_near_file(account, obj) for account in context.index.find_all(ACCOUNT, name)):
+                message = f"{name} is a ServiceAccount, not a {subject.get('kind')}"
+                yield Hit(("subjects", index, "kind"), message)
+            continue
         namespace = as_text(subject.get("namespace"))
         path = ("subjects", index, "namespace")
         # A RoleBinding means its own namespace; Kustomize adds one to a ClusterRoleBinding.

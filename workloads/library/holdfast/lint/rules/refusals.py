@@ -23,22 +23,6 @@ _PORT_NAME = re.compile(r"(?=.*[a-z])[a-z0-9]([a-z0-9-]{0,13}[a-z0-9])?")
 _PLACEHOLDER = re.compile(r"[$<{]|^[A-Z][A-Z0-9_]+$")
 _RBAC_KINDS = ("Role", "ClusterRole", "RoleBinding", "ClusterRoleBinding")
 _SHORT_NAMED = {"CronJob": 52, "Service": 63, "JobSet": 52}
-_JOBSET_VALUES: dict[Path, tuple[str, ...]] = {
-    ("spec", "successPolicy", "operator"): ("All", "Any"),
-    ("spec", "startupPolicy", "startupPolicyOrder"): ("AnyOrder", "InOrder"),
-    ("spec", "failurePolicy", "restartStrategy"): (
-        "Recreate",
-        "BlockingRecreate",
-        "InPlaceRestart",
-    ),
-}
-_JOBSET_ACTIONS = (
-    "FailJobSet",
-    "RestartJobSet",
-    "RestartJobSetAndIgnoreMaxRestarts",
-    "RestartJob",
-    "RestartJobAndIgnoreMaxRestarts",
-)
 _STABLE = re.compile(r"(^|/)v\d+$")
 _FIELD_PATHS = re.compile(
     r"metadata\.(name|namespace|uid)|metadata\.(labels|annotations)(\['[^']{1,300}'\])?"
@@ -56,12 +40,17 @@ _FIELD_PATHS = re.compile(
     source=DOC_API,
     fix="use one of the values",
     base="container",
-    bad="imagePullPolicy: IfNotFound",
-    good="imagePullPolicy: IfNotPresent",
+    bad="""\
+imagePullPolicy: IfNotFound
+""",
+    good="""\
+imagePullPolicy: IfNotPresent
+""",
 )
 def value_unknown(obj: Object, context: Context) -> Iterator[Hit]:
-    for path, type_name, value in _walk(obj):
-        for field, values in load_table("values").get(type_name, {}).items():
+    for path, type_name, value in api_fields.walk_object(obj):
+        known_values = load_table("values").get(type_name, {}) | api_fields.get_enums(type_name)
+        for field, values in known_values.items():
             yield from _check_value((*path, field), value.get(field), values)
         for field, values in load_table("items").get(type_name, {}).items():
             for index, item in enumerate(as_list(value.get(field))):
@@ -72,25 +61,6 @@ def value_unknown(obj: Object, context: Context) -> Iterator[Hit]:
                 yield Hit((*path, field), f"{number} is not between {low} and {high}")
         if type_name == "V1ObjectFieldSelector":
             yield from _check_field_path(path, value)
-    if obj.kind == "JobSet":
-        for path, values in _JOBSET_VALUES.items():
-            yield from _check_value(path, dig(obj.body, *path), values)
-        for index, entry in enumerate(as_list(dig(obj.spec, "failurePolicy", "rules"))):
-            path = ("spec", "failurePolicy", "rules", index, "action")
-            yield from _check_value(path, dig(entry, "action"), _JOBSET_ACTIONS)
-
-
-def _walk(obj: Object) -> Iterator[tuple[Path, str, dict[str, Any]]]:
-    """Yields the mappings of an object whose types are known, each with its path and type."""
-    type_name = api_fields.find_type(as_text(obj.body.get("apiVersion")), obj.kind)
-    if type_name:
-        yield from api_fields.find_typed(obj.body, type_name)
-        return
-    for job in obj.jobs:
-        yield from api_fields.find_typed(job.spec, api_fields.JOB_SPEC, job.path)
-    for pod in obj.pods:
-        if pod.job is None:
-            yield from api_fields.find_typed(pod.template, api_fields.POD_TEMPLATE, pod.path)
 
 
 def _check_value(path: Path, value: Any, values: Sequence[str]) -> Iterator[Hit]:
@@ -126,32 +96,17 @@ nodeSelector:
 """,
 )
 def value_not_a_text(obj: Object, context: Context) -> Iterator[Hit]:
-    for path, type_name, value in _walk(obj):
-        for field in ("labels", "annotations", "matchLabels", "nodeSelector"):
-            yield from _check_map((*path, field), value.get(field))
-        if type_name == "V1ServiceSpec":
-            yield from _check_map((*path, "selector"), value.get("selector"))
-        if type_name == "V1Container":
-            for field in ("command", "args"):
-                yield from _check_items((*path, field), value.get(field))
-        if type_name == "V1EnvVar":
-            yield from _check_text((*path, "value"), value.get("value"))
-        if type_name in ("V1NodeSelectorRequirement", "V1LabelSelectorRequirement"):
-            yield from _check_items((*path, "values"), value.get("values"))
-        if type_name == "V1Toleration":
-            yield from _check_text((*path, "value"), value.get("value"))
-    if obj.kind == "ConfigMap":
-        yield from _check_map(("data",), obj.body.get("data"))
-
-
-def _check_map(path: Path, value: Any) -> Iterator[Hit]:
-    for key, item in as_map(value).items():
-        yield from _check_text((*path, key), item)
-
-
-def _check_items(path: Path, value: Any) -> Iterator[Hit]:
-    for index, item in enumerate(as_list(value)):
-        yield from _check_text((*path, index), item)
+    for path, type_name, value in api_fields.walk_object(obj):
+        for field, shape in api_fields.get_shapes(type_name).items():
+            item = value.get(field)
+            if shape == "s":
+                yield from _check_text((*path, field), item)
+            elif shape == "{s":
+                for key, text in as_map(item).items():
+                    yield from _check_text((*path, field, key), text)
+            elif shape == "[s":
+                for index, text in enumerate(as_list(item)):
+                    yield from _check_text((*path, field, index), text)
 
 
 def _check_text(path: Path, value: Any) -> Iterator[Hit]:
@@ -170,8 +125,14 @@ def _check_text(path: Path, value: Any) -> Iterator[Hit]:
     source=DOC_NAMES,
     fix="use letters, digits and hyphens; put other text into an annotation",
     base="job",
-    bad="metadata: {name: train_model}",
-    good="metadata: {name: train}",
+    bad="""\
+metadata:
+  name: train_model
+""",
+    good="""\
+metadata:
+  name: train
+""",
 )
 def name_invalid(obj: Object, context: Context) -> Iterator[Hit]:
     name = as_text(obj.metadata.get("name"))
@@ -226,16 +187,25 @@ metadata:
 )
 def version_unknown(obj: Object, context: Context) -> Iterator[Hit]:
     version = as_text(obj.body.get("apiVersion"))
-    versions = api_fields.find_versions(obj.kind)
+    known_versions = load_table("versions")
+    operator_versions = known_versions["of_kinds"].get(obj.kind, [])
+    versions = api_fields.find_versions(obj.kind) or operator_versions
     if not versions or version in versions:
         return
-    known_versions = load_table("versions")
     is_still_served = obj.kind in known_versions["kinds_still_served"]
     is_removed = version in known_versions["removed"] and not is_still_served
     # A version of the table without the kind; betas that it lacks may be served all the same.
     is_other = _STABLE.search(version[:100]) and version in api_fields.list_versions()
-    if is_removed or is_other:
+    # Of a stable API; new versions of an operator's API come without a word.
+    group = version.rpartition("/")[0]
+    is_future = _STABLE.search(version[:100]) and group in _list_groups(versions)
+    is_unknown = bool(operator_versions) and group in _list_groups(versions)
+    if is_removed or is_other or is_future or is_unknown:
         yield Hit(("apiVersion",), f"{version} has no {obj.kind}; it is in {', '.join(versions)}")
+
+
+def _list_groups(versions: list[str]) -> set[str]:
+    return {version.rpartition("/")[0] for version in versions}
 
 
 def _service(ports: str) -> str:

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 from holdfast.lint.finding import Hit, Severity
 from holdfast.lint.objects import Pod, as_text, dig
+from holdfast.lint.placement import Placement
 from holdfast.lint.registry import Context, rule
 from holdfast.lint.rules.storage import LOCAL_SSD
 
@@ -17,10 +18,36 @@ _SSD_LABELS = (
 )
 # Machines that come with local SSDs.
 _WITH_SSD = re.compile(r"a2-ultragpu|a3-|a4-|a4x-|z3-|-lssd")
+_WITHOUT_SSD = ("e2-", "t2a-", "t2d-", "n4-", "c4a-standard-1", "m2-", "h3-")
 _RUNTIMES = ("gvisor", "kata", "confidential")
 _SCHEDULERS = ("default-scheduler", "gke.io/optimize-utilization-scheduler")
 # Of programs that people install; the linter does not know whether they did.
 _OTHER_SCHEDULERS = ("volcano", "yunikorn", "kai-scheduler", "nvidia-run-ai", "binpack-scheduler")
+
+
+@rule(
+    "HF499",
+    "tied-to-one-node",
+    Severity.ERROR,
+    on=Pod,
+    what="A pod names the one node on which it runs.",
+    why="GKE replaces nodes: with the node the pod ends for good, on Spot within the day.",
+    source="https://kubernetes.io/docs/concepts/scheduling-eviction/assign-pod-node/#nodename",
+    fix="select labels of a pool",
+    base="job-pod",
+    bad="""\
+nodeName: gke-train-spot-l4-1a2b
+""",
+    good="""\
+restartPolicy: Never
+""",
+)
+def check_node_names(pod: Pod, context: Context) -> Iterator[Hit]:
+    if pod.spec.get("nodeName"):
+        yield Hit((*pod.spec_path, "nodeName"), "the scheduler and the autoscaler are left out")
+    for demand in context.place(pod).find_demands("kubernetes.io/hostname"):
+        if len(demand.values) == 1:
+            yield Hit(demand.path, f"only {demand.values[0]} may run it")
 
 
 @rule(
@@ -44,6 +71,8 @@ nodeSelector:
 )
 def local_disk_missing(pod: Pod, context: Context) -> Iterator[Hit]:
     placement = context.place(pod)
+    yield from _check_machines(placement)
+    yield from _check_raw_disks(pod, placement)
     platform_pools = placement.platform_pools
     if not platform_pools or any(_WITH_SSD.search(pool.machine_type) for pool in platform_pools):
         return
@@ -60,6 +89,24 @@ def local_disk_missing(pod: Pod, context: Context) -> Iterator[Hit]:
             yield Hit((*path, "hostPath", "path"), message, basis)
 
 
+def _check_machines(placement: Placement) -> Iterator[Hit]:
+    """Yields the machines of a pod that have no local SSDs, where it selects those."""
+    for demand in placement.find_demands("node.kubernetes.io/instance-type"):
+        for machine in demand.values:
+            if placement.find_demands(*_SSD_LABELS) and machine.startswith(_WITHOUT_SSD):
+                yield Hit(demand.path, f"{machine} takes no local SSDs")
+
+
+def _check_raw_disks(pod: Pod, placement: Placement) -> Iterator[Hit]:
+    """Yields a selector of raw disks where the pod has folders of the boot disk only."""
+    sources = {source for _, volume in pod.volumes for source in volume}
+    if sources & {"hostPath", "persistentVolumeClaim", "ephemeral"} or "emptyDir" not in sources:
+        return
+    for demand in placement.find_demands("cloud.google.com/gke-local-nvme-ssd"):
+        fix = "select cloud.google.com/gke-ephemeral-storage-local-ssd"
+        yield Hit(demand.path, "its emptyDirs are on the boot disk: these SSDs are raw", fix=fix)
+
+
 @rule(
     "HF485",
     "runtime-unknown",
@@ -70,7 +117,9 @@ def local_disk_missing(pod: Pod, context: Context) -> Iterator[Hit]:
     source=DOC_RUNTIME,
     fix="leave runtimeClassName and schedulerName out: GKE gives GPUs to pods that ask for them",
     base="job-pod",
-    bad="runtimeClassName: nvidia",
+    bad="""\
+runtimeClassName: nvidia
+""",
 )
 def runtime_unknown(pod: Pod, context: Context) -> Iterator[Hit]:
     name = as_text(pod.spec.get("runtimeClassName"))
@@ -92,8 +141,13 @@ def runtime_unknown(pod: Pod, context: Context) -> Iterator[Hit]:
     source="https://kubernetes.io/docs/concepts/services-networking/dns-pod-service/#pod-s-dns-policy",
     fix="dnsPolicy: ClusterFirstWithHostNet",
     base="job-pod",
-    bad="hostNetwork: true",
-    good="hostNetwork: true\ndnsPolicy: ClusterFirstWithHostNet",
+    bad="""\
+hostNetwork: true
+""",
+    good="""\
+hostNetwork: true
+dnsPolicy: ClusterFirstWithHostNet
+""",
 )
 def host_network_without_names(pod: Pod, context: Context) -> Iterator[Hit]:
     is_default = pod.spec.get("dnsPolicy") in (None, "ClusterFirst")

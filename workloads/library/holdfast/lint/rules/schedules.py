@@ -4,10 +4,12 @@ import re
 from collections.abc import Iterator
 from zoneinfo import available_timezones
 
+from holdfast.lint import api_fields
 from holdfast.lint.finding import Hit, Severity
 from holdfast.lint.objects import Job, Object, as_int, as_list, as_text, dig
 from holdfast.lint.registry import Context, rule
 from holdfast.lint.spelling import suggest
+from holdfast.vocabulary.capacity import ANNOTATION_HOURS
 
 DOC_CRON = "https://kubernetes.io/docs/concepts/workloads/controllers/cron-jobs/"
 DOC_JOB = "https://kubernetes.io/docs/concepts/workloads/controllers/job/"
@@ -19,6 +21,7 @@ _NAMES = {
     3: ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"),
     4: ("sun", "mon", "tue", "wed", "thu", "fri", "sat"),
 }
+_DAYS = (31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
 _MACROS = ("@yearly", "@annually", "@monthly", "@weekly", "@daily", "@midnight", "@hourly")
 _PART = re.compile(r"(\*|\?|[a-z0-9]{1,3})(?:-([a-z0-9]{1,3}))?(?:/(\d{1,4}))?")
 # A controller looks every ten seconds; a shorter deadline misses every start.
@@ -26,6 +29,8 @@ _SHORTEST_START_S = 10
 # A pod on a new node with a GPU has not pulled its image by then.
 _SHORTEST_DEADLINE_S = 120
 _SHORTEST_TTL_S = 60
+_YEAR_S = 31_622_400
+_HOUR_S = 3_600
 _REASONS = (
     "BackoffLimitExceeded",
     "DeadlineExceeded",
@@ -96,9 +101,19 @@ def _judge_schedule(schedule: str) -> str:
         for part in field.lower().split(","):
             if not _is_part(part, index):
                 return f"{field} is no {_FIELDS[index]}"
-    if fields[0] == "*" and fields[1] not in ("*", "*/1"):
+    if fields[0] in ("*", "*/1") and fields[1] not in ("*", "*/1"):
         return "starts a job each minute of its hours"
-    return ""
+    return _judge_days(fields)
+
+
+def _judge_days(fields: list[str]) -> str:
+    """Returns which of the days of a schedule its months do not have; empty if none."""
+    day, month, weekday = fields[2:]
+    if not day.isdecimal() or weekday not in ("*", "?"):
+        return ""
+    months = [_parse(word, 3) for word in month.lower().split(",")]
+    longest = max(_DAYS[number - 1] if number else 31 for number in months)
+    return f"no month of {month} has a day {day}" if int(day) > longest else ""
 
 
 def _is_part(part: str, index: int) -> bool:
@@ -107,7 +122,7 @@ def _is_part(part: str, index: int) -> bool:
         return False
     first, last, step = match.groups()
     if first in ("*", "?"):
-        return last is None and step != "0"
+        return last is None and _is_step(step, index)
     low, high = _BOUNDS[index]
     numbers: list[int] = []
     for word in filter(None, (first, last)):
@@ -115,7 +130,12 @@ def _is_part(part: str, index: int) -> bool:
         if number is None or not low <= number <= high:
             return False
         numbers.append(number)
-    return step != "0" and numbers == sorted(numbers)
+    return _is_step(step, index) and numbers == sorted(numbers)
+
+
+def _is_step(step: str | None, index: int) -> bool:
+    low, high = _BOUNDS[index]
+    return step is None or 0 < int(step) <= high - low + 1
 
 
 def _parse(word: str, index: int) -> int | None:
@@ -161,7 +181,10 @@ def job_gone_at_once(obj: Object, context: Context) -> Iterator[Hit]:
     source=DOC_JOB + "#job-termination-and-cleanup",
     fix="set activeDeadlineSeconds in seconds",
     base="job",
-    bad="spec: {activeDeadlineSeconds: 48}",
+    bad="""\
+spec:
+  activeDeadlineSeconds: 48
+""",
     good="""\
 spec:
   activeDeadlineSeconds: 172800
@@ -185,8 +208,14 @@ def deadline_before_a_start(job: Job, context: Context) -> Iterator[Hit]:
     source=DOC_JOB + "#pod-backoff-failure-policy",
     fix="set backoffLimit above 0, or backoffLimitPerIndex",
     base="job",
-    bad="spec: {backoffLimitPerIndex: 0}",
-    good="spec: {backoffLimitPerIndex: 3}",
+    bad="""\
+spec:
+  backoffLimitPerIndex: 0
+""",
+    good="""\
+spec:
+  backoffLimitPerIndex: 3
+""",
 )
 def first_crash_ends_it(job: Job, context: Context) -> Iterator[Hit]:
     if job.in_jobset or job.pod is None or not context.place(job.pod).interruptible:
@@ -211,8 +240,12 @@ def first_crash_ends_it(job: Job, context: Context) -> Iterator[Hit]:
     source=DOC_JOBSET,
     fix="backoffLimit: 0 in the child; maxRestarts in the JobSet",
     base="jobset-job",
-    bad="backoffLimit: 6",
-    good="backoffLimit: 0",
+    bad="""\
+backoffLimit: 6
+""",
+    good="""\
+backoffLimit: 0
+""",
 )
 def child_retries_alone(job: Job, context: Context) -> Iterator[Hit]:
     if not job.in_jobset or job.parallelism < 2 or not dig(job.owner.spec, "failurePolicy"):
@@ -258,3 +291,103 @@ def failure_reason_unknown(obj: Object, context: Context) -> Iterator[Hit]:
             if reason not in _REASONS:
                 path = ("spec", "failurePolicy", "rules", index, "onJobFailureReasons", number)
                 yield Hit(path, f"no Job fails for {reason}")
+
+
+@rule(
+    "HF536",
+    "time-of-another-unit",
+    Severity.WARNING,
+    on=Object,
+    what="A time is so long that it was meant in another unit: the fields of the API are seconds.",
+    why=(
+        "A job that hangs runs for years; a pod that does not answer keeps its requests, or is"
+        " first asked tomorrow."
+    ),
+    source="https://kubernetes.io/docs/reference/kubernetes-api/",
+    fix="write seconds",
+    base="job",
+    bad="""\
+spec:
+  activeDeadlineSeconds: 259200000
+""",
+    good="""\
+spec:
+  activeDeadlineSeconds: 259200
+""",
+)
+def check_scales(obj: Object, context: Context) -> Iterator[Hit]:
+    for path, type_name, value in api_fields.walk_object(obj):
+        for field, longest_s in _LONGEST_S.get(type_name, {}).items():
+            # A job that states its hours of work got its deadline from them.
+            if field == "activeDeadlineSeconds" and ANNOTATION_HOURS in obj.annotations:
+                continue
+            seconds = as_int(value.get(field))
+            if seconds is not None and seconds > longest_s:
+                yield Hit((*path, field), f"{seconds} s are {_describe_time(seconds)}")
+        if path[-1:] == ("readinessProbe",):
+            failures = as_int(value.get("failureThreshold")) or 3
+            seconds = failures * (as_int(value.get("periodSeconds")) or 10)
+            if seconds > _LONGEST_SILENCE_S:
+                message = f"a pod gets requests for {_describe_time(seconds)} after it stopped"
+                yield Hit((*path, "failureThreshold"), message)
+
+
+_LONGEST_S = {
+    "V1JobSpec": {"activeDeadlineSeconds": _YEAR_S, "ttlSecondsAfterFinished": _YEAR_S},
+    "V1PodSpec": {"activeDeadlineSeconds": _YEAR_S},
+    "V1DeploymentSpec": {"minReadySeconds": _HOUR_S, "progressDeadlineSeconds": 24 * _HOUR_S},
+    "V1Probe": {
+        "initialDelaySeconds": 2 * _HOUR_S,
+        "periodSeconds": _HOUR_S,
+        "timeoutSeconds": 600,
+    },
+    "jobset.x-k8s.io/v1alpha2/JobSet.spec": {"ttlSecondsAfterFinished": _YEAR_S},
+}
+_LONGEST_SILENCE_S = 600
+
+
+def _describe_time(seconds: int) -> str:
+    hours = seconds / _HOUR_S
+    if hours < 2:
+        return f"{seconds / 60:.0f} minutes"
+    return f"{hours:.0f} hours" if hours < 72 else f"{hours / 24:.0f} days"
+
+
+@rule(
+    "HF537",
+    "runs-overlap",
+    Severity.WARNING,
+    on=Object,
+    kinds=("CronJob",),
+    what="A CronJob starts its next run while the last one may still work.",
+    why="Two runs do the same work at once, or with Replace none of them ever ends.",
+    source=DOC_CRON,
+    fix="concurrencyPolicy: Forbid, and a deadline below the time between two starts",
+    bad=_cron("*/5 * * * *").replace("Forbid", "Replace"),
+    good=_cron("*/15 * * * *").replace("Forbid", "Replace"),
+)
+def compare_runs(obj: Object, context: Context) -> Iterator[Hit]:
+    interval_s = _find_interval_s(as_text(obj.spec.get("schedule"))[:200])
+    policy = as_text(obj.spec.get("concurrencyPolicy")) or "Allow"
+    for job in obj.jobs:
+        for path, deadline_s in job.deadlines:
+            if interval_s and deadline_s > interval_s and policy != "Forbid":
+                message = f"may run for {deadline_s} s, and starts each {interval_s} s: {policy}"
+                yield Hit(path, message)
+                return
+
+
+def _find_interval_s(schedule: str) -> int:
+    """Returns the seconds between two starts of the simplest schedules; 0 for the others."""
+    fields = schedule.split()
+    if len(fields) != len(_FIELDS) or fields[2:] != ["*", "*", "*"]:
+        return {"@hourly": _HOUR_S, "@daily": 24 * _HOUR_S}.get(schedule, 0)
+    if fields[:2] == ["*", "*"]:
+        return 60
+    for field, unit_s in ((fields[0], 60), (fields[1], _HOUR_S)):
+        step = field.partition("*/")[2]
+        if step.isdecimal():
+            return int(step) * unit_s
+    if fields[0].isdecimal():
+        return _HOUR_S if fields[1] == "*" else 24 * _HOUR_S if fields[1].isdecimal() else 0
+    return 0

@@ -7,7 +7,13 @@ from holdfast.lint.document import Path
 from holdfast.lint.finding import Hit, Severity
 from holdfast.lint.objects import MAX_SCRIPT, Container, Pod, as_int, as_list, as_text, dig
 from holdfast.lint.registry import Context, rule
-from holdfast.lint.shell import exits_zero_on_term, handlers, loses_exit_code, slept_s
+from holdfast.lint.shell import (
+    exits_zero_on_term,
+    handlers,
+    loses_code_in_pipe,
+    loses_exit_code,
+    slept_s,
+)
 from holdfast.support.values import quantity
 from holdfast.vocabulary.environment import ENV_WINDOW_S
 from holdfast.vocabulary.exit_codes import EXIT_PREEMPTED
@@ -38,7 +44,9 @@ _DRAINS = "lifecycle: {preStop: {exec: {command: [python, -m, holdfast.runtime.d
     source=DOC_SHUTDOWN,
     fix="set it to the pool's window, and finish within it",
     base="job-pod",
-    bad="terminationGracePeriodSeconds: 25",
+    bad="""\
+terminationGracePeriodSeconds: 25
+""",
 )
 def grace_exceeds_window(pod: Pod, context: Context) -> Iterator[Hit]:
     pool = context.place(pod).on_spot
@@ -62,7 +70,9 @@ def grace_exceeds_window(pod: Pod, context: Context) -> Iterator[Hit]:
     source=DOC_SHUTDOWN,
     fix="set terminationGracePeriodSeconds to the pool's window",
     base="job-pod",
-    bad="terminationGracePeriodSeconds: null",
+    bad="""\
+terminationGracePeriodSeconds: null
+""",
 )
 def grace_unstated_on_spot(pod: Pod, context: Context) -> Iterator[Hit]:
     pool = context.place(pod).on_spot
@@ -83,7 +93,15 @@ def grace_unstated_on_spot(pod: Pod, context: Context) -> Iterator[Hit]:
     source=DOC_HOOKS,
     fix="remove the sleep, or sleep at most a third of the window, in one command",
     base="container",
-    bad="lifecycle: {preStop: {exec: {command: [sh, -c, sleep 12]}}}",
+    bad="""\
+lifecycle:
+  preStop:
+    exec:
+      command:
+      - sh
+      - -c
+      - sleep 12
+""",
     good=_DRAINS,
 )
 def prestop_eats_window(pod: Pod, context: Context) -> Iterator[Hit]:
@@ -135,7 +153,15 @@ def _get_pre_stop_script(container: Container) -> str:
         "save in the background on an interval; use holdfast.runtime.drain where the program cannot"
         " be changed"
     ),
-    bad="lifecycle: {preStop: {exec: {command: [/bin/sh, -c, python save_checkpoint.py]}}}",
+    bad="""\
+lifecycle:
+  preStop:
+    exec:
+      command:
+      - /bin/sh
+      - -c
+      - python save_checkpoint.py
+""",
     good=_DRAINS,
 )
 def prestop_saves(pod: Pod, context: Context) -> Iterator[Hit]:
@@ -158,7 +184,11 @@ def prestop_saves(pod: Pod, context: Context) -> Iterator[Hit]:
     source="https://cloud.google.com/kubernetes-engine/docs/concepts/cluster-autoscaler",
     fix="remove it, and make the pod resumable",
     base="job-template",
-    bad='metadata: {annotations: {cluster-autoscaler.kubernetes.io/safe-to-evict: "false"}}',
+    bad="""\
+metadata:
+  annotations:
+    cluster-autoscaler.kubernetes.io/safe-to-evict: 'false'
+""",
 )
 def safe_to_evict_on_spot(pod: Pod, context: Context) -> Iterator[Hit]:
     if str(pod.annotations.get(SAFE_TO_EVICT)).lower() == "false" and context.place(pod).on_spot:
@@ -176,8 +206,18 @@ def safe_to_evict_on_spot(pod: Pod, context: Context) -> Iterator[Hit]:
     source=EXIT_CODES,
     fix=f"exit {EXIT_PREEMPTED}",
     base="container",
-    bad="command: [sh, -c, \"trap 'save; exit 0' TERM; exec python -m trainer\"]",
-    good="command: [sh, -c, \"trap 'save; exit 143' TERM; exec python -m trainer\"]",
+    bad="""\
+command:
+- sh
+- -c
+- trap 'save; exit 0' TERM; exec python -m trainer
+""",
+    good="""\
+command:
+- sh
+- -c
+- trap 'save; exit 143' TERM; exec python -m trainer
+""",
 )
 def exit_zero_on_sigterm(pod: Pod, context: Context) -> Iterator[Hit]:
     for container in pod.containers:
@@ -195,8 +235,18 @@ def exit_zero_on_sigterm(pod: Pod, context: Context) -> Iterator[Hit]:
     source="https://kubernetes.io/docs/concepts/workloads/pods/pod-lifecycle/#pod-termination",
     fix="put exec before the last command, or run the program without a shell",
     base="container",
-    bad='command: [bash, -c, "pip install -e . && python train.py"]',
-    good='command: [bash, -c, "pip install -e . && exec python train.py"]',
+    bad="""\
+command:
+- bash
+- -c
+- pip install -e . && python train.py
+""",
+    good="""\
+command:
+- bash
+- -c
+- pip install -e . && exec python train.py
+""",
 )
 def shell_swallows_sigterm(pod: Pod, context: Context) -> Iterator[Hit]:
     if not context.place(pod).interruptible:
@@ -229,13 +279,27 @@ def _get_script(container: Container) -> str:
     source=EXIT_CODES,
     fix="make the program the last command, or pass its code on: exit $?",
     base="container",
-    bad='command: [sh, -c, "python train.py || true"]',
-    good='command: [sh, -c, "exec python train.py"]',
+    bad="""\
+command:
+- sh
+- -c
+- python train.py || true
+""",
+    good="""\
+command:
+- sh
+- -c
+- exec python train.py
+""",
 )
 def exit_code_lost(pod: Pod, context: Context) -> Iterator[Hit]:
-    if not pod.job or not context.place(pod).interruptible:
+    if not pod.job:
         return
     for container in pod.main_containers:
+        if loses_code_in_pipe(_get_script(container)):
+            yield Hit(container.command_path, "the pipe ends as tee does, whatever came before")
+        if not context.place(pod).interruptible:
+            continue
         if loses_exit_code(_get_script(container)):
             yield Hit(container.command_path, "hides how the program ended")
 

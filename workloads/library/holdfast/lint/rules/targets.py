@@ -7,7 +7,7 @@ from typing import Any
 from holdfast.lint import api_fields
 from holdfast.lint.document import Path
 from holdfast.lint.finding import Hit, Severity
-from holdfast.lint.object_index import SCALER
+from holdfast.lint.object_index import SCALER, get_selector, selects
 from holdfast.lint.objects import Object, Pod, as_int, as_list, as_maps, as_text, dig, list_names
 from holdfast.lint.registry import Context, rule
 from holdfast.lint.rules.references import explain_absence, is_near_file
@@ -22,6 +22,10 @@ _URL = re.compile(
 )
 _CLUSTER_HOST = re.compile(
     r"(?<![\w./-])([a-z0-9][a-z0-9-]{0,62}\.[a-z0-9-]{1,63}\.svc(?:\.[a-z0-9.-]{1,100})?)(?::(\d{1,5}))?"
+)
+_POD_HOST = re.compile(
+    r"(?<![\w.-])([a-z][a-z0-9-]{0,50})-(\d{1,4})\.([a-z][a-z0-9-]{0,62})"
+    r"(?:\.([a-z0-9-]{1,63})(?:\.svc[a-z.]{0,40})?)?(?::(\d{1,5}))?(?![\w.-])"
 )
 _LONGEST = 4_000
 _TOP_DOMAINS = ("com", "org", "io", "net", "ai", "dev", "internal", "local", "google", "app", "co")
@@ -164,11 +168,25 @@ def backend_unknown(obj: Object, context: Context) -> Iterator[Hit]:
         service = context.index.find("Service", name, namespace or obj.namespace)
         if service is None:
             reason = "" if namespace else explain_absence("Service", name, obj, context)
+            neighbours = _list_near_services(obj, context)
+            if not reason and not namespace and neighbours:
+                reason = f"no Service {name}; its file has {', '.join(neighbours)}"
             # A StatefulSet works without its Service, but for the names of its pods.
-            if reason and (obj.kind != "StatefulSet" or "did you mean" in reason):
+            is_named = obj.kind != "StatefulSet" or bool(neighbours) or "did you mean" in reason
+            if reason and is_named:
                 yield Hit(path, reason)
         elif port not in (None, "") and not _has_port(service, port):
             yield Hit(path, f"Service {name} has no port {port}; it has {_list_ports(service)}")
+
+
+def _list_near_services(obj: Object, context: Context) -> list[str]:
+    """Lists the Services of the object's file; for a StatefulSet those over its pods."""
+    names: list[str] = []
+    for service in context.index.list_namespace("Service", obj.namespace):
+        is_over = any(selects(get_selector(service), pod) for pod in obj.pods)
+        if service.file == obj.file and (obj.kind == "Ingress" or is_over):
+            names.append(service.name)
+    return names
 
 
 def _list_backends(obj: Object) -> Iterator[tuple[Path, str, Any, str]]:
@@ -246,6 +264,7 @@ def address_lacks_service(pod: Pod, context: Context) -> Iterator[Hit]:
     for container in pod.containers:
         for path, value in container.list_texts():
             text = container.expand(value)
+            yield from _check_pod_names(path, text[:_LONGEST], pod, context)
             matches = [*_URL.finditer(text[:_LONGEST]), *_CLUSTER_HOST.finditer(text[:_LONGEST])]
             for match in {item.groups() for item in matches}:
                 host, port = match
@@ -253,6 +272,38 @@ def address_lacks_service(pod: Pod, context: Context) -> Iterator[Hit]:
                 if reason:
                     yield Hit(path, reason)
                     break
+
+
+def _check_pod_names(path: Path, text: str, pod: Pod, context: Context) -> Iterator[Hit]:
+    """Yields a name of a pod of a StatefulSet that has no such pod, Service or port."""
+    for match in _POD_HOST.finditer(text):
+        owner_name, ordinal, service_name, namespace, port = match.groups()
+        namespace = namespace or pod.owner.namespace
+        owner = context.index.find("StatefulSet", owner_name, namespace)
+        if owner is None:
+            continue
+        replicas = as_int(owner.spec.get("replicas"))
+        if int(ordinal) >= (1 if replicas is None else replicas):
+            yield Hit(path, f"StatefulSet {owner_name} has no pod {ordinal}")
+        elif service_name != owner.spec.get("serviceName"):
+            message = f"pods of {owner_name} are named below {owner.spec.get('serviceName')}"
+            yield Hit(path, message)
+        ports = _list_numbers(owner.pods)
+        if port and ports and int(port) not in ports:
+            yield Hit(path, f"pods of {owner_name} have no port {port}; they have {_join(ports)}")
+
+
+def _list_numbers(pods: list[Pod]) -> set[int]:
+    """Lists the ports that the containers of pods declare."""
+    ports: set[int] = set()
+    for pod in pods:
+        for container in pod.containers:
+            ports |= container.ports.keys()
+    return ports
+
+
+def _join(ports: set[int]) -> str:
+    return ", ".join(map(str, sorted(ports)))
 
 
 def _judge_address(host: str, port: str, pod: Pod, context: Context) -> str:
@@ -268,6 +319,11 @@ def _judge_address(host: str, port: str, pod: Pod, context: Context) -> str:
     service = context.index.find("Service", name, namespace)
     if service:
         is_headless = service.spec.get("clusterIP") == "None"
+        if is_headless and port:
+            pods = context.index.select_pods(service.namespace, get_selector(service))
+            ports = _list_numbers(pods)
+            if ports and int(port) not in ports and not _has_port(service, int(port)):
+                return f"pods of {name} have no port {port}; they have {_join(ports)}"
         if port and not is_headless and not _has_port(service, as_int(int(port))):
             return f"Service {name} has no port {port}; it has {_list_ports(service)}"
         return ""

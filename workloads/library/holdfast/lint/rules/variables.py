@@ -13,6 +13,7 @@ from holdfast.lint.objects import (
     Container,
     Job,
     Pod,
+    as_int,
     as_map,
     as_text,
     dig,
@@ -32,20 +33,14 @@ _OURS = frozenset(
 )
 _NEAR = 0.85
 _REFERENCE = re.compile(r"(?<!\$)\$\(([A-Za-z_][A-Za-z0-9_.-]{0,200})\)")
+_LONGEST = 300
 _LONGEST_TABLE = 1_400_000
 _QUOTED = re.compile(r'"([A-Za-z_][A-Za-z0-9_]{0,200})"')
 _SHELL_VARIABLE = re.compile(r"\$\{?([A-Za-z_][A-Za-z0-9_]{0,200})\}?")
 _FROM_SERVICES = ("_SERVICE_HOST", "_SERVICE_PORT")
 _DEVICES = ("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES")
+_NO_DEVICES = ("-1", "none", "void", "nodevfiles")
 _PARALLEL = ("--tensor-parallel-size", "-tp", "--tp", "--tp-size", "--num-gpus", "--num_gpus")
-_VALUES = {
-    "NCCL_DEBUG": ("VERSION", "WARN", "INFO", "TRACE", "ABORT"),
-    "TORCH_DISTRIBUTED_DEBUG": ("OFF", "INFO", "DETAIL"),
-    "WANDB_MODE": ("online", "offline", "disabled", "shared", "dryrun"),
-    "CUDA_DEVICE_ORDER": ("PCI_BUS_ID", "FASTEST_FIRST"),
-    "VLLM_WORKER_MULTIPROC_METHOD": ("fork", "spawn"),
-    "VLLM_LOGGING_LEVEL": ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"),
-}
 _ALLOCATOR = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
 
 
@@ -75,10 +70,9 @@ def variable_misspelt(pod: Pod, context: Context) -> Iterator[Hit]:
     for container in pod.containers:
         text = container.script
         for path, name, value in container.variables:
-            values = _VALUES.get(name)
-            spellings = {value, value.upper(), value.lower()}
-            if values and value and "$" not in value and spellings.isdisjoint(values):
-                yield Hit(path, f"{name} knows {', '.join(values)}")
+            pattern, words = load_table("variable_forms").get(name, ("", ""))
+            if pattern and value and not _has_form(value, pattern):
+                yield Hit(path, f"{name} is {value[:80]}, and takes {words}")
             if name in _ALLOCATOR and "=" in value and ":" not in value:
                 yield Hit(path, f"{name} takes key:value, not key=value")
             if name in known_names or not name or name in text:
@@ -86,6 +80,12 @@ def variable_misspelt(pod: Pod, context: Context) -> Iterator[Hit]:
             near_name = _find_misspelt(name, known_names)
             if near_name:
                 yield Hit((*path[:-1], "name"), f"nothing reads {name}; did you mean {near_name}?")
+
+
+def _has_form(value: str, pattern: str) -> bool:
+    """Returns whether a value has a form; one that a reference or a template gives may have it."""
+    is_given = any(mark in value for mark in "$<{")
+    return is_given or bool(re.fullmatch(pattern, value[:_LONGEST], re.IGNORECASE))
 
 
 def _find_misspelt(name: str, known_names: frozenset[str]) -> str:
@@ -152,6 +152,12 @@ def reference_undefined(pod: Pod, context: Context) -> Iterator[Hit]:
         if environment.ENV_POINT in container.env:
             names |= _list_parameters(pod, context)
         yield from _check_variables(container, pod)
+        index = environment.ENV_COMPLETION_INDEX
+        is_read = _has_shell(container) and index in container.script and index not in names
+        is_several = pod.job is not None and (as_int(pod.job.spec.get("completions")) or 1) > 1
+        if is_read and is_several:
+            message = f"{index} is there only with completionMode Indexed"
+            yield Hit(container.command_path, message)
         if _has_shell(container):
             continue
         for path, word in container.list_words():
@@ -248,6 +254,11 @@ def more_devices_than_gpus(pod: Pod, context: Context) -> Iterator[Hit]:
             if name in _DEVICES and numbers and is_beyond:
                 message = f"{name} is {value}, and the container has {container.gpus} GPUs"
                 yield Hit(path, message)
+        for path, name, value in container.variables:
+            if name in _DEVICES and value.lower() in _NO_DEVICES:
+                yield Hit(path, f"{name} is {value}: the program sees no GPU")
+            if name == "JAX_PLATFORMS" and value == "cpu":
+                yield Hit(path, "JAX computes on the CPU, beside a GPU")
         for option in _PARALLEL:
             count = container.number(option)
             if count is not None and count > container.gpus and _is_alone(container):

@@ -39,6 +39,11 @@ _OUTPUT_OPTION = re.compile(
     r"--(out|output|results?|save|log|logs|logging|cache|tmp|work)"
     r"([-_](dir|directory|path|folder|root))?"
 )
+_DATA_OPTION = re.compile(
+    r"--(train|eval|work|hf)?[-_]?(data|dataset|datasets|input|inputs|corpus|scratch|cache|model"
+    r"|models|weights|index|tmp)([-_](dir|directory|path|folder|root))?"
+)
+_BROUGHT = {"csi", "emptyDir", "ephemeral", "persistentVolumeClaim"}
 _ELSEWHERE = ("/", "/tmp", "/dev/null")
 _BUCKET = re.compile(r"[a-z0-9]([a-z0-9._-]{0,220}[a-z0-9])?|_")
 
@@ -118,6 +123,8 @@ def class_cannot_make_it(obj: Object, context: Context) -> Iterator[Hit]:
         modes = as_list(spec.get("accessModes"))
         if "accessModes" not in spec:
             yield Hit(path, "has no accessModes: the API server refuses it")
+        if dig(spec, "resources", "requests", "storage") is None and not spec.get("volumeName"):
+            yield Hit(path, "requests no storage: the API server refuses it")
         own_class = context.index.find("StorageClass", name)
         is_disk = name in _DISK_CLASSES
         if own_class:
@@ -176,7 +183,7 @@ def bucket_named_wrong(pod: Pod, context: Context) -> Iterator[Hit]:
         path = (*volume_path, "csi")
         driver = as_text(dig(volume, "csi", "driver"))
         if driver != FUSE_DRIVER:
-            if driver and misspells(driver, FUSE_DRIVER):
+            if driver.startswith("gcsfuse") or misspells(driver, FUSE_DRIVER):
                 yield Hit((*path, "driver"), f"no driver {driver}; did you mean {FUSE_DRIVER}?")
             continue
         attributes = as_map(dig(volume, "csi", "volumeAttributes"))
@@ -188,6 +195,9 @@ def bucket_named_wrong(pod: Pod, context: Context) -> Iterator[Hit]:
             message = f"{bucket} is no name of a bucket: no gs:// and no folder"
             yield Hit((*path, "volumeAttributes", "bucketName"), message)
         options = as_text(attributes.get("mountOptions"))
+        if " " in options.strip() or "://" in options:
+            message = "options are NAME or NAME=VALUE, joined by commas without spaces or URLs"
+            yield Hit((*path, "volumeAttributes", "mountOptions"), message)
         for option in re.split(r"[,\s]+", options[:2_000]):
             near_option = find_near(option.replace("_", "-"), ("implicit-dirs", "only-dir"), 0.9)
             if "_" in option.partition("=")[0] and near_option:
@@ -254,14 +264,24 @@ def folder_not_writable(pod: Pod, context: Context) -> Iterator[Hit]:
             mount = _find_mount(container, folder)
             if mount is None and is_read_only:
                 yield Hit(path, f"{folder} is on no mount, and the root is read-only")
-            elif mount and mount.get("readOnly") is True and name not in _READ_TOO:
+            elif mount and _is_read_only(container, mount) and name not in _READ_TOO:
                 yield Hit(path, f"{folder} is on a read-only mount")
         for path, folder in _list_outputs(container):
             mount = _find_mount(container, folder)
             if mount is None and is_read_only:
                 yield Hit(path, f"{folder} is on no mount, and the root is read-only")
-            elif mount and mount.get("readOnly") is True:
+            elif mount and _is_read_only(container, mount):
                 yield Hit(path, f"{folder} is on a read-only mount")
+
+
+def _is_read_only(container: Container, mount: dict[str, Any]) -> bool:
+    """Returns whether a mount, or the volume that it mounts, takes no writes."""
+    flags = [mount.get("readOnly")]
+    for _, volume in container.pod.volumes:
+        if volume.get("name") == mount.get("name"):
+            flags.append(dig(volume, "persistentVolumeClaim", "readOnly"))
+            flags.append(dig(volume, "csi", "readOnly"))
+    return True in flags
 
 
 def _list_outputs(container: Container) -> Iterator[tuple[Path, str]]:
@@ -308,7 +328,7 @@ def folder_beside_its_mount(pod: Pod, context: Context) -> Iterator[Hit]:
             depth = list(filter(None, folder.split("/")))
             unused = [mount for mount in mounts if not used[mount]]
             if (
-                _is_cache(container, path)
+                (_is_cache(container, path) or _is_data(container, path))
                 and len(unused) == 1
                 and _is_scratch(container, unused[0])
             ):
@@ -331,13 +351,26 @@ def _is_cache(container: Container, path: Path) -> bool:
     return bool(_FOLDER_VARIABLE.search(name) and _WRITES.search(name))
 
 
+def _is_data(container: Container, path: Path) -> bool:
+    """Returns whether a path is the value of an option that names data of the program."""
+    option = ""
+    for word_path, word in container.list_words():
+        if word_path == path:
+            option = word.partition("=")[0] if "=" in word else option
+            return bool(_DATA_OPTION.fullmatch(option))
+        option = word
+    return False
+
+
 def _is_scratch(container: Container, folder: str) -> bool:
-    """Returns whether a mount is a folder that the pod brings, or a claim."""
+    """Returns whether a mount is a folder that the pod brings, a claim or a bucket."""
     for _, mount in container.mounts:
         if as_text(mount.get("mountPath")) == folder:
             for _, volume in container.pod.volumes:
                 if volume.get("name") == mount.get("name"):
-                    return bool(volume.keys() & {"emptyDir", "persistentVolumeClaim", "ephemeral"})
+                    return bool(volume.keys() & _BROUGHT)
+            # The claims of a StatefulSet are no volumes of the pod.
+            return True
     return False
 
 
@@ -367,7 +400,13 @@ def _list_folders(container: Container) -> Iterator[tuple[Path, str]]:
             option, equals, value = word.partition("=")
             before = words[index - 1] if index else ""
             folder = value if equals and option.startswith("-") else word
-            is_option = (equals and _FOLDER_OPTION.fullmatch(option)) or before.startswith("--")
+            # What an init container copies goes where its last word says.
+            is_target = not container.is_main and index == len(words) - 1
+            is_option = (
+                is_target
+                or (equals and _FOLDER_OPTION.fullmatch(option))
+                or before.startswith("--")
+            )
             if is_option and folder.startswith("/") and " " not in folder:
                 yield (*container.path, key, index), folder
 

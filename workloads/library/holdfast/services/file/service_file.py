@@ -75,6 +75,9 @@ class OwnService:
         form=formats.NAME,
     )
     environment: str = about("Environment whose machines it uses.")
+    namespace: str = about(
+        "Namespace of your team; empty: serving, that of the platform team.", "", form=formats.CLAIM
+    )
     model: str = about(
         "gs://BUCKET/FOLDER of a model as save_pretrained() writes it; vLLM serves it through"
         " OpenAI's API. Empty: there is a predictor.",
@@ -174,7 +177,7 @@ class OwnService:
     )
 
     keys: str = about(
-        "Secret of the namespace serving with an API key of each caller: NAME=KEY. Empty: a call"
+        "Secret of the service's namespace with an API key of each caller: NAME=KEY. Empty: a call"
         " needs no key.",
         "",
         form=formats.CLAIM,
@@ -188,8 +191,8 @@ class OwnService:
     )
     reach: str = about(
         "cluster: pods only. internal: also the VPC, through a load balancer. external: also the"
-        " internet, with TLS and Identity-Aware Proxy. auto: internal if the environment has"
-        " load balancers.",
+        " internet, with TLS, and members or keys. auto: internal if the environment has load"
+        " balancers.",
         Reach.AUTO.value,
         form=REACH,
     )
@@ -204,7 +207,8 @@ class OwnService:
         form=formats.CLAIM,
     )
     members: tuple[str, ...] = about(
-        "Who may call from the internet, as group:TEAM@EXAMPLE.ORG or serviceAccount:NAME.",
+        "Who may call from the internet by Identity-Aware Proxy, as group:TEAM@EXAMPLE.ORG or"
+        " serviceAccount:NAME.",
         (),
         form=MEMBER,
     )
@@ -286,16 +290,16 @@ class OwnService:
                 " --private-key=FILE, and state both"
             )
             yield "a public service without TLS", f"no {' and no '.join(missing)}", allowed, fix
-        if external and not self.members:
-            allowed = "the people and service accounts that may call"
-            fix = "members: [group:team@example.org]"
+        if external and not (self.members or self.keys):
+            allowed = "the people and service accounts that may call, or keys"
+            fix = "members: [group:team@example.org], or keys: SECRET"
             yield "a public service that does not say who may call", "no members", allowed, fix
         if self.quota_per_s and not self.keys:
             allowed = "0 without keys: callers are known by their keys"
             yield "quota_per_s", self.quota_per_s, allowed, "keys: SECRET"
-        if self.keys and external:
-            allowed = "nothing, if reach is external: Identity-Aware Proxy asks who calls"
-            yield "keys", self.keys, allowed, "leave it out, or reach: internal"
+        if self.keys and self.members:
+            allowed = "keys or members: both come in the header authorization"
+            yield "keys", f"{self.keys}, with members", allowed, "leave one of them out"
         if self.members and not external:
             allowed = "nothing, unless reach is external"
             yield "members", ", ".join(self.members), allowed, "leave it out, or reach: external"
@@ -360,7 +364,7 @@ class OwnService:
     @property
     def home(self) -> str:
         """The namespace of its objects."""
-        return NAMESPACE_SERVING
+        return self.namespace or NAMESPACE_SERVING
 
     @property
     def caller_namespaces(self) -> tuple[str, ...]:

@@ -9,6 +9,7 @@ from holdfast.services.file.service_file import MIN_OVERFLOW, OwnService, Reach
 from holdfast.support.errors import InputError
 from holdfast.vocabulary.machines import MACHINE_TYPES
 from holdfast.vocabulary.pools import STAYING, Pool, Role
+from holdfast.vocabulary.roles import NAMESPACE_SERVING
 from holdfast.vocabulary.serving import TIER_BASE, TIER_OVERFLOW, drain_budget
 
 
@@ -23,7 +24,10 @@ class Placed:
 
 
 def place(service: OwnService, platform: Platform) -> Placed:
-    """Choose the pools of a service. Raises InputError if the environment has none that fit."""
+    """Choose the pools of a service. Raises InputError if the environment has none that fit, or if
+    its namespace has no services.
+    """
+    _require_home(service, platform)
     tiers: list[Tier] = []
     if service.base_replicas:
         replicas = service.base_largest + service.standby
@@ -42,6 +46,7 @@ def place(service: OwnService, platform: Platform) -> Placed:
             max_replicas=service.overflow_replicas,
         )
         tiers.append(overflow)
+    _require_team_gpus(service, platform, tiers)
     window_s = _find_window(service, tiers)
     return Placed(
         tiers=tuple(tiers),
@@ -49,6 +54,35 @@ def place(service: OwnService, platform: Platform) -> Placed:
         longest_request_s=_find_longest_request(service, window_s),
         reach=_find_reach(service, platform),
     )
+
+
+def _require_home(service: OwnService, platform: Platform) -> None:
+    if service.home not in platform.service_namespaces:
+        raise InputError(
+            "namespace: it has no services",
+            got=service.home,
+            allowed=", ".join(platform.service_namespaces),
+            fix=(
+                "leave it out, or ask the platform team to set service_gpus of your Team; services"
+                " run in its first namespace"
+            ),
+        )
+
+
+def _require_team_gpus(service: OwnService, platform: Platform, tiers: list[Tier]) -> None:
+    """Raise InputError if a service alone may need more GPUs than all services of its team."""
+    if service.home == NAMESPACE_SERVING:
+        return
+    team = platform.team(platform.job_namespaces[service.home])
+    replicas = sum(tier.max_replicas for tier in tiers)
+    gpus = replicas * service.gpu_count
+    if gpus > team.service_gpus:
+        raise InputError(
+            f"GPUs of the services of team {team.name}",
+            got=f"{replicas} replicas under load x {service.gpu_count} = {gpus}",
+            allowed=f"at most {team.service_gpus}, for all of its services together",
+            fix="ask for fewer replicas, or ask the platform team to raise service_gpus",
+        )
 
 
 def _find_pool(service: OwnService, platform: Platform, tier: str, replicas: int) -> Pool:
@@ -129,6 +163,8 @@ def _find_reach(service: OwnService, platform: Platform) -> Reach:
     """Return from where clients reach it. Raises InputError if the environment has no such way."""
     network = platform.network
     reach = Reach(service.reach)
+    if service.home != NAMESPACE_SERVING:
+        return _find_team_reach(reach)
     if reach is Reach.AUTO:
         return Reach.INTERNAL if network.load_balancers_cidr else Reach.CLUSTER
     allowed = [Reach.CLUSTER.value]
@@ -144,4 +180,23 @@ def _find_reach(service: OwnService, platform: Platform) -> Reach:
             allowed=", ".join(allowed),
             fix=f"ask the platform team to set network.{field} of {platform.name}",
         )
+    if reach is Reach.EXTERNAL and service.keys and not network.public_keys:
+        raise InputError(
+            f"keys of a public service: {platform.name} does not offer it",
+            got=service.keys,
+            allowed="members, whom Identity-Aware Proxy knows",
+            fix="state members, or ask the platform team to set network.public_keys",
+        )
     return reach
+
+
+def _find_team_reach(reach: Reach) -> Reach:
+    # A load balancer is outside the limits of a team: infra/decisions/0185.
+    if reach in (Reach.INTERNAL, Reach.EXTERNAL):
+        raise InputError(
+            "reach of a service in a team's namespace",
+            got=reach.value,
+            allowed="auto, cluster",
+            fix="leave it out, or ask the platform team to submit it in the namespace serving",
+        )
+    return Reach.CLUSTER

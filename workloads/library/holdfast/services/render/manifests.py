@@ -14,6 +14,7 @@ from holdfast.services.file.service_file import Engine, OwnService, Reach
 from holdfast.services.plan.placement import Placed
 from holdfast.vocabulary import serving
 from holdfast.vocabulary.machines import MACHINE_TYPES
+from holdfast.vocabulary.roles import NAMESPACE_SERVING, TEAM_PROXY
 from holdfast.vocabulary.serving import LABEL_SERVICE
 
 ANNOTATION_SOURCE = "holdfast.dev/service-source"
@@ -59,6 +60,7 @@ def _make_hop(service: OwnService, placed: Placed) -> FirstHop:
         servers=f"{service.name}-servers",
         clients=service.name,
         rights=f"{service.name}-endpoints",
+        account="" if service.home == NAMESPACE_SERVING else TEAM_PROXY,
         namespace=service.home,
         health_port=serving.SIDECAR_PORT if service.engine is Engine.VLLM else 0,
         window_s=placed.window_s,
@@ -86,6 +88,7 @@ def _make_way_in(
         window_s=hop.drain_s,
         longest_s=longest_s,
         external=placed.reach is Reach.EXTERNAL,
+        asks_identity=bool(service.members),
         hostname=service.hostname,
         certificate=service.certificate,
     )

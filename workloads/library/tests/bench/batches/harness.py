@@ -71,7 +71,11 @@ class Bench:
 
     def events(self, job: str, word: str) -> list[dict[str, Any]]:
         lines = self._log(job).read_text().splitlines() if self._log(job).exists() else []
-        return [event for event in map(json.loads, lines) if event["event"] == word]
+        events: list[dict[str, Any]] = []
+        for event in map(json.loads, lines):
+            if event["event"] == word:
+                events.append(event)
+        return events
 
     def rate(self, job: str, count: int) -> float:
         """Returns items per second from the first claim to the last commit.

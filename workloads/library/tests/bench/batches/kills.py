@@ -90,7 +90,9 @@ def _run_job(
 ) -> None:
     job = f"killed-{outcome.kills}"
     bench.fill(job, ITEMS)
-    waiting: list[Plan | None] = [_plan(rng, outcome.kills + number) for number in range(kills)]
+    waiting: list[Plan | None] = []
+    for number in range(kills):
+        waiting.append(_plan(rng, outcome.kills + number))
     living: dict[Fork, Plan | None] = {}
     killed = set[int]()
     while waiting or living:

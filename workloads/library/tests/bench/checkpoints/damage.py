@@ -35,7 +35,10 @@ MESH = "holdfast, mesh of two axes"
 
 def state(step: int) -> dict[str, torch.Tensor]:
     generator = torch.Generator().manual_seed(step)
-    return {f"t{i}": torch.empty(5000).uniform_(generator=generator) for i in range(4)}
+    tensors: dict[str, torch.Tensor] = {}
+    for i in range(4):
+        tensors[f"t{i}"] = torch.empty(5000).uniform_(generator=generator)
+    return tensors
 
 
 def write_both(folder: Path) -> None:

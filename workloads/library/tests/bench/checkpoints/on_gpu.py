@@ -162,8 +162,12 @@ def saves(
 ) -> Figures:
     figures: Figures = defaultdict(lambda: defaultdict(list))
     step = Step()
-    pinned = [torch.ones_like(tensor, device="cpu").pin_memory() for tensor in tensors.values()]
-    methods: list[Any] = [(METHODS | ON_GPU)[name](folder, tensors) for name in names]
+    pinned = []
+    for tensor in tensors.values():
+        pinned.append(torch.ones_like(tensor, device="cpu").pin_memory())
+    methods: list[Any] = []
+    for name in names:
+        methods.append((METHODS | ON_GPU)[name](folder, tensors))
     for method in methods:  # the start of one would slow the others
         time_save(method, 1, step)
     for number in range(2, 2 + rounds):
@@ -185,7 +189,9 @@ def find_absent() -> dict[str, str]:
 
 
 def measure(folder: Path, settings: Given) -> dict[str, Figures]:
-    tensors = {name: tensor.cuda() for name, tensor in make_state(settings["mib"]).items()}
+    tensors = {}
+    for name, tensor in make_state(settings["mib"]).items():
+        tensors[name] = tensor.cuda()
     return {"saves": saves(folder, tensors, settings["methods"], settings["rounds"])}
 
 

@@ -158,7 +158,9 @@ def saves(
     figures: Figures = defaultdict(lambda: defaultdict(list))
     step = Step()
     touched = fresh(tensors.values()).fill_(1) if controls else None
-    methods: list[Any] = [(METHODS | RIVALS)[name](folder, tensors) for name in names]
+    methods: list[Any] = []
+    for name in names:
+        methods.append((METHODS | RIVALS)[name](folder, tensors))
     for method in methods:
         # The start of a rival slows other methods. Ours is measured from its first save.
         if method.name in RIVALS:
@@ -203,7 +205,8 @@ def restores(
             ranks,
             Tuning(),
         )
-        assert restored.step and not restored.skipped, restored
+        assert restored.step, restored
+        assert not restored.skipped, restored
 
     loads: dict[str, tuple[Path, Callable[[], object]]] = {
         Holdfast.name: (folder / Holdfast.name, restore_ours),
@@ -216,8 +219,12 @@ def restores(
             rival_folder,
             lambda: manager.load(rival_folder, into={ITEM: tensors}, strict=True),
         )
-    figures: dict[str, list[float]] = {name: [] for name in loads}
-    expected = {key: tensor.clone() for key, tensor in tensors.items()}
+    figures: dict[str, list[float]] = {}
+    for name in loads:
+        figures[name] = []
+    expected = {}
+    for key, tensor in tensors.items():
+        expected[key] = tensor.clone()
     for _ in range(rounds):
         for name, (source, load) in loads.items():
             for tensor in tensors.values():
@@ -227,7 +234,8 @@ def restores(
             start = time.perf_counter()
             load()
             figures[name].append(slowest(time.perf_counter() - start))
-            assert all(torch.equal(tensors[key], expected[key]) for key in tensors), name
+            for key in tensors:
+                assert torch.equal(tensors[key], expected[key]), name
     return figures
 
 

@@ -72,15 +72,21 @@ def measure(folder: Path, mib: int, rounds: int) -> dict[str, dict[str, Any]]:
         "nothing": lambda _: run_alone(),
         "spin": run_beside_spinner,
     }
-    quiet_rounds: dict[str, list[Round]] = {kind: [] for kind in kinds}
-    busy_rounds: dict[str, list[Round]] = {kind: [] for kind in kinds}
+    quiet_rounds: dict[str, list[Round]] = {}
+    for kind in kinds:
+        quiet_rounds[kind] = []
+    busy_rounds: dict[str, list[Round]] = {}
+    for kind in kinds:
+        busy_rounds[kind] = []
     for number in range(2, 2 + rounds):
         for kind, run_steps in kinds.items():
             quiet_rounds[kind].append(run_alone())
             busy_rounds[kind].append(run_steps(number))
     method.close()
     bare.close()
-    figures = {kind: ratio(busy_rounds[kind], quiet_rounds[kind]) for kind in kinds}
+    figures = {}
+    for kind in kinds:
+        figures[kind] = ratio(busy_rounds[kind], quiet_rounds[kind])
     return figures | {"upload over copy": ratio(busy_rounds["upload"], busy_rounds["copy"])}
 
 

@@ -65,7 +65,11 @@ def time_torchft_death(folder: Path, options: Sequence[str] = ()) -> float:
 
     def step_times(size: int, since: float = 0.0) -> list[float]:
         """Returns the times of steps with so many members."""
-        return [t for t, count in _parse_steps(steps) if count == size and t > since]
+        times: list[float] = []
+        for t, count in _parse_steps(steps):
+            if count == size and t > since:
+                times.append(t)
+        return times
 
     def all_alive() -> bool:
         return all(member.poll() is None for member in members)
@@ -89,7 +93,10 @@ def time_torchft_death(folder: Path, options: Sequence[str] = ()) -> float:
         return later_steps[0] - death
     # The last line of the log is the reason why a member cannot run.
     except (TimeoutError, ChildProcessError) as error:
-        lines = [line for line in (folder / "log").read_text().splitlines() if line.strip()]
+        lines = []
+        for line in (folder / "log").read_text().splitlines():
+            if line.strip():
+                lines.append(line)
         reason = lines[-1][:200] if lines else "the log is empty"
         raise CannotRun(f"{error}; {reason}") from None
     finally:
@@ -107,7 +114,11 @@ def _parse_steps(path: Path) -> list[tuple[float, int]]:
     if not path.exists():
         return []
     lines = [line.split() for line in path.read_text().splitlines()]
-    return [(float(words[0]), int(words[1])) for words in lines if len(words) == 2]
+    parsed_steps: list[tuple[float, int]] = []
+    for words in lines:
+        if len(words) == 2:
+            parsed_steps.append((float(words[0]), int(words[1])))
+    return parsed_steps
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

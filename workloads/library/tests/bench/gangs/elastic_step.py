@@ -101,7 +101,9 @@ def _member(rank: int, nodes: tuple[tuple[str, int], ...], home: Path) -> None:
             if gang.reduce():
                 optimizer.step()
 
-        rounds = [_time_round([elastic, bare], number) for number in range(WARM + ROUNDS)]
+        rounds = []
+        for number in range(WARM + ROUNDS):
+            rounds.append(_time_round([elastic, bare], number))
     if rank == 0:
         (home / "times").write_text(json.dumps(rounds[WARM:]))
 

@@ -214,7 +214,9 @@ class Play(Blows):
         self.wait(lambda: len(self.list_copies()) >= needed)
         before = max(self.list_copies(), default=0)
         unreached = self.unreached
-        log_sizes = {path: path.stat().st_size for path in self._gang.folder.glob("log-*")}
+        log_sizes = {}
+        for path in self._gang.folder.glob("log-*"):
+            log_sizes[path] = path.stat().st_size
         wait_until = time.monotonic() + blow.delay_s
         self.wait(lambda: time.monotonic() >= wait_until)
         kills = self.strike(blow)
@@ -224,7 +226,9 @@ class Play(Blows):
             self.wrong.append(
                 f"{blow}: step {before} was copied, {restored} is restored\n{self._gang.logs()}"
             )
-        logs = {path.name: path.read_text()[size:] for path, size in log_sizes.items()}
+        logs = {}
+        for path, size in log_sizes.items():
+            logs[path.name] = path.read_text()[size:]
         return Struck(
             **self.take_findings(),
             kind=blow.kind,

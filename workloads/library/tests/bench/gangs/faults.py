@@ -72,8 +72,10 @@ class Blows:
     def strike(self, blow: Blow) -> int:
         self._came_back.clear()
         if blow.kind in TOGETHER:
-            distances = TOGETHER[blow.kind]
-            return self._replace([(blow.place + distance) % NODES for distance in distances])
+            places = []
+            for distance in TOGETHER[blow.kind]:
+                places.append(_shift(blow.place, distance))
+            return self._replace(places)
         if blow.kind in DAMAGED:
             return self._damage(blow)
         strikes = {
@@ -92,7 +94,7 @@ class Blows:
         """
         place = blow.place
         changes = blow.kind in IN_AN_EPOCH_CHANGE
-        other = (place + 2) % NODES
+        other = _shift(place, 2)
         self._lose([place] if changes else [place, other])
         self._gang.start(place, kill_at=f"{blow.kind}:{blow.count}")
         if changes:
@@ -101,17 +103,26 @@ class Blows:
                 return 2
             self._lose([other])
         self._gang.start(other)
-        self.unreached += not self._dies(place)
+        if not self._dies(place):
+            self.unreached += 1
         self._replace([place])
         return 3
 
+    def _get_launcher(self, place: int) -> int:
+        """Returns the process ID of a node's launcher."""
+        return self._gang.processes[place].pid
+
+    def _list_processes(self, place: int) -> list[psutil.Process]:
+        """Returns a node's launcher and the processes that it started."""
+        return family(self._get_launcher(place))
+
     def _freeze(self, blow: Blow) -> int:
         """Stops all processes of a node until the other nodes have lost it."""
-        tree = family(self._gang.processes[blow.place].pid)
+        tree = self._list_processes(blow.place)
         self._mark()
         each(tree, psutil.Process.suspend)
         try:
-            self._until_lost((blow.place + 1) % NODES)
+            self._until_lost(_shift(blow.place, 1))
         finally:
             each(tree, psutil.Process.resume)
         return 1
@@ -119,8 +130,11 @@ class Blows:
     def _wake_zombie(self, blow: Blow) -> int:
         """Freezes an uploader during an upload until the gang has committed in another epoch."""
         self.wait(self._is_uploading, pause_s=0.005)
-        tree = family(self._gang.processes[blow.place].pid)
-        zombies = [p for p in tree if "uploader_process" in " ".join(p.cmdline())]
+        zombies: list[psutil.Process] = []
+        for process in self._list_processes(blow.place):
+            command = " ".join(process.cmdline())
+            if "uploader_process" in command:
+                zombies.append(process)
         each(zombies, psutil.Process.suspend)
         self._orphans += zombies
         newest = self.commits.newest_start
@@ -131,33 +145,40 @@ class Blows:
         deadline = time.monotonic() + ZOMBIE_S
 
         def is_over() -> bool:
-            return time.monotonic() > deadline or not any(map(alive, zombies))
+            is_late = time.monotonic() > deadline
+            return is_late or not any(map(alive, zombies))
 
         self.wait(is_over)
         return 1
 
     def _fill(self, blow: Blow) -> int:
         """Replaces a node by one without room; then loses it and the one that copies to it."""
-        before = (blow.place - 1) % NODES
+        before = _shift(blow.place, -1)
         log = self._gang.folder / f"log-{before}"
         log_size = log.stat().st_size
         self._lose([blow.place])
         self._gang.start(blow.place, module=FULL_NODE)
         self.settle()
-        self.wait(lambda: REFUSED in log.read_text()[log_size:] or self._is_past(LATER_STEPS))
+
+        def has_refused() -> bool:
+            new_text = log.read_text()[log_size:]
+            return REFUSED in new_text or self._is_past(LATER_STEPS)
+
+        self.wait(has_refused)
         return 1 + self._replace([before, blow.place])
 
     def _damage_newest(self, blow: Blow) -> int:
-        launcher = self._gang.processes[blow.place].pid
+        launcher = self._get_launcher(blow.place)
 
         def damage() -> None:
-            sharded_gangs.damage([self._spoilt_memory(blow.place, launcher)])
+            memory = self._spoilt_memory(blow.place, launcher)
+            sharded_gangs.damage([memory])
 
-        return self._spoil_newest_version((blow.place + 1) % NODES, damage)
+        return self._spoil_newest_version(_shift(blow.place, 1), damage)
 
     def _lie(self, blow: Blow) -> int:
         """Makes a member keep another shard under the name of the newest."""
-        other = (blow.place + 2) % NODES
+        other = _shift(blow.place, 2)
 
         def lie() -> None:
             sharded_gangs.lie(self._gang, self.spoilt, blow.place, to=other)
@@ -172,14 +193,16 @@ class Blows:
         spoilt = False
         while not spoilt:
             self.wait(lambda: len(self.list_copies()) > 1)
-            ranks = list[psutil.Process]()
-            for launcher in self._gang.processes.values():
-                ranks += family(launcher.pid)[1:]
+            ranks: list[psutil.Process] = []
+            for node in self._gang.processes:
+                _, *ranks_of_node = self._list_processes(node)
+                ranks += ranks_of_node
             each(ranks, psutil.Process.suspend)
             try:
-                spoilt = len(self.list_copies()) > 1
+                copies = self.list_copies()
+                spoilt = len(copies) > 1
                 if spoilt:
-                    self.spoilt = max(self.list_copies())
+                    self.spoilt = max(copies)
                     spoil()
                     self._lose([place])
             finally:
@@ -195,36 +218,43 @@ class Blows:
     def _lose(self, places: Sequence[int]) -> None:
         """Kills nodes at one moment, except processes that are frozen."""
         self._mark()
-        processes = list[psutil.Process]()
+        victims: list[psutil.Process] = []
         for place in places:
-            processes += family(self._gang.processes[place].pid)
-        victims = [process for process in processes if process not in self._orphans]
+            for process in self._list_processes(place):
+                if process not in self._orphans:
+                    victims.append(process)
         each(victims, psutil.Process.kill)
         for place in places:
-            self._gang.processes[place].wait(SILENT_S)
+            launcher = self._gang.processes[place]
+            launcher.wait(SILENT_S)
 
     def _damage(self, blow: Blow) -> int:
         """Loses a node and damages the memory of another when no rank writes there any more."""
-        neighbour = (blow.place + DAMAGED[blow.kind]) % NODES
+        neighbour = _shift(blow.place, DAMAGED[blow.kind])
         self._lose([neighbour])
         self._until_lost(blow.place, spare=neighbour)
-        launcher = self._gang.processes[blow.place].pid
+        launcher = self._get_launcher(blow.place)
         if blow.kind == COPY:
             sharded_gangs.damage_copies(launcher)
         else:
-            sharded_gangs.damage(sharded_gangs.staging_memories(launcher))
+            memories = sharded_gangs.staging_memories(launcher)
+            sharded_gangs.damage(memories)
         self._gang.start(neighbour)
         return 1
 
     def _spoilt_memory(self, place: int, launcher: int) -> Path:
-        versions = [version for version in self._gang.held()[place] if version["memory"] >= 0]
-        spoilt = [version for version in versions if version["step"] == self.spoilt]
-        newest = max(spoilt, key=lambda version: version["start"])
-        return sharded_gangs.staging_memories(launcher)[newest["memory"]]
+        newest: dict[str, Any] = {"start": -1}
+        for version in self._gang.held()[place]:
+            is_spoilt = version["memory"] >= 0 and version["step"] == self.spoilt
+            if is_spoilt and version["start"] > newest["start"]:
+                newest = version
+        memories = sharded_gangs.staging_memories(launcher)
+        return memories[newest["memory"]]
 
     def _is_uploading(self) -> bool:
         for step in self._gang.checkpoints.glob("*/step-*"):
-            if not (step / "COMMIT.json").exists() and any(step.iterdir()):
+            commit = step / "COMMIT.json"
+            if not commit.exists() and any(step.iterdir()):
                 return True
         return False
 
@@ -233,23 +263,24 @@ class Blows:
         peers = self._gang.peers
 
         def has_lost_gang() -> bool:
-            state: dict[str, Any] | None = peers.look([place]).get(place)
+            states = peers.look([place])
+            state: dict[str, Any] | None = states.get(place)
             if state is None:
                 return False
+            epoch = state["epoch"]
             # No epoch: on a slow machine the other nodes have continued without it.
-            return not state["epoch"] or state["lost"] == state["epoch"]["number"]
+            return not epoch or state["lost"] == epoch["number"]
 
         self.wait(has_lost_gang, spare=spare)
 
     def _dies(self, place: int) -> bool:
         """Tells whether a process of that node ends before the gang is well past any point."""
-        earlier = set[psutil.Process]()
+        earlier: set[psutil.Process] = set()
         has_died = False
 
         def is_over() -> bool:
             nonlocal has_died
-            tree = family(self._gang.processes[place].pid)
-            living = {process for process in tree if alive(process)}
+            living = set(filter(alive, self._list_processes(place)))
             has_died = bool(earlier - living)
             earlier.update(living)
             return has_died or self._is_past(LATER_STEPS)
@@ -260,11 +291,18 @@ class Blows:
     def list_copies(self) -> list[int]:
         """Returns steps of the newest start for which the next node has every rank's shard."""
         versions_by_place = self._gang.held()
-        copies = list[set[tuple[int, int, int]]]()
+        copies: list[set[tuple[int, int, int]]] = []
         for place in range(NODES):
-            versions = versions_by_place[(place + 1) % NODES]
-            copies.append({_identify(version) for version in versions if version["rank"] == place})
-        return [step for start, step, _ in set.intersection(*copies) if start > self._start]
+            copies_of_rank: set[tuple[int, int, int]] = set()
+            for version in versions_by_place[_shift(place, 1)]:
+                if version["rank"] == place:
+                    copies_of_rank.add(_identify(version))
+            copies.append(copies_of_rank)
+        steps: list[int] = []
+        for start, step, _ in set.intersection(*copies):
+            if start > self._start:
+                steps.append(step)
+        return steps
 
     def settle(self) -> None:
         """Waits until the gang has restored and a version of its new start is whole."""
@@ -285,7 +323,8 @@ class Blows:
         self._restores = len(self._gang.of("restore"))
         self._start = 0
         for versions in self._gang.held().values():
-            self._start = max(self._start, *(version["start"] for version in versions), 0)
+            for version in versions:
+                self._start = max(self._start, version["start"])
 
     def wait(self, condition: Callable[[], bool], *, spare: int = -1, pause_s: float = 0.1) -> None:
         """Waits for a condition and replaces nodes that end meanwhile; raises Over or Stuck."""
@@ -293,24 +332,32 @@ class Blows:
         while not condition():
             self.commits.note()
             codes = self._exit_codes()
-            has_loss = any(code != EXIT_COMPLETE for code in codes.values())
+            has_loss = set(codes.values()) - {EXIT_COMPLETE}
             # A lost node of a complete gang has nothing to come back to.
             if self._gang.of("exit") and (len(codes) == NODES or has_loss):
                 raise Over
             for place, code in codes.items():
-                if code not in (*COMES_BACK, EXIT_COMPLETE):
-                    self.wrong.append(f"place {place} ended with {code}\n{self._gang.logs()}")
-                if code != EXIT_COMPLETE and place != spare:
-                    self._came_back.add(place)
-                    self._gang.start(place)
-            if self._gang.silent_s > SILENT_S or time.monotonic() - start > STUCK_S:
+                self._handle_exit(place, code, spare)
+            waited_s = time.monotonic() - start
+            if self._gang.silent_s > SILENT_S or waited_s > STUCK_S:
                 raise Stuck(condition.__qualname__)
             time.sleep(pause_s)
         if self._gang.of("exit"):
             raise Over
 
+    def _handle_exit(self, place: int, code: int, spare: int) -> None:
+        """Notes a wrong exit code, and starts the node again unless it is `spare`."""
+        if code == EXIT_COMPLETE:
+            return
+        if code not in COMES_BACK:
+            logs = self._gang.logs()
+            self.wrong.append(f"place {place} ended with {code}\n{logs}")
+        if place != spare:
+            self._came_back.add(place)
+            self._gang.start(place)
+
     def _exit_codes(self) -> dict[int, int]:
-        codes = dict[int, int]()
+        codes: dict[int, int] = {}
         for place, process in self._gang.processes.items():
             code = process.poll()
             if code is not None:
@@ -319,6 +366,11 @@ class Blows:
 
     def close(self) -> None:
         each(self._orphans, psutil.Process.kill)
+
+
+def _shift(place: int, distance: int) -> int:
+    """Returns the place that is `distance` further around the ring of nodes."""
+    return (place + distance) % NODES
 
 
 def _identify(version: dict[str, Any]) -> tuple[int, int, int]:

@@ -173,7 +173,10 @@ class Play:
 
     def _split_restart(self, restart: float, ready: float, first_step: float) -> list[float]:
         """Returns the seconds of PARTS and of the rest; a part ends with its slowest rank."""
-        marks = [mark for mark in lines(self.gang.settings["marks"]) if mark["t"] > restart]
+        marks = []
+        for mark in lines(self.gang.settings["marks"]):
+            if mark["t"] > restart:
+                marks.append(mark)
         times = [ready]
         for part in PARTS:
             times.append(max(mark["t"] for mark in marks if mark["what"] == part))
@@ -197,7 +200,8 @@ class Play:
         version = self._newest_copy()
         self._until(lambda: self._newest_copy() > version, pause_s=0.02)
         time.sleep(phase * CADENCE * PACE_S)
-        assert not any(process.poll() for process in gang.processes.values()), gang.logs()
+        for process in gang.processes.values():
+            assert not process.poll(), gang.logs()
 
     def _newest_save(self) -> int:
         return max((event["step"] for event in self.gang.of("commit")), default=0)

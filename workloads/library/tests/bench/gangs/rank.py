@@ -32,7 +32,9 @@ class Work:
         self._one = torch.ones(1)
         rank = dist.get_rank()
         size = settings["mib"] * MIB // 4 // TENSORS
-        self.tensors = {f"{rank}.{n}": torch.full((size,), float(n)) for n in range(TENSORS)}
+        self.tensors = {}
+        for n in range(TENSORS):
+            self.tensors[f"{rank}.{n}"] = torch.full((size,), float(n))
         self._checked = False
 
     def step(self, step: int) -> None:

@@ -120,7 +120,10 @@ def _await_size(gang: ShardedGang, size: int) -> list[Figures]:
 
 def _find_change(steps: list[Figures]) -> tuple[Figures, Figures]:
     """Returns the last step of the former size, and the first of the new one."""
-    changes = [pair for pair in pairwise(steps) if pair[0]["size"] != pair[1]["size"]]
+    changes = []
+    for pair in pairwise(steps):
+        if pair[0]["size"] != pair[1]["size"]:
+            changes.append(pair)
     return changes[-1]
 
 

@@ -35,7 +35,9 @@ def measure(folder: Path, mib: int, *, on_disk: bool) -> dict[str, float]:
     disk = folder / "disk"
     disk.mkdir(parents=True)
     names = ("log", "marks", "turn_log")
-    settings: dict[str, Any] = {name: str(folder / f"{name}.jsonl") for name in names}
+    settings: dict[str, Any] = {}
+    for name in names:
+        settings[name] = str(folder / f"{name}.jsonl")
     settings |= {
         "mib": mib,
         "pace_s": 0.2,

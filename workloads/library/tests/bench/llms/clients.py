@@ -115,7 +115,9 @@ def _judge(
             texts.append(choice["text"])
     state = model.Model(model.encode(prompt))
     decoder = model.Decoder()
-    expected = [state.next(may_end=False)[0] for _ in range(count)]
+    expected = []
+    for _ in range(count):
+        expected.append(state.next(may_end=False)[0])
     text = "".join(decoder.add(token) for token in expected[: len(ids)])
     return Result(
         is_cut=is_cut,

@@ -22,6 +22,7 @@ from workloads.library.tests.inference.router.fleet import metric, router
 from workloads.library.tests.inference.server.serving import Served, envoy
 from workloads.library.tests.processes import MIB, sampled, until
 
+Figures = dict[str, Any]
 HOST = "127.0.0.1"
 SHORTEST_S = 5.0
 LONGEST_S = 120.0
@@ -100,7 +101,7 @@ class Load:
         return self.run(ports, streams, on_end=on_end)
 
 
-def run_disturbed(folder: Path, load: Load, *, streams: int, disruptions: int) -> dict[str, Any]:
+def run_disturbed(folder: Path, load: Load, *, streams: int, disruptions: int) -> Figures:
     with load.engines(folder) as engines, load.router(folder, engines) as served:
         # It fills memory, and shows the gaps that the machine itself makes.
         calm = load.run([served.port], min(streams, 4 * load.streams_open))
@@ -136,7 +137,7 @@ def run_disturbed(folder: Path, load: Load, *, streams: int, disruptions: int) -
     }
 
 
-def run_throughput(folder: Path, load: Load, *, streams: int) -> dict[str, Any]:
+def run_throughput(folder: Path, load: Load, *, streams: int) -> Figures:
     """Runs the same streams at the engines and through the router, in turns."""
     tokens = {"alone": 0, "router": 0}
     seconds = {"alone": 0.0, "router": 0.0}
@@ -167,7 +168,7 @@ def run_throughput(folder: Path, load: Load, *, streams: int) -> dict[str, Any]:
     }
 
 
-def run_envoy_alone(folder: Path, load: Load, *, streams: int, disruptions: int) -> dict[str, Any]:
+def run_envoy_alone(folder: Path, load: Load, *, streams: int, disruptions: int) -> Figures:
     """Runs streams through Envoy as it is rendered, without the router."""
     with load.engines(folder) as engines:
         ports = [server.port for server in engines.servers]
@@ -176,7 +177,7 @@ def run_envoy_alone(folder: Path, load: Load, *, streams: int, disruptions: int)
         return {**tally.count(), "disruptions": engines.disruptions}
 
 
-def run_behind_envoy(folder: Path, load: Load, *, streams: int) -> dict[str, Any]:
+def run_behind_envoy(folder: Path, load: Load, *, streams: int) -> Figures:
     """Runs streams through Envoy and the router behind it: what each of them costs."""
     with load.engines(folder) as engines, load.router(folder, engines) as served:
         direct = load.run([served.port], streams)

@@ -17,7 +17,9 @@ from workloads.library.tests.bench.placements.policies import DEADLINES_H, Trace
 
 
 def daly_figures() -> bool:
-    minutes = [find_best_interval(5 / 60, life_h) * 60 for life_h in (24, 6, 0.25)]
+    minutes = []
+    for life_h in (24, 6, 0.25):
+        minutes.append(find_best_interval(5 / 60, life_h) * 60)
     text = ", ".join(f"{interval:.1f} min" for interval in minutes)
     print("Daly's intervals for lives of 24 h, 6 h, 15 min:", text)
     return [round(minutes[0]), round(minutes[1]), round(minutes[2], 1)] == [117, 57, 9.1]

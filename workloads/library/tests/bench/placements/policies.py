@@ -136,7 +136,9 @@ def side_by_side(traces: list[Trace], starts: int) -> Costs:
         offset = np.random.default_rng(1).uniform(0, trace.hours, starts)
         costs[trace.name] = {}
         for hours in DEADLINES_H:
-            by_policy = {policy.name: share(trace, policy, hours, offset) for policy in COMPARED}
+            by_policy = {}
+            for policy in COMPARED:
+                by_policy[policy.name] = share(trace, policy, hours, offset)
             costs[trace.name][f"{hours:g} h"] = by_policy
     return costs
 

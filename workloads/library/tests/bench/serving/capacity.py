@@ -21,6 +21,7 @@ from workloads.library.tests.inference.server.playing_predictors import BATCH_S,
 from workloads.library.tests.inference.server.serving import Client, Served, running, serve
 from workloads.library.tests.processes import kill_family, rss_mib, sampled, until
 
+Figures = dict[str, Any]
 ROOT = Path(__file__).parents[5]
 BATCH = 32
 USERS = 4 * BATCH
@@ -47,9 +48,9 @@ def url(server: Served) -> str:
     return f"http://127.0.0.1:{server.port}{INFER}"
 
 
-def batching(folder: Path, *, seconds: float) -> dict[str, Any]:
+def batching(folder: Path, *, seconds: float) -> Figures:
     """Measures the same users and predictor with batches of 32, and one at a time."""
-    figures: dict[str, Any] = {}
+    figures: Figures = {}
     for name, batch in (("batched", BATCH), ("single", 1)):
         with serve(folder, "--batch", str(batch)) as server:
             counted = k6(url(server), seconds=seconds, users=USERS, folder=folder)
@@ -59,7 +60,7 @@ def batching(folder: Path, *, seconds: float) -> dict[str, Any]:
     return figures
 
 
-def overload(folder: Path, *, seconds: float) -> dict[str, Any]:
+def overload(folder: Path, *, seconds: float) -> Figures:
     batch_s = SCALE * (BATCH_S + ITEM_S * BATCH)
     capacity = BATCH / batch_s
     options = ("--model", str(SCALE), "--longest-request", str(DEADLINE_S), "--batch", str(BATCH))
@@ -89,7 +90,7 @@ def overload(folder: Path, *, seconds: float) -> dict[str, Any]:
     }
 
 
-def rivals(folder: Path, *, seconds: float) -> dict[str, Any]:
+def rivals(folder: Path, *, seconds: float) -> Figures:
     """Measures turns of `seconds` for each server, half with fixed users, half at a fixed rate."""
     turns: dict[str, list[dict[str, float]]] = {OURS: [], LITSERVE: []}
     try:

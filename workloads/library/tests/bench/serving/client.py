@@ -92,7 +92,9 @@ def k6(
     finally:
         process.kill()
         process.wait()
-    values = {name: metric["values"] for name, metric in json.loads(summary.read_text()).items()}
+    values = {}
+    for name, metric in json.loads(summary.read_text()).items():
+        values[name] = metric["values"]
     codes = {}
     for name, metric in values.items():
         if "code_" in name and metric["count"]:

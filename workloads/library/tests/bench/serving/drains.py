@@ -12,6 +12,7 @@ from holdfast.drill.serving.fleet import HOST, Command, Replica, holdfast_server
 from workloads.library.tests.bench.serving.client import INFER, k6
 from workloads.library.tests.drill.field_fleet import FieldFleet as Fleet
 
+Figures = dict[str, Any]
 PREDICTOR = "workloads.library.tests.inference.server.playing_predictors:gpu_like"
 OURS = holdfast_server(PREDICTOR)
 REPLICAS = 4
@@ -32,7 +33,7 @@ def under_load(
     *,
     rate: float,
     seconds: float,
-) -> dict[str, Any]:
+) -> Figures:
     """Spreads actions over the load; each hits a replica while more than LEAST_READY are ready."""
     done = 0
 
@@ -94,7 +95,7 @@ def drains(
     rate: float,
     evictions: int,
     rollouts: int,
-) -> dict[str, Any]:
+) -> Figures:
     actions = shuffle(7, *[Fleet.evict] * evictions, *[Fleet.roll_out] * rollouts)
     fleet = make_fleet(folder, "drains")
     figures = under_load(
@@ -113,9 +114,9 @@ def late(
     rate: float,
     seconds: float,
     delays_s: Sequence[int],
-) -> dict[str, Any]:
+) -> Figures:
     """Evicts and rolls out with endpoints that follow sooner or later than the contract assumes."""
-    figures: dict[str, Any] = {}
+    figures: Figures = {}
     for delay_s in delays_s:
         fleet = make_fleet(folder, f"late-{delay_s}", endpoint_delay_s=float(delay_s))
         actions = [Fleet.evict, Fleet.roll_out, Fleet.evict]
@@ -129,7 +130,7 @@ def late(
     return figures
 
 
-def deaths(folder: Path, *, rate: float, kills: int, freezes: int) -> dict[str, Any]:
+def deaths(folder: Path, *, rate: float, kills: int, freezes: int) -> Figures:
     actions = shuffle(
         8,
         *[Fleet.kill] * kills,
@@ -151,7 +152,7 @@ def models(
     rate: float,
     hangs: int,
     kills: int,
-) -> dict[str, Any]:
+) -> Figures:
     """Freezes and kills predicting processes in servers that live."""
     actions = shuffle(
         9,
@@ -184,7 +185,7 @@ def stock(port: int) -> list[str]:
     ]
 
 
-def controls(folder: Path, *, rate: float, seconds: float) -> dict[str, Any]:
+def controls(folder: Path, *, rate: float, seconds: float) -> Figures:
     """Runs layouts that must fail: they lose a request, or only a retry of the proxy saves it."""
     # Without retries the proxy hides nothing that a server does.
     one_try = {"proxy_change": lambda proxy: replace(proxy, tries=1)}
@@ -196,7 +197,7 @@ def controls(folder: Path, *, rate: float, seconds: float) -> dict[str, Any]:
         "prestop": (make_fleet(folder, "prestop", stock, **one_try, **sleep), Fleet.evict),
         "breaker": (make_fleet(folder, "breaker", **no_retries), Fleet.kill),
     }
-    figures: dict[str, Any] = {}
+    figures: Figures = {}
     for name, (fleet, action) in layouts.items():
         figures |= under_load(
             fleet,

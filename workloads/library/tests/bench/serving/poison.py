@@ -13,15 +13,16 @@ from holdfast.drill.serving.load import Load
 from workloads.library.tests.bench.serving.drains import REPLICAS, make_fleet
 from workloads.library.tests.inference.server.serving import INFER, Client, texts
 
+Figures = dict[str, Any]
 INTERVAL_S = 3.0
 TIMES = 100
 DEATHS = "holdfast_server_predictor_deaths_total"
 GOOD_BODY = texts("good request NUMBER")
 
 
-def poison(folder: Path, *, rate: float, seconds: float) -> dict[str, Any]:
+def poison(folder: Path, *, rate: float, seconds: float) -> Figures:
     """Sends the same and ever new requests that kill or hang the model, and one of them often."""
-    figures: dict[str, Any] = {
+    figures: Figures = {
         "rate": rate,
         "interval_s": INTERVAL_S,
         "times": TIMES,
@@ -51,7 +52,7 @@ def _send_under_load(
     poisoned_texts: Iterator[str],
     rate: float,
     seconds: float,
-) -> dict[str, Any]:
+) -> Figures:
     fleet = make_fleet(folder, f"poison-{name}")
     codes = Counter[str]()
     with fleet.running(REPLICAS), ThreadPoolExecutor(32) as pool:
@@ -80,7 +81,7 @@ def _send_under_load(
     }
 
 
-def _send_often(folder: Path, fault: str) -> dict[str, Any]:
+def _send_often(folder: Path, fault: str) -> Figures:
     """Sends one poisoned body TIMES times, each after the answer to the one before."""
     fleet = make_fleet(folder, f"poison-often-{fault}")
     with fleet.running(REPLICAS):

@@ -18,6 +18,7 @@ from holdfast.checkpoint.stores.local import LocalStorage
 from workloads.library.tests.checkpoint.jobs import TUNING
 from workloads.library.tests.checkpoint.process_groups import same, step, whole
 
+State = dict[str, Any]
 WIDTH = 10
 
 
@@ -37,7 +38,7 @@ def split_tensors(model: nn.Module, mesh: Any) -> None:
     )
 
 
-def make_state(model: nn.Module) -> dict[str, Any]:
+def make_state(model: nn.Module) -> State:
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     return {
         "model": model,
@@ -45,30 +46,30 @@ def make_state(model: nn.Module) -> dict[str, Any]:
     }
 
 
-def single(seed: int) -> dict[str, Any]:
+def single(seed: int) -> State:
     return make_state(make_model(seed))
 
 
-def fsdp2(seed: int) -> dict[str, Any]:
+def fsdp2(seed: int) -> State:
     model = make_model(seed)
     fully_shard(model, mesh=init_device_mesh("cpu", (dist.get_world_size(),)))
     return make_state(model)
 
 
-def hsdp(seed: int) -> dict[str, Any]:
+def hsdp(seed: int) -> State:
     model = make_model(seed)
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "shard"))
     fully_shard(model, mesh=mesh)
     return make_state(model)
 
 
-def tensor_parallel(seed: int) -> dict[str, Any]:
+def tensor_parallel(seed: int) -> State:
     model = make_model(seed)
     split_tensors(model, init_device_mesh("cpu", (dist.get_world_size(),)))
     return make_state(model)
 
 
-def two_axes(seed: int) -> dict[str, Any]:
+def two_axes(seed: int) -> State:
     model = make_model(seed)
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
     split_tensors(model, mesh["tp"])
@@ -89,7 +90,7 @@ class Adapted(nn.Module):
         return self.base(rows) + rows @ self.down.T @ self.up.T
 
 
-def lora(seed: int) -> dict[str, Any]:
+def lora(seed: int) -> State:
     model = make_model(seed)
     for index, layer in enumerate(model):
         assert isinstance(layer, nn.Linear)
@@ -97,12 +98,12 @@ def lora(seed: int) -> dict[str, Any]:
     return make_state(model)
 
 
-def average(seed: int) -> dict[str, Any]:
+def average(seed: int) -> State:
     state = make_state(make_model(seed))
     return state | {"ema": swa_utils.AveragedModel(state["model"])}
 
 
-LAYOUTS: dict[int, dict[str, Callable[[int], dict[str, Any]]]] = {
+LAYOUTS: dict[int, dict[str, Callable[[int], State]]] = {
     1: {
         "single": single,
         "LoRA": lora,
@@ -123,7 +124,7 @@ def check_layouts(world: int, folder: str) -> None:
         _check_layout(Path(folder) / name.replace(" ", "-"), build)
 
 
-def _check_layout(folder: Path, build: Callable[[int], dict[str, Any]]) -> None:
+def _check_layout(folder: Path, build: Callable[[int], State]) -> None:
     state = build(3)
     url = str(folder / "url")
     with Checkpointer(
@@ -168,7 +169,8 @@ def _check_layout(folder: Path, build: Callable[[int], dict[str, Any]]) -> None:
                 start_from=place,
             ) as ckpt:
                 assert ckpt.step == 0
-                assert ckpt.restored and ckpt.restored.origin == place
+                assert ckpt.restored
+                assert ckpt.restored.origin == place
             tensors = whole({entry: fresh[entry]})
             expected_part = {key: expected[key] for key in tensors}
             assert same(tensors, expected_part), f"{form} {entry}"

@@ -167,7 +167,9 @@ def check_stages(world: int, url: str) -> None:
 
 def stage(world: int) -> nn.Module:
     torch.manual_seed(3)
-    stage_layers = [nn.Linear(8, 8) for _ in range(4 // world)]
+    stage_layers = []
+    for _ in range(4 // world):
+        stage_layers.append(nn.Linear(8, 8))
     name = f"stage {dist.get_rank()}"
     return nn.ModuleDict({name: nn.Sequential(*stage_layers)})
 

@@ -123,14 +123,14 @@ class Model:
                 # Its keeper ends the uploader; what it sends ends with it, and what the keeper
                 # copies to its folder may end before the next epoch.
                 for spooled in _end_spooling(node.spooled):
-                    ended = Node(
+                    dead = Node(
                         phase="ended",
                         announced=node.announced,
                         content=node.content,
                         copies=node.copies,
                         spooled=spooled,
                     )
-                    yield state.with_node(place, **ended._asdict())
+                    yield state.with_node(place, **dead._asdict())
             else:
                 yield from getattr(self, f"_when_{node.phase}")(state, place, node)
             yield from self._drop_partial_copies(state, place, node)
@@ -140,7 +140,8 @@ class Model:
             yield self._restore(state)
 
     def check_end(self, state: State) -> None:
-        assert {node.phase for node in state.nodes} == {"done"}, f"stuck: {state}"
+        phases = {node.phase for node in state.nodes}
+        assert phases == {"done"}, f"stuck: {state}"
 
     def _die(
         self,
@@ -339,7 +340,10 @@ class Model:
         ) -> dict[str, Any]:
             if node.phase != "asked":
                 raise Posts(value)
-            values = {other: posted for turn, other, posted in state.posted if turn == node.turn}
+            values = {}
+            for turn, other, posted in state.posted:
+                if turn == node.turn:
+                    values[other] = posted
             if place == 0 and len(values) == self.nodes:
                 return decide([values[other] for other in range(self.nodes)])
             for turn, idle, whole in state.verdicts:
@@ -487,7 +491,9 @@ class Model:
         version = self._find_restored(state)
         best = best_version(state)
         assert version >= best, f"{version} is restored, and {best} is there: {state}"
-        neighbours = {(place + 1) % self.nodes for place in state.lost_places}
+        neighbours = set()
+        for place in state.lost_places:
+            neighbours.add((place + 1) % self.nodes)
         if not neighbours & state.lost_places:
             assert version >= state.whole, (
                 f"{state.whole} was whole, and {version} is restored: {state}"

@@ -12,6 +12,7 @@ from torch import nn
 from holdfast.checkpoint import Checkpointer
 from holdfast.support.errors import InputError
 
+State = dict[str, Any]
 pytestmark = pytest.mark.process
 
 
@@ -20,7 +21,10 @@ class Overridden(nn.Linear):
 
     def state_dict(self, *args: Any, **options: Any) -> Any:
         tensors = super().state_dict(*args, **options)
-        return {name: tensor.cpu().clone() for name, tensor in tensors.items()}
+        prefixed: Any = {}
+        for name, tensor in tensors.items():
+            prefixed[name] = tensor.cpu().clone()
+        return prefixed
 
 
 class Extra(nn.Linear):
@@ -48,30 +52,30 @@ class Average:
         self.value = torch.zeros(3)
         self.count = 0
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         return {
             "value": self.value.clone(),
             "count": self.count,
         }
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: State) -> None:
         self.value = state["value"]
         self.count = state["count"]
 
 
 class Unloaded(Average):
-    def load_state_dict(self, state: dict[str, Any]) -> None: ...
+    def load_state_dict(self, state: State) -> None: ...
 
 
 class UnloadedNumbers(Unloaded):
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         return {"count": self.count}
 
 
 class Shifted(Average):
     """Converts its state, so that a comparison cannot know whether it was restored."""
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: State) -> None:
         self.value = state["value"] + 1
         self.count = state["count"]
 
@@ -79,7 +83,7 @@ class Shifted(Average):
 class Lazy(Average):
     """Loads its state at the next iteration, like loaders."""
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: State) -> None:
         self.pending = state
 
     def __iter__(self) -> Iterator[int]:

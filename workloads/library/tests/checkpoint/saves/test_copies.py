@@ -45,7 +45,8 @@ def make_copies(**settings: int) -> Copies:
 def test_a_copy_that_failed_is_tried_more_rarely() -> None:
     """copies_model.py checks which copy stays meanwhile."""
     copies = make_copies(peer_steps=3)
-    assert copies.due(5) and copies.agree(alone(), 5, 1.0)
+    assert copies.due(5)
+    assert copies.agree(alone(), 5, 1.0)
     copies.record_staged(
         (5, "a"),
         0,
@@ -54,7 +55,8 @@ def test_a_copy_that_failed_is_tried_more_rarely() -> None:
     )
     copies.record_outcome(Report(save=1, done="uncopied", reason="no room"))
     assert copies.agree(alone(), 8, 1.0)
-    assert not copies.due(13) and copies.due(14)
+    assert not copies.due(13)
+    assert copies.due(14)
 
 
 def test_copies_take_less_than_two_percent_step_time() -> None:
@@ -69,9 +71,8 @@ def test_copies_take_less_than_two_percent_step_time() -> None:
         )
         copies.record_outcome(Report(save=save, done="copied"))
     copies.agree(alone(), 7, 0.5)
-    assert not copies.due(23) and copies.due(24), (
-        "0.1 s in 17 steps of 0.5 s, of which 1.2 % are 0.102 s"
-    )
+    assert not copies.due(23), "0.1 s in 17 steps of 0.5 s, of which 1.2 % are 0.102 s"
+    assert copies.due(24), "0.1 s in 17 steps of 0.5 s, of which 1.2 % are 0.102 s"
 
 
 def test_copies_take_at_most_two_percent_cpu_time(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,7 +87,8 @@ def test_copies_take_at_most_two_percent_cpu_time(monkeypatch: pytest.MonkeyPatc
     )
     copies.record_outcome(Report(save=1, done="copied", processor_s=2.0))
     copies.agree(alone(), 6, 0.5)
-    assert not copies.due(89) and copies.due(90), "half a second of all cores in 84 steps of 0.5 s"
+    assert not copies.due(89), "half a second of all cores in 84 steps of 0.5 s"
+    assert copies.due(90), "half a second of all cores in 84 steps of 0.5 s"
 
 
 def test_a_memory_that_has_to_grow_keeps_its_content() -> None:

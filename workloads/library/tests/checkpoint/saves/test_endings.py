@@ -168,10 +168,14 @@ def test_a_failure_is_forgotten_once_a_later_save_is_durable(tmp_path: Path) -> 
         blocker.parent.mkdir(exist_ok=True)
         blocker.write_text("a file where a folder must be")
         ckpt.save(1)
-        assert not ckpt.wait() and ckpt.failure and ckpt.durable_step == 0
+        assert not ckpt.wait()
+        assert ckpt.failure
+        assert ckpt.durable_step == 0
         blocker.unlink()
         ckpt.save(2)
-        assert ckpt.wait() and not ckpt.failure and ckpt.durable_step == 2
+        assert ckpt.wait()
+        assert not ckpt.failure
+        assert ckpt.durable_step == 2
 
 
 @pytest.mark.parametrize("every", [1000, 20], ids=["between saves", "in a save"])
@@ -201,7 +205,8 @@ def test_a_trainer_with_a_stuck_uploader_exits_in_its_window(
         assert time.monotonic() - started_at < 3.5 + 1.0
     finally:
         os.kill(uploader, signal.SIGKILL)
-    assert "steps (" in log.read_text() and "are lost" in log.read_text()
+    assert "steps (" in log.read_text()
+    assert "are lost" in log.read_text()
 
 
 @pytest.mark.parametrize("sums", [True, False])
@@ -234,7 +239,8 @@ def test_a_survivor_exits_cleanly_and_logs_its_loss(
     time.sleep(0.02)
     first.kill()
     assert finish([other]) == [EXIT_PREEMPTED], log.read_text()
-    assert "are lost" in log.read_text() and "Traceback" not in log.read_text(), log.read_text()
+    assert "are lost" in log.read_text(), log.read_text()
+    assert "Traceback" not in log.read_text(), log.read_text()
 
 
 def test_a_last_save_is_tried_before_an_upload_was_measured(jobs: Jobs, tmp_path: Path) -> None:
@@ -256,6 +262,8 @@ def test_a_last_save_is_tried_before_an_upload_was_measured(jobs: Jobs, tmp_path
     steps_on(job)
     os.kill(job.pid or 0, signal.SIGTERM)
     assert finish([job]) == [EXIT_PREEMPTED]
-    lines = [json.loads(line) for line in events.read_text().splitlines()]
+    lines = []
+    for line in events.read_text().splitlines():
+        lines.append(json.loads(line))
     (stop,) = [line for line in lines if line["event"] == "stop"]
     assert committed(url) == [stop["step"]]

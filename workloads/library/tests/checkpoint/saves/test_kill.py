@@ -168,5 +168,6 @@ def test_two_ranks_with_a_cadence_in_seconds_save_the_same_steps(
         wait=True,
         log=str(log),
     )
-    assert codes == [0, 0] and len(committed(url)) > 2, log.read_text()
+    assert codes == [0, 0], log.read_text()
+    assert len(committed(url)) > 2, log.read_text()
     assert "failed" not in log.read_text(), "each commit needs both ranks"

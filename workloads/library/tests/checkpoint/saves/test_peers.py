@@ -36,8 +36,12 @@ class Pair:
     """Two nodes of one rank each, which keep copies in memory or in a folder."""
 
     def __init__(self, folder: Path | None = None) -> None:
-        self.descriptors = [[os.memfd_create("memory") for _ in range(3)] for _ in range(2)]
-        self.keepers = [Keeper(RUN, [memories], folder) for memories in self.descriptors]
+        self.descriptors = []
+        for _ in range(2):
+            self.descriptors.append([os.memfd_create("memory") for _ in range(3)])
+        self.keepers = []
+        for memories in self.descriptors:
+            self.keepers.append(Keeper(RUN, [memories], folder))
         addresses = tuple(("127.0.0.1", keeper.port) for keeper in self.keepers)
         self.places: list[PeerPlaces] = []
         for place, memories in enumerate(self.descriptors):
@@ -125,7 +129,8 @@ def test_a_version_counts_when_every_shard_has_a_copy(pair: Pair) -> None:
     pair.stage(*shard(1, 5))
     offer = pair.offer()
     assert offer
-    assert (offer.step, offer.holders) == (5, ((1,), (1,)))
+    assert offer.step == 5
+    assert offer.holders == ((1,), (1,))
     assert pair.offer(above=6) is None, "the bucket is newer"
     assert pair.offer(start=START + 1) is None, "another trainer has committed since"
     storage = PeerStorage(
@@ -465,7 +470,8 @@ def test_fewer_nodes_get_a_version_that_more_have_staged(pair: Pair) -> None:
     # The first node is lost; the second one is alone, and rank 0 of the next size.
     remaining = replace(pair.places[1], place=0, keepers=pair.places[1].keepers[1:])
     (offer,) = list_offers(remaining, above=0, start=0)
-    assert (offer.holders, offer.homes) == (((0,), (0,)), (-1, 0))
+    assert offer.holders == ((0,), (0,))
+    assert offer.homes == (-1, 0)
     assert remaining.find_memory(0, (5, "a1b2c3d4e5f6")) == 0
     storage = PeerStorage(remaining, [offer], 0, copies_first=False)
     opened = open_step(storage, RUN, 5)
@@ -499,7 +505,9 @@ def test_newest_version_in_memory_is_stored_behind_the_fence(pair: Pair, tmp_pat
         assert fence.take(storage, RUN) == number + 1
     assert store_newest(storage, pair.places[0], 1.0) == 5
     commit = read_commit(storage, RUN, 5)
-    assert commit and (commit.epoch, commit.world_size) == (START, 2)
+    assert commit
+    assert commit.epoch == START
+    assert commit.world_size == 2
     assert open_step(storage, RUN, 5).manifests[1] == shard(1, 5)[0]
     assert store_newest(storage, pair.places[0], 1.0) == 0, "the store has it"
     for rank in (0, 1):

@@ -76,7 +76,10 @@ class Stored(LocalStorage):
 
     def steps(self) -> set[int]:
         """Returns the steps that still have objects."""
-        return {int(stat.name.split("/")[1].removeprefix("step-")) for stat in self.list(RUN)}
+        stored_steps: set[int] = set()
+        for stat in self.list(RUN):
+            stored_steps.add(int(stat.name.split("/")[1].removeprefix("step-")))
+        return stored_steps
 
 
 @pytest.fixture
@@ -130,7 +133,8 @@ def test_damaged_checkpoints_replace_no_sound_one_and_expire(storage: Stored) ->
     assert committed_steps(storage, RUN) == [30, 20, 10]
     storage.age("c" * 12 + "/*")
     retain(storage, RUN, policy)
-    assert committed_steps(storage, RUN) == [20, 10] and storage.steps() == {10, 20}
+    assert committed_steps(storage, RUN) == [20, 10]
+    assert storage.steps() == {10, 20}
 
 
 def test_no_commit_is_read_twice(storage: Stored, monkeypatch: pytest.MonkeyPatch) -> None:

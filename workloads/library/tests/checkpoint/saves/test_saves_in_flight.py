@@ -67,7 +67,8 @@ def test_a_save_returns_at_once_and_the_next_one_waits(tmp_path: Path) -> None:
     with training(tmp_path) as (ckpt, tensor, uploader):
         os.kill(uploader, signal.SIGSTOP)
         save(ckpt, tensor, 1)
-        assert ckpt.busy and not committed(tmp_path, "r")
+        assert ckpt.busy
+        assert not committed(tmp_path, "r")
 
         def resume_uploader() -> None:
             released.set()
@@ -76,8 +77,10 @@ def test_a_save_returns_at_once_and_the_next_one_waits(tmp_path: Path) -> None:
         released = threading.Event()
         threading.Timer(0.5, resume_uploader).start()
         save(ckpt, tensor, 2)
-        assert released.is_set() and 1 in committed(tmp_path, "r")
-        assert ckpt.wait() and not ckpt.busy
+        assert released.is_set()
+        assert 1 in committed(tmp_path, "r")
+        assert ckpt.wait()
+        assert not ckpt.busy
         assert STATE_BYTES <= staged_bytes() <= 1.1 * STATE_BYTES
     assert committed(tmp_path, "r") == [2, 1]
     for step in (1, 2):
@@ -173,5 +176,6 @@ with Checkpointer(sys.argv[1], {"w": torch.ones(4)}, run="r", every=1) as ckpt:
 
 def test_the_linter_counts_all_memories_for_a_sharded_gang() -> None:
     # Its own, and a complete and an arriving copy of a neighbour's.
-    assert (1, OWN_MEMORIES + SLOTS) == (COPIES_WITHOUT_PEER, MEMORIES)
+    assert COPIES_WITHOUT_PEER == 1
+    assert OWN_MEMORIES + SLOTS == MEMORIES
     assert OWN_MEMORIES_WITH_FOLDER == MEMORIES_WITH_FOLDER

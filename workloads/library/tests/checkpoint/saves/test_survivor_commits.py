@@ -32,13 +32,14 @@ from workloads.library.tests.checkpoint.jobs import (
 )
 from workloads.library.tests.checkpoint.made import failing
 
+State = dict[str, Any]
 STEP = 7
 PEER = "rank 0 was lost"
 
 
 def survivor(
     folder: Path,
-    state: dict[str, Any],
+    state: State,
     rank: int = 1,
     store: Any = None,
     *,
@@ -113,8 +114,8 @@ def make_sharded_model() -> nn.Module:
 )
 def test_a_state_that_is_not_whole_or_does_not_fit_is_not_committed(
     tmp_path: Path,
-    state: dict[str, Any],
-    writer: dict[str, Any],
+    state: State,
+    writer: State,
     reason: str,
 ) -> None:
     assert reason in survivor(tmp_path, state, **writer).commit(

@@ -17,7 +17,7 @@ from google.rpc import status_pb2
 SERVICE = "google.monitoring.v3.MetricService"
 MIN_GAP_S = 5.0
 PROJECT = "projects/[a-z0-9-]+"
-LABELS_OF = {"k8s_cluster": {"project_id", "location", "cluster_name"}}
+LABELS_BY_RESOURCE = {"k8s_cluster": {"project_id", "location", "cluster_name"}}
 CUMULATIVE = metric_pb2.MetricDescriptor.MetricKind.CUMULATIVE
 DELTA = monitoring_v3.Aggregation.Aligner.ALIGN_DELTA
 _OF_ONE = r'(?: AND resource\.labels\.cluster_name = "([^"]+)")?'
@@ -56,37 +56,43 @@ class MetricServer:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def start(self) -> monitoring_v3.MetricServiceClient:
-        v3 = monitoring_v3
-        calls: dict[str, tuple[Callable[[Any], Any], Any, Any]] = {
-            "CreateTimeSeries": (
+        handlers = {
+            "CreateTimeSeries": self._make_handler(
                 self._create,
-                v3.CreateTimeSeriesRequest.deserialize,
+                monitoring_v3.CreateTimeSeriesRequest,
                 empty_pb2.Empty.SerializeToString,
             ),
-            "ListTimeSeries": (
+            "ListTimeSeries": self._make_handler(
                 self._list,
-                v3.ListTimeSeriesRequest.deserialize,
-                v3.ListTimeSeriesResponse.serialize,
+                monitoring_v3.ListTimeSeriesRequest,
+                monitoring_v3.ListTimeSeriesResponse.serialize,
             ),
-            "ListMetricDescriptors": (
+            "ListMetricDescriptors": self._make_handler(
                 self._describe,
-                v3.ListMetricDescriptorsRequest.deserialize,
-                v3.ListMetricDescriptorsResponse.serialize,
+                monitoring_v3.ListMetricDescriptorsRequest,
+                monitoring_v3.ListMetricDescriptorsResponse.serialize,
             ),
         }
-        handlers = {}
-        for name, (call, read, write) in calls.items():
-            handlers[name] = grpc.unary_unary_rpc_method_handler(
-                self._answering(call), request_deserializer=read, response_serializer=write
-            )
+        handler = grpc.method_handlers_generic_handler(SERVICE, handlers)
         self.server = grpc.server(futures.ThreadPoolExecutor(4))
-        self.server.add_generic_rpc_handlers(
-            (grpc.method_handlers_generic_handler(SERVICE, handlers),)
-        )
+        self.server.add_generic_rpc_handlers((handler,))
         port = self.server.add_insecure_port("127.0.0.1:0")
         self.server.start()
         self.channel = grpc.insecure_channel(f"127.0.0.1:{port}")
-        return v3.MetricServiceClient(transport=MetricServiceGrpcTransport(channel=self.channel))
+        transport = MetricServiceGrpcTransport(channel=self.channel)
+        return monitoring_v3.MetricServiceClient(transport=transport)
+
+    def _make_handler(
+        self,
+        call: Callable[[Any], Any],
+        request: Any,
+        serialize: Any,
+    ) -> grpc.RpcMethodHandler:
+        return grpc.unary_unary_rpc_method_handler(
+            self._answering(call),
+            request_deserializer=request.deserialize,
+            response_serializer=serialize,
+        )
 
     def stop(self) -> None:
         self.channel.close()
@@ -105,50 +111,59 @@ class MetricServer:
         return answer
 
     def _create(self, request: monitoring_v3.CreateTimeSeriesRequest) -> empty_pb2.Empty:
-        keys = [_key(series) for series in request.time_series]
-        if not (
-            re.fullmatch(PROJECT, request.name)
-            and 1 <= len(keys) <= 200
-            and len({*keys}) == len(keys)
-        ):
-            raise Refused(f"{len(keys)} series in {request.name}: at most 200 a call, none twice")
-        for series, key in zip(request.time_series, keys, strict=True):
+        count = len(request.time_series)
+        series_by_key = {_key(series): series for series in request.time_series}
+        is_project = re.fullmatch(PROJECT, request.name)
+        is_unique = len(series_by_key) == count
+        if not is_project or not is_unique or not 1 <= count <= 200:
+            raise Refused(f"{count} series in {request.name}: at most 200 a call, none twice")
+        for key, series in series_by_key.items():
             for complaint in self._complaints(series, key):
                 raise Refused(complaint)
-        for series, key in zip(request.time_series, keys, strict=True):
-            [point] = series.points
-            value = point.value.double_value or point.value.int64_value
-            self.points.setdefault(key, []).append((point.interval.end_time.timestamp(), value))
-            if point.interval.start_time:
-                self.starts[key] = point.interval.start_time.timestamp()
-            self.runs.setdefault(key, []).append(self.starts.get(key, 0.0))
-        self.calls.append(len(keys))
+        for key, series in series_by_key.items():
+            self._store(key, series)
+        self.calls.append(count)
         return empty_pb2.Empty()
+
+    def _store(self, key: Any, series: monitoring_v3.TimeSeries) -> None:
+        [point] = series.points
+        value = point.value.double_value or point.value.int64_value
+        interval = point.interval
+        points = self.points.setdefault(key, [])
+        points.append((interval.end_time.timestamp(), value))
+        if interval.start_time:
+            self.starts[key] = interval.start_time.timestamp()
+        runs = self.runs.setdefault(key, [])
+        runs.append(self.starts.get(key, 0.0))
 
     def _complaints(self, series: monitoring_v3.TimeSeries, key: Any) -> Iterator[str]:
         [point] = series.points
-        if not re.fullmatch(r"custom\.googleapis\.com/[A-Za-z0-9_/]{1,150}", series.metric.type):
-            yield f"metric type {series.metric.type}"
-        if set(series.resource.labels) != LABELS_OF.get(series.resource.type):
-            yield f"labels of {series.resource.type}: {set(series.resource.labels)}"
-        if len(series.metric.labels) > 30 or any(
-            len(v) > 1024 for v in series.metric.labels.values()
-        ):
+        metric = series.metric
+        resource = series.resource
+        if not re.fullmatch(r"custom\.googleapis\.com/[A-Za-z0-9_/]{1,150}", metric.type):
+            yield f"metric type {metric.type}"
+        names = set(resource.labels)
+        if names != LABELS_BY_RESOURCE.get(resource.type):
+            yield f"labels of {resource.type}: {names}"
+        longest = max(map(len, metric.labels.values()), default=0)
+        if len(metric.labels) > 30 or longest > 1024:
             yield "labels"
-        kind = (
-            int(series.metric_kind),
-            str(monitoring_v3.TypedValue.pb(point.value).WhichOneof("value")),
-        )
-        if self.kinds.setdefault(series.metric.type, kind) != kind:
-            yield f"kind or type of {series.metric.type} changed"
-        end = point.interval.end_time.timestamp()
-        start = point.interval.start_time.timestamp() if point.interval.start_time else end
-        cumulative = series.metric_kind == CUMULATIVE
-        if cumulative is (start == end) or start > end:
+        value = monitoring_v3.TypedValue.pb(point.value)
+        kind = (int(series.metric_kind), str(value.WhichOneof("value")))
+        if self.kinds.setdefault(metric.type, kind) != kind:
+            yield f"kind or type of {metric.type} changed"
+        interval = point.interval
+        end = interval.end_time.timestamp()
+        start = end
+        if interval.start_time:
+            start = interval.start_time.timestamp()
+        is_cumulative = series.metric_kind == CUMULATIVE
+        if start > end or is_cumulative is (start == end):
             yield "a cumulative interval needs length, a gauge is a moment"
-        if cumulative and start < self.starts.get(key, 0.0):
+        if is_cumulative and start < self.starts.get(key, 0.0):
             yield "a start time that goes back"
-        if end > self.clock() + 300 or end < self.clock() - 25 * 3600:
+        now = self.clock()
+        if end > now + 300 or end < now - 25 * 3600:
             yield "too far from now"
         points = self.points.get(key)
         if points and end - points[-1][0] < MIN_GAP_S:
@@ -173,33 +188,35 @@ class MetricServer:
         matched = FILTER.fullmatch(request.filter)
         begin = request.interval.start_time.timestamp()
         end = request.interval.end_time.timestamp()
-        period = request.aggregation.alignment_period.total_seconds()
-        if (
-            not matched
-            or not re.fullmatch(PROJECT, request.name)
-            or not 60 <= period == end - begin
-        ):
+        aggregation = request.aggregation
+        period = aggregation.alignment_period.total_seconds()
+        is_project = re.fullmatch(PROJECT, request.name)
+        if not matched or not is_project or period != end - begin or period < 60:
             raise Refused(f"{request.name} {request.filter} {begin} {end} {period}")
         metric, cluster = matched.groups()
         if metric not in self.kinds:
-            raise Refused(
-                f"Cannot find metric(s) that match type = {metric}", grpc.StatusCode.NOT_FOUND
-            )
-        if request.aggregation.per_series_aligner != DELTA or self.kinds[metric][0] != CUMULATIVE:
+            message = f"Cannot find metric(s) that match type = {metric}"
+            raise Refused(message, grpc.StatusCode.NOT_FOUND)
+        kind, _ = self.kinds[metric]
+        if aggregation.per_series_aligner != DELTA or kind != CUMULATIVE:
             raise Refused(f"the aligner does not fit {metric}")
-        keys = []
+        keys: list[Any] = []
         for key, points in sorted(self.points.items()):
-            is_selected = key[0] == metric and cluster in (None, dict(key[2])["cluster_name"])
             # A series without a point within the period is not listed.
-            if is_selected and any(begin < t <= end for t, _ in points):
+            if _is_selected(key, metric, cluster) and _has_point(points, begin, end):
                 keys.append(key)
-        page = [self._series(key, begin, end) for key in keys[first : first + self.page_series]]
+        following = first + self.page_series
+        page = []
+        for key in keys[first:following]:
+            page.append(self._series(key, begin, end))
         self.pages.append(len(page))
-        rest = str(first + self.page_series) if len(keys) > first + self.page_series else ""
-        errors = [status_pb2.Status(code=13, message=self.incomplete)] if self.incomplete else []
-        return monitoring_v3.ListTimeSeriesResponse(
-            time_series=page, next_page_token=rest, execution_errors=errors
-        )
+        response = monitoring_v3.ListTimeSeriesResponse(time_series=page)
+        if len(keys) > following:
+            response.next_page_token = str(following)
+        if self.incomplete:
+            error = status_pb2.Status(code=13, message=self.incomplete)
+            response.execution_errors = [error]
+        return response
 
     def _series(self, key: Any, begin: float, end: float) -> monitoring_v3.TimeSeries:
         series = monitoring_v3.TimeSeries()
@@ -223,8 +240,23 @@ class MetricServer:
 
     def _sum_growth(self, key: Any, until: float) -> float:
         """Returns how much a counter grew in all its runs, each of which starts at 0."""
-        runs = zip(self.points[key], self.runs[key], strict=True)
-        return sum({run: value for (t, value), run in runs if t <= until}.values())
+        newest_values: dict[float, float] = {}
+        for (time_s, value), run in zip(self.points[key], self.runs[key], strict=True):
+            if time_s <= until:
+                newest_values[run] = value
+        return sum(newest_values.values())
+
+
+def _is_selected(key: Any, metric: str, cluster: str | None) -> bool:
+    """Tells whether a series is of a metric, and of a cluster if one is named."""
+    name, _, resource_labels = key
+    if name != metric:
+        return False
+    return cluster in (None, dict(resource_labels)["cluster_name"])
+
+
+def _has_point(points: list[tuple[float, float]], begin: float, end: float) -> bool:
+    return any(begin < time_s <= end for time_s, _ in points)
 
 
 def _key(series: monitoring_v3.TimeSeries) -> Any:

@@ -52,7 +52,9 @@ class Cloud:
             "age_h": age_h,
         }
         values = {"spot_node_seconds_total": node_hours * HOUR, "spot_node_losses_total": losses}
-        both = [sample(name, value, **labels) for name, value in values.items()]
+        both = []
+        for name, value in values.items():
+            both.append(sample(name, value, **labels))
         writer = CloudWriter(self.client, "acme-ai", "us-central1", cluster, clock=self.clock)
         assert self.writers.setdefault(cluster, writer).write(both) == 2
 
@@ -72,18 +74,20 @@ def test_losses_and_node_hours_survive_counter_restarts(cloud: Cloud) -> None:
         cloud.write(hours, node_hours, losses)
     [(group, exposure)] = cloud.measure(41).groups.items()
     assert group == L4
-    assert (exposure.hours, exposure.events) == (pytest.approx(17), pytest.approx(3))
+    assert exposure.hours == pytest.approx(17)
+    assert exposure.events == pytest.approx(3)
 
 
 def test_groups_and_ages_stay_apart_over_all_pages(cloud: Cloud) -> None:
-    groups = [
-        Group(
-            pool=f"pool-{n}",
-            machine_type="g2-standard-8",
-            zone="a",
+    groups = []
+    for n in range(7):
+        groups.append(
+            Group(
+                pool=f"pool-{n}",
+                machine_type="g2-standard-8",
+                zone="a",
+            )
         )
-        for n in range(7)
-    ]
     for n, group in enumerate(groups):
         cloud.write(1 + n / 60, 0, 0, group)
         cloud.write(2 + n / 60, 10 * (n + 1), n, group, "0")
@@ -94,7 +98,9 @@ def test_groups_and_ages_stay_apart_over_all_pages(cloud: Cloud) -> None:
     assert [round(churn.groups[group].hours) for group in groups] == [13, 20, 30, 40, 50, 60, 70]
     assert [round(churn.groups[group].events) for group in groups] == [1, 1, 2, 3, 4, 5, 6]
     (low, _, oldest) = churn.ages[-1]
-    assert (low, round(oldest.hours), round(oldest.events)) == (12.0, 3, 1)
+    assert low == 12.0
+    assert round(oldest.hours) == 3
+    assert round(oldest.events) == 1
 
 
 def test_an_empty_period_or_a_missing_series_is_unjudged(cloud: Cloud) -> None:
@@ -201,7 +207,8 @@ def test_clusters_are_added_up_with_a_note(
         printed = capsys.readouterr()
         body = json.loads(printed.out)
         [row] = body["groups"]
-        assert row["pool"] == "spot-l4" and row["low"] <= row["per_hour"] < row["high"]
+        assert row["pool"] == "spot-l4"
+        assert row["low"] <= row["per_hour"] < row["high"]
         return row["per_hour"], body["clusters"], printed.err
 
     both = ["us-central1/other", "us-central1/ours"]

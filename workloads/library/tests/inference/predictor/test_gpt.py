@@ -20,7 +20,9 @@ CONFIG = ModelConfig(
 @pytest.fixture(scope="module")
 def model() -> Model:
     torch.manual_seed(3)
-    tensors = {f"model/{name}": value for name, value in ByteGPT(CONFIG).state_dict().items()}
+    tensors = {}
+    for name, value in ByteGPT(CONFIG).state_dict().items():
+        tensors[f"model/{name}"] = value
     return Model(
         identity={
             "run": "r",
@@ -40,7 +42,9 @@ def load_predictor(model: Model, **settings: int) -> GptLoss:
 
 def test_a_score_is_identical_in_any_micro_batch(model: Model) -> None:
     predictor = load_predictor(model, score_bytes=200)
-    bodies = [bytes((n * k + k) % 256 for k in range(n * 7)) for n in range(20)]
+    bodies = []
+    for n in range(20):
+        bodies.append(bytes((n * k + k) % 256 for k in range(n * 7)))
     values = [predictor.predict([body])[0] for body in bodies]
     assert predictor.predict(bodies) == values
     assert predictor.predict(bodies[::-1]) == values[::-1]
@@ -49,7 +53,9 @@ def test_a_score_is_identical_in_any_micro_batch(model: Model) -> None:
 
 def test_the_score_is_the_mean_loss_for_the_following_bytes(model: Model) -> None:
     network = ByteGPT(CONFIG).eval()
-    state = {key.removeprefix("model/"): tensor for key, tensor in model.tensors.items()}
+    state = {}
+    for key, tensor in model.tensors.items():
+        state[key.removeprefix("model/")] = tensor
     network.load_state_dict(state)
     body = bytes(range(100))
     rows = torch.tensor([list(body[: CONFIG.context + 1])])

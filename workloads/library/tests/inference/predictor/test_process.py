@@ -141,7 +141,9 @@ def test_micro_batches_sent_ahead_are_predicted_and_fail_alone(tmp_path: Path) -
             predictor.predict([b"segfault"])
         assert predict_text(predictor, "behind") == "behind"
         # Requests and replies larger than a pipe do not block each other.
-        batches = [[byte * 300_000] * 10 for byte in (b"a", b"b", b"c")]
+        batches = []
+        for byte in (b"a", b"b", b"c"):
+            batches.append([byte * 300_000] * 10)
         for batch in batches:
             predictor.prepare(batch)
         for batch in batches:
@@ -159,7 +161,9 @@ def test_a_stop_releases_the_micro_batch_that_was_sent_ahead(
     harness: Harness, tmp_path: Path
 ) -> None:
     harness.settings = replace(SETTINGS, micro_batch=4, fill_s=5.0)
-    paths = [str(tmp_path / f"{n:02d}") for n in range(40)]
+    paths = []
+    for n in range(40):
+        paths.append(str(tmp_path / f"{n:02d}"))
     harness.enqueue(make_items(harness.job, *paths))
     shutdown = Shutdown()
 
@@ -195,7 +199,9 @@ def test_a_hanging_item_fails_and_other_workers_get_the_rest(
         assert harness.worker(predictor).run() == EXIT_COMPLETE
     assert time.monotonic() - start < 3 * BOUND_S, "with all the other work"
     assert released.result() >= 16, "items that waited for the overdue micro-batch"
-    statuses = {item: status for item, (status, _) in harness.rows().items()}
+    statuses = {}
+    for item, (status, _) in harness.rows().items():
+        statuses[item] = status
     assert statuses.pop("40 hang") == "dead"
     assert set(statuses.values()) == {"done"}
     assert harness.event_lines("overdue")[0]["seconds"] <= BOUND_S / 2

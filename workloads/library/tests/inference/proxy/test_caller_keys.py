@@ -30,7 +30,9 @@ class Echo(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
     def do_GET(self) -> None:
-        headers = {name.lower(): value for name, value in self.headers.items()}
+        headers = {}
+        for name, value in self.headers.items():
+            headers[name.lower()] = value
         body = json.dumps(headers).encode()
         self.send_response(200)
         self.send_header("Content-Length", str(len(body)))
@@ -97,6 +99,30 @@ def test_only_callers_with_a_key_are_let_in(tmp_path: Path) -> None:
         follower.update()
         until(lambda: ask(client, OTHER_KEY) == 200, "the new key")
         assert ask(client, KEY) == 401
+    log = (tmp_path / "envoy.log").read_text()
+    assert KEY not in log
+    assert OTHER_KEY not in log
+
+
+def are_let_in(client: Client, valid_key: str, key: str) -> bool:
+    """Returns whether a key is taken now, while another one always is."""
+    assert ask(client, valid_key) == 200
+    return ask(client, key) == 200
+
+
+@pytest.mark.process
+def test_a_key_is_replaced_without_a_refused_call(tmp_path: Path) -> None:
+    write_keys(tmp_path / "secret", web=KEY)
+    with run_echo(tmp_path, quota_per_s=1_000.0) as (client, follower):
+        write_keys(tmp_path / "secret", **{"web.next": OTHER_KEY})
+        follower.update()
+        until(lambda: are_let_in(client, KEY, OTHER_KEY), "the new key")
+        for key in (KEY, OTHER_KEY):
+            answer = client.request("GET", "/v1/models", headers={"x-api-key": key})
+            assert answer.json[CALLER_HEADER] == "web"
+        (tmp_path / "secret" / "web").unlink()
+        follower.update()
+        until(lambda: not are_let_in(client, OTHER_KEY, KEY), "the end of the old key")
 
 
 @pytest.mark.process

@@ -114,14 +114,17 @@ def test_a_stream_longer_than_the_longest_request_arrives_whole(tmp_path: Path) 
     with proxied_engine(tmp_path, stream_idle_s=PATIENCE_S) as client:
         answer = client.request("POST", "/v1/completions", b"{}")
     assert answer.status == 200
-    events = [event.removeprefix("data: ") for event in answer.body.decode().split("\n\n") if event]
+    events = []
+    for event in answer.body.decode().split("\n\n"):
+        if event:
+            events.append(event.removeprefix("data: "))
     assert events == [*map(str, range(EVENTS)), "[DONE]"]
 
 
 def test_a_silent_stream_is_ended(tmp_path: Path) -> None:
     with (
         proxied_engine(tmp_path, stream_idle_s=1.0) as client,
-        pytest.raises(http.client.IncompleteRead) as ended,
+        pytest.raises(http.client.IncompleteRead) as error,
     ):
         client.request("POST", "/v1/silent", b"{}")
-    assert ended.value.partial == b"data: 0\n\n"
+    assert error.value.partial == b"data: 0\n\n"

@@ -140,7 +140,9 @@ def test_four_workers_with_colliding_transactions_lose_and_repeat_nothing(
     settings = "default_transaction_isolation=serializable"
     with start_database(tmp_path, job, settings) as (_, harness):
         documents = items(job, COUNT)
-        bad_items = [Item(job=job, id=f"bad-{n}", body=b"\x00never") for n in range(5)]
+        bad_items = []
+        for n in range(5):
+            bad_items.append(Item(job=job, id=f"bad-{n}", body=b"\x00never"))
         harness.enqueue([*documents, *bad_items])
         harness.queue.publish(documents[::5])
         workers = [harness.worker(CountingPredictor()) for _ in range(4)]

@@ -76,7 +76,9 @@ def test_a_service_file_may_name_the_database(
 ) -> None:
     """Host, user and password are in a mounted file, not in the URI, with a Cloud SQL proxy."""
     parameters = conninfo_to_dict(server.uri) | {"password": "pa ss"}
-    lines = [f"{name}={value}" for name, value in parameters.items()]
+    lines = []
+    for name, value in parameters.items():
+        lines.append(f"{name}={value}")
     (tmp_path / "pg_service.conf").write_text("\n".join(["[holdfast]", *lines, ""]))
     monkeypatch.setenv("PGSERVICEFILE", str(tmp_path / "pg_service.conf"))
     if service:
@@ -142,7 +144,8 @@ def test_programs_that_the_servers_account_cannot_reach_are_named(tmp_path: Path
     with pytest.raises(InputError, match="cannot reach its own programs") as refused:
         require_reachable(programs)
     closed = Path(refused.value.got.partition(",")[0])
-    assert programs.is_relative_to(closed) and f"chmod o+x {closed}" in refused.value.fix
+    assert programs.is_relative_to(closed)
+    assert f"chmod o+x {closed}" in refused.value.fix
 
 
 @pytest.mark.parametrize("kind", ["link", "file"])

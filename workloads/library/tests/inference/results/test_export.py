@@ -63,7 +63,9 @@ def test_each_key_is_a_typed_column(harness: Harness, tmp_path: Path) -> None:
     out = tmp_path / "new" / "o.parquet"
     assert export(harness.connection, harness.job, str(out)) == len(VALUES)
     table = parquet.read_table(out)
-    types = {name: str(table.schema.field(name).type) for name in table.column_names}
+    types = {}
+    for name in table.column_names:
+        types[name] = str(table.schema.field(name).type)
     assert types == {
         "item": "string",
         "_item": "string",

@@ -136,7 +136,9 @@ class Stream:
             connection.request("POST", self.path, content, JSON_BODY)
             response = connection.getresponse()
             self.status = response.status
-            self.headers = {name.lower(): value for name, value in response.getheaders()}
+            self.headers = {}
+            for name, value in response.getheaders():
+                self.headers[name.lower()] = value
             reader = EventReader(1 << 24)
             while data := response.read1(65536):
                 self.payloads += reader.add(data)

@@ -8,6 +8,7 @@ import pytest
 from holdfast.inference.errors import Refused
 from holdfast.inference.router.generation import parse
 
+Body = dict[str, Any]
 CHAT = {"messages": [{"role": "user", "content": "hello"}]}
 IMAGE = {
     "type": "image_url",
@@ -15,7 +16,7 @@ IMAGE = {
 }
 
 
-def read(body: dict[str, Any], *, is_chat: bool = False) -> Any:
+def read(body: Body, *, is_chat: bool = False) -> Any:
     return parse(json.dumps(body).encode(), is_chat=is_chat)
 
 
@@ -46,7 +47,7 @@ def read(body: dict[str, Any], *, is_chat: bool = False) -> Any:
         {"prompt": [1, 2, 3]},
     ],
 )
-def test_plain_completions_are_carried(fields: dict[str, Any]) -> None:
+def test_plain_completions_are_carried(fields: Body) -> None:
     assert read({"prompt": "hello"} | fields).obstacle == ""
 
 
@@ -69,7 +70,7 @@ def test_plain_completions_are_carried(fields: dict[str, Any]) -> None:
         ({"seed": -1}, "seed"),
     ],
 )
-def test_other_completions_pass_unmoved(fields: dict[str, Any], field: str) -> None:
+def test_other_completions_pass_unmoved(fields: Body, field: str) -> None:
     assert read({"prompt": "hello"} | fields).obstacle == field
 
 
@@ -104,7 +105,7 @@ def test_other_completions_pass_unmoved(fields: dict[str, Any], field: str) -> N
         ({"messages": "hello"}, "messages"),
     ],
 )
-def test_only_chats_with_text_are_carried(fields: dict[str, Any], field: str) -> None:
+def test_only_chats_with_text_are_carried(fields: Body, field: str) -> None:
     assert read(CHAT | fields, is_chat=True).obstacle == field
 
 
@@ -164,6 +165,8 @@ def test_a_seed_is_kept_only_for_engines_that_draw_by_position() -> None:
 
 def test_requests_with_one_beginning_have_one_digest() -> None:
     beginning = "system " * 200
-    digests = {read({"prompt": beginning + end}).prompt_digest for end in ("a", "b")}
+    digests = set()
+    for end in ("a", "b"):
+        digests.add(read({"prompt": beginning + end}).prompt_digest)
     assert len(digests) == 1
     assert read({"prompt": "other"}).prompt_digest not in digests

@@ -37,7 +37,9 @@ def test_the_commands_on_the_page_run_and_the_text_goes_on(tmp_path: Path) -> No
         answer_path = tmp_path / "answer"
         with answer_path.open("wb") as answer:
             curl = subprocess.Popen(["bash", "-c", localize(REQUEST)], stdout=answer)
-        engines = [Client(int(ports[port])) for port in PORTS[:2]]
+        engines = []
+        for port in PORTS[:2]:
+            engines.append(Client(int(ports[port])))
         until(lambda: any(map(_is_writing, engines)), "a stream")
         busy = next(engine for engine in engines if _is_writing(engine))
         _find_process(shell.pid, busy.port).send_signal(signal.SIGKILL)

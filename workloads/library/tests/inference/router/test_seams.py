@@ -188,6 +188,21 @@ REQUESTS: dict[str, tuple[Document, bool]] = {
         },
         False,
     ),
+    "stop before the least number of tokens": (
+        {
+            "prompt": [0],
+            "stop": [" the", "e"],
+            "min_tokens": 4,
+        },
+        False,
+    ),
+    "stop after the middle of a character": (
+        {
+            "prompt": [230],
+            "stop": ["e"],
+        },
+        False,
+    ),
     "seed": (
         {
             "prompt": "dice",

@@ -100,7 +100,8 @@ def test_an_unlisted_server_is_forgotten_with_its_last_stream() -> None:
         pool, (server,) = make_pool(1)
         await pool.take(b"", until_s=0)
         pool.set_addresses([])
-        assert pool.all() == [server] and pool.ready() == []
+        assert pool.all() == [server]
+        assert pool.ready() == []
         pool.set_state(server, State.READY)
         assert pool.ready() == []
         pool.give_back(server)

@@ -59,7 +59,9 @@ def router(
     (container,) = body["spec"]["template"]["spec"]["containers"]
     client = Client(free_port())
     words = localize(container["command"], client.port, engines)
-    variables = {variable["name"]: variable["value"] for variable in container["env"]}
+    variables = {}
+    for variable in container["env"]:
+        variables[variable["name"]] = variable["value"]
     variables["HOLDFAST_RUN_DIR"] = str(tmp_path)
     with (tmp_path / "router.log").open("wb") as out, running(words, out, variables):
         until(lambda: count_servers(client) == len(engines), "two ready engines")

@@ -108,6 +108,18 @@ class Slow(Faulty):
         file.unlink()
 
 
+class Lazy(Faulty):
+    """Takes `model` seconds for the first prediction of a process, as a model that compiles."""
+
+    is_warm = False
+
+    def predict(self, bodies: Sequence[bytes]) -> list[Value]:
+        if not self.is_warm:
+            time.sleep(float(self.model))
+        self.is_warm = True
+        return super().predict(bodies)
+
+
 class Single(Faulty):
     """Refuses to load while another process holds the lock of a file: there is room for one."""
 
@@ -147,5 +159,6 @@ faulty = Faulty
 gpu_like = GpuLike
 stepped = Stepped
 slow = Slow
+lazy = Lazy
 single = Single
 adding = Sum

@@ -204,7 +204,10 @@ def serve(
 
 @contextmanager
 def envoy(config: Path, admin_port: int) -> Generator[Callable[[], int]]:
-    """Runs Envoy; yields a function that counts healthy servers, or -1 if Envoy does not answer."""
+    """Runs Envoy; yields a function that counts healthy servers, or -1 if Envoy does not answer.
+
+    Its log is next to the configuration.
+    """
     stats = f"/stats?filter=^cluster.{CLUSTER}.membership_healthy$"
 
     def count_healthy() -> int:
@@ -222,9 +225,9 @@ def envoy(config: Path, admin_port: int) -> Generator[Callable[[], int]]:
         "--concurrency",
         "1",
         "-l",
-        "error",
+        "warning",
     ]
-    with running(command):
+    with config.with_suffix(".log").open("wb") as log, running(command, log):
         yield count_healthy
 
 

@@ -125,8 +125,8 @@ def kill_while_computing(server: Served, pool: ThreadPoolExecutor, gate: Path) -
     begun.unlink(missing_ok=True)
     gate.unlink(missing_ok=True)
     request = submit_waiting(server, pool, gate)
-    gate.touch()
     server.model().kill()
+    gate.touch()
     return request.result()
 
 
@@ -194,6 +194,20 @@ def test_an_innocent_suspect_is_answered(server: Served, tmp_path: Path) -> None
         assert server.infer(f"wait {gate}").status == 200
     assert server.metric(REJECTED) == rejected
     assert server.model(), "the second process ends"
+
+
+@pytest.mark.process
+def test_slow_first_predictions_make_no_request_guilty(tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    with (
+        # Longer than a request may take in the second process.
+        serve(tmp_path, "--model", "3", predictor=f"{PREDICTORS}:lazy") as server,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        kill_while_computing(server, pool, gate)
+        until(lambda: server.infer(f"wait {gate}").status in (200, 422), "the verdict")
+        assert server.infer(f"wait {gate}").status == 200
+        assert server.metric(REJECTED) == 0
 
 
 @pytest.mark.process

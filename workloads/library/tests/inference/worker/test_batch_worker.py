@@ -95,5 +95,6 @@ def test_an_item_is_acked_only_after_its_result_is_durable(harness: Harness) -> 
         steps.append((point, waiting, done))
 
     harness.worker(CountingPredictor(), at=record).run()
-    assert [point for point, _, _ in steps] == list(Failpoint)
+    points = [point for point, _, _ in steps]
+    assert points == list(Failpoint)
     assert steps[-2:] == [(Failpoint.COMMITTED, 1, 1), (Failpoint.ACKED, 0, 1)]

@@ -42,31 +42,31 @@ class Lab:
 
 def job(doc: Object, namespace: str, lab: Lab, pods: int) -> Object:
     """A Job that no queue holds, of so many pods."""
-    made = copy.deepcopy(doc)
-    made["metadata"] = {"name": doc["metadata"]["name"], "namespace": namespace}
-    made["spec"] |= {
+    runnable = copy.deepcopy(doc)
+    runnable["metadata"] = {"name": doc["metadata"]["name"], "namespace": namespace}
+    runnable["spec"] |= {
         "suspend": False,
         "completions": pods,
         "parallelism": pods,
     }
-    _fit(made["spec"]["template"]["spec"], lab)
-    return made
+    _fit(runnable["spec"]["template"]["spec"], lab)
+    return runnable
 
 
 def deployment(doc: Object, lab: Lab) -> Object:
-    made = copy.deepcopy(doc)
-    _fit(made["spec"]["template"]["spec"], lab)
-    return made
+    runnable = copy.deepcopy(doc)
+    _fit(runnable["spec"]["template"]["spec"], lab)
+    return runnable
 
 
 def _fit(spec: Object, lab: Lab) -> None:
     spec["hostNetwork"] = lab.host_network
     spec["initContainers"] = [
-        each for each in spec.get("initContainers", ()) if each["name"] != CLOUD_SQL_PROXY
+        item for item in spec.get("initContainers", ()) if item["name"] != CLOUD_SQL_PROXY
     ]
     for container in (*spec["initContainers"], *spec["containers"]):
         _fit_container(container, lab)
-    spec["volumes"] = [_volume(each, lab) for each in spec["volumes"]]
+    spec["volumes"] = [_volume(item, lab) for item in spec["volumes"]]
 
 
 def _fit_container(container: Object, lab: Lab) -> None:
@@ -74,12 +74,18 @@ def _fit_container(container: Object, lab: Lab) -> None:
         "limits": dict(SIZE),
         "requests": dict(SMALL),
     }
-    asked = {each["name"]: each for each in container.get("env", ()) if each["name"] != ENV_GPUS}
-    given = {
-        name: value for name, value in lab.env.items() if name != ENV_DATABASE or name in asked
-    }
+    entries = {}
+    for entry in container.get("env", ()):
+        if entry["name"] != ENV_GPUS:
+            entries[entry["name"]] = entry
+    variables = {}
+    for name, value in lab.env.items():
+        if name != ENV_DATABASE or name in entries:
+            variables[name] = value
     container["env"] = [
-        *(asked | {name: {"name": name, "value": value} for name, value in given.items()}).values()
+        *(
+            entries | {name: {"name": name, "value": value} for name, value in variables.items()}
+        ).values()
     ]
     command = container["command"] = without_queue(container["command"])
     for name, value in lab.options.items():

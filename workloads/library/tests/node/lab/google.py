@@ -31,8 +31,12 @@ class Bucket:
 
     def names(self, prefix: str) -> list[str]:
         """Of commits below it."""
-        found = self._get(f"o?prefix={quote(prefix, safe='')}").get("items", [])
-        return [each["name"] for each in found if each["name"].endswith(COMMIT_OBJECT)]
+        items = self._get(f"o?prefix={quote(prefix, safe='')}").get("items", [])
+        names: list[str] = []
+        for item in items:
+            if item["name"].endswith(COMMIT_OBJECT):
+                names.append(item["name"])
+        return names
 
     def read(self, name: str) -> Object:
         """The JSON of an object; nothing where there is none."""
@@ -89,15 +93,15 @@ def database(address: str, uri: str) -> Generator[str]:
 
     class Forward(socketserver.BaseRequestHandler):
         def handle(self) -> None:
-            with socket.socket(socket.AF_UNIX) as there:
-                there.connect(target)
+            with socket.socket(socket.AF_UNIX) as server:
+                server.connect(target)
                 back = threading.Thread(
                     target=_copy,
-                    args=(there, self.request),
+                    args=(server, self.request),
                     daemon=True,
                 )
                 back.start()
-                _copy(self.request, there)
+                _copy(self.request, server)
                 back.join()
 
     class Listener(socketserver.ThreadingTCPServer):

@@ -71,7 +71,10 @@ class Rendered:
 
     def images(self, *roles: str) -> list[str]:
         """As nodes pull them."""
-        return [f"{self.builder.repository}/{role}@{self.digests[role]}" for role in roles]
+        references: list[str] = []
+        for role in roles:
+            references.append(f"{self.builder.repository}/{role}@{self.digests[role]}")
+        return references
 
     def find(self, kind: str, name: str) -> Object:
         return runnable.rendered(kind, name, self.folder)
@@ -120,7 +123,9 @@ class Builder:
         `render`.
         """
         digests = self.build(roles)
-        hexes = {role: digest.removeprefix("sha256:") for role, digest in digests.items()}
+        hexes = {}
+        for role, digest in digests.items():
+            hexes[role] = digest.removeprefix("sha256:")
         (self._tree / "workloads/images/digests.json").write_text(json.dumps({ENVIRONMENT: hexes}))
         self._run([sys.executable, "-m", "workloads", "render", ENVIRONMENT])
         folder = self._tree / "workloads/rendered" / ENVIRONMENT
@@ -143,8 +148,8 @@ class Builder:
             return self._pushed(folder, f"{self.registry.host}/{place}")
 
     def _role(self, role: str, base: str) -> str:
-        known = HOME / "built.json"
-        digests = json.loads(known.read_text()) if known.exists() else {}
+        record = HOME / "built.json"
+        digests = json.loads(record.read_text()) if record.exists() else {}
         key = f"{role}-{self._inputs(role, base)}"
         if key in digests and self.registry.blob(digests[key]).exists():
             return digests[key]
@@ -170,46 +175,55 @@ class Builder:
             ]
         )
         digest = out.strip().rpartition("@")[2]
-        known.write_text(json.dumps(self._newest(role, digests | {key: digest})))
+        record.write_text(json.dumps(self._newest(role, digests | {key: digest})))
         return digest
 
     def _newest(self, role: str, digests: dict[str, str]) -> dict[str, str]:
         """Drops the older images of this role: the layers of a trainer are gigabytes."""
         old = [key for key in digests if key.startswith(f"{role}-")][:-KEPT]
-        kept = {key: digest for key, digest in digests.items() if key not in old}
-        blobs = {digest: self.registry.blob(digest) for digest in digests.values()}
-        parts = {
-            digest: {layer["digest"] for layer in json.loads(blob.read_text())["layers"]}
-            for digest, blob in blobs.items()
-            if blob.exists()
-        }
-        needed = {layer for digest in kept.values() for layer in parts.get(digest, ())}
+        newest = {}
+        for key, digest in digests.items():
+            if key not in old:
+                newest[key] = digest
+        blobs = {}
+        for digest in digests.values():
+            blobs[digest] = self.registry.blob(digest)
+        parts = {}
+        for digest, blob in blobs.items():
+            if blob.exists():
+                parts[digest] = {
+                    layer["digest"] for layer in json.loads(blob.read_text())["layers"]
+                }
+        needed = set()
+        for digest in newest.values():
+            for layer in parts.get(digest, ()):
+                needed.add(layer)
         for layer in {layer for key in old for layer in parts.get(digests[key], ())} - needed:
             self.registry.blob(layer).unlink(missing_ok=True)
-        return kept
+        return newest
 
     def _base(self) -> str:
         """Debian with its Python, as `python`; in the registry, by digest."""
         folder = HOME / f"base-{_hash(BASE_FILE, SUITE, PACKAGES)}"
         folder.mkdir(parents=True, exist_ok=True)
         archive = folder / "base.tar"
-        known = folder / "digest"
+        digest_file = folder / "digest"
         if not archive.exists():
-            made = archive.with_suffix(".new.tar")
+            archive_file = archive.with_suffix(".new.tar")
             strap = [
                 "mmdebstrap",
                 "--mode=root",
                 "--variant=minbase",
                 f"--include={PACKAGES}",
                 SUITE,
-                str(made),
+                str(archive_file),
             ]
             self._run(strap)
-            made.replace(archive)
-        if not known.exists() or not self.registry.blob(known.read_text()).exists():
+            archive_file.replace(archive)
+        if not digest_file.exists() or not self.registry.blob(digest_file.read_text()).exists():
             (folder / "Dockerfile").write_text(BASE_FILE)
-            known.write_text(self._pushed(folder, f"{self.registry.host}/base:{SUITE}"))
-        return f"{self.registry.host}/base@{known.read_text()}"
+            digest_file.write_text(self._pushed(folder, f"{self.registry.host}/base:{SUITE}"))
+        return f"{self.registry.host}/base@{digest_file.read_text()}"
 
     def _pushed(self, folder: Path, target: str) -> str:
         """The digest of what the Dockerfile of this folder makes."""
@@ -266,12 +280,12 @@ class Builder:
         image = pins.ROLES[role]
         dockerfile = (self._tree / builders.DOCKERFILE).read_text()
         locked = pins.find_lock(self._tree, role).read_text()
-        # Not the file: the time of each commit is in it.
+        # Not the file: the time of entry commit is in it.
         with zipfile.ZipFile(pins.find_wheel(self._tree / pins.VENDOR)) as wheel:
             content = []
-            for each in wheel.infolist():
-                if not each.filename.endswith("RECORD"):
-                    content.append(f"{each.filename} {each.CRC}")
+            for entry in wheel.infolist():
+                if not entry.filename.endswith("RECORD"):
+                    content.append(f"{entry.filename} {entry.CRC}")
         return _hash(dockerfile, base.partition("@")[2], image.command, locked, *sorted(content))
 
     def _run(self, command: Sequence[str]) -> str:
@@ -291,12 +305,13 @@ def shortened(locked: str, unused: tuple[str, ...]) -> str:
     """A lock without these packages, or all that begin so where the name ends in a hyphen."""
     blocks = re.split(r"^(?=[a-z0-9])", locked, flags=re.MULTILINE)
     names = [block.partition("==")[0] for block in blocks]
-    gone = []
+    removed = []
     for name in names:
-        gone.append(
-            name in unused or name.startswith(tuple(each for each in unused if each.endswith("-")))
+        removed.append(
+            name in unused
+            or name.startswith(tuple(prefix for prefix in unused if prefix.endswith("-")))
         )
-    return "".join(block for block, out in zip(blocks, gone, strict=True) if not out)
+    return "".join(block for block, out in zip(blocks, removed, strict=True) if not out)
 
 
 def _storage() -> Path:

@@ -203,13 +203,17 @@ def _hierarchies() -> list[Path]:
     """The one tree of v2; else every controller of v1, and v2's own tree beside them."""
     if (CGROUPS / "cgroup.controllers").exists():
         return [CGROUPS]
-    return [each for each in CGROUPS.iterdir() if each.is_dir() and not each.is_symlink()]
+    hierarchies: list[Path] = []
+    for folder in CGROUPS.iterdir():
+        if folder.is_dir() and not folder.is_symlink():
+            hierarchies.append(folder)
+    return hierarchies
 
 
 def remove_orphans() -> None:
     """Groups of runs that were killed; those of another run that lives are its own."""
     for top in (
-        each for hierarchy in _hierarchies() for each in hierarchy.glob(f"{CGROUP_PREFIX}*")
+        group for hierarchy in _hierarchies() for group in hierarchy.glob(f"{CGROUP_PREFIX}*")
     ):
         if is_orphan(top.name.removeprefix(CGROUP_PREFIX)):
             remove_cgroups(top.name)

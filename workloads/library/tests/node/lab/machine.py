@@ -59,13 +59,13 @@ async def live(machine: MachineConfig) -> None:
 def _private_mounts(folder: Path) -> None:
     """What the components write to fixed places stays on this machine."""
     for name in SYSCTLS:
-        own = folder / name.replace("/", ".")
-        own.write_text(Path("/proc/sys", name).read_text())
+        private = folder / name.replace("/", ".")
+        private.write_text(Path("/proc/sys", name).read_text())
         subprocess.run(
             [
                 "mount",
                 "--bind",
-                str(own),
+                str(private),
                 f"/proc/sys/{name}",
             ],
             check=True,

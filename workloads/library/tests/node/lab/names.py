@@ -44,13 +44,13 @@ def answer(api: Api, datagram: bytes) -> bytes:
     """A known name has an empty answer to all but a question for its IPv4 address."""
     name, end = _name(datagram)
     kind = struct.unpack_from("!H", datagram, end)[0]
-    found = _addresses(api, name)
-    given = found if kind == _ADDRESS else []
-    flags = _ANSWERED if found else _UNKNOWN
+    addresses = _addresses(api, name)
+    given = addresses if kind == _ADDRESS else []
+    flags = _ANSWERED if addresses else _UNKNOWN
     header = datagram[:2] + struct.pack("!5H", flags, 1, len(given), 0, 0)
     records = (
-        struct.pack("!3HIH", 0xC00C, _ADDRESS, 1, _TTL_S, 4) + IPv4Address(each).packed
-        for each in given
+        struct.pack("!3HIH", 0xC00C, _ADDRESS, 1, _TTL_S, 4) + IPv4Address(address).packed
+        for address in given
     )
     return header + datagram[_HEADER : end + _QUESTION] + b"".join(records)
 
@@ -58,11 +58,11 @@ def answer(api: Api, datagram: bytes) -> bytes:
 def _name(datagram: bytes) -> tuple[str, int]:
     """Of the only question, and where its type stands."""
     labels = list[str]()
-    at = _HEADER
-    while length := datagram[at]:
-        labels.append(datagram[at + 1 : at + 1 + length].decode("ascii"))
-        at += 1 + length
-    return ".".join(labels).lower(), at + 1
+    position = _HEADER
+    while length := datagram[position]:
+        labels.append(datagram[position + 1 : position + 1 + length].decode("ascii"))
+        position += 1 + length
+    return ".".join(labels).lower(), position + 1
 
 
 def _addresses(api: Api, name: str) -> list[str]:
@@ -77,10 +77,14 @@ def _addresses(api: Api, name: str) -> list[str]:
         return []
     path = f"/apis/discovery.k8s.io/v1/namespaces/{namespace}/endpointslices"
     slices = api.items(path, labelSelector=f"kubernetes.io/service-name={service}")
-    listed = [each for one in slices for each in one.get("endpoints") or ()]
+    listed = []
+    for endpoint_slice in slices:
+        for endpoint in endpoint_slice.get("endpoints") or ():
+            listed.append(endpoint)
     return [
         address
-        for each in listed
-        if each.get("hostname") == first and each.get("conditions", {}).get("ready") is not False
-        for address in each["addresses"]
+        for endpoint in listed
+        if endpoint.get("hostname") == first
+        and endpoint.get("conditions", {}).get("ready") is not False
+        for address in endpoint["addresses"]
     ]

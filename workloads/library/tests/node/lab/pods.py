@@ -49,7 +49,7 @@ def shell(pool: Pool, script: str, **spec: Any) -> Object:
 
 def job(template: Object, *, policy: bool = True, **spec: Any) -> Object:
     """An indexed Job of one pod, as the platform renders it."""
-    ours = {"backoffLimitPerIndex": 0, "podFailurePolicy": POLICY} if policy else {}
+    policies = {"backoffLimitPerIndex": 0, "podFailurePolicy": POLICY} if policy else {}
     return (
         {
             "completionMode": "Indexed",
@@ -57,6 +57,6 @@ def job(template: Object, *, policy: bool = True, **spec: Any) -> Object:
             "parallelism": 1,
             "template": template,
         }
-        | ours
+        | policies
         | spec
     )

@@ -22,23 +22,26 @@ def printed(machine: Machine, pod: Object) -> list[str]:
     folder = (
         machine.config.path / "logs" / f"{meta['namespace']}_{meta['name']}_{meta['uid']}" / "main"
     )
-    found: list[str] = []
+    texts: list[str] = []
     for path in sorted(folder.glob("*.log")):
-        found += [
-            line.split(" ", 3)[3] for line in path.read_text().splitlines() if line.count(" ") >= 3
-        ]
-    return found
+        for line in path.read_text().splitlines():
+            if line.count(" ") >= 3:
+                texts.append(line.split(" ", 3)[3])
+    return texts
 
 
 def events(machine: Machine, pod: Object, event: str) -> list[Object]:
-    parsed = [json.loads(line) for line in printed(machine, pod) if line.startswith("{")]
-    return [each for each in parsed if each.get("event") == event]
+    parsed = []
+    for line in printed(machine, pod):
+        if line.startswith("{"):
+            parsed.append(json.loads(line))
+    return [event_line for event_line in parsed if event_line.get("event") == event]
 
 
 def ended(api: Api, pod: Object, timeout_s: float = 60.0) -> Object:
     def terminal() -> Object | None:
-        found = api.get(pods.path(pod))
-        return found if found["status"]["phase"] in ("Failed", "Succeeded") else None
+        current = api.get(pods.path(pod))
+        return current if current["status"]["phase"] in ("Failed", "Succeeded") else None
 
     return until(f"{pod['metadata']['name']} has ended", terminal, timeout_s)
 
@@ -46,9 +49,10 @@ def ended(api: Api, pod: Object, timeout_s: float = 60.0) -> Object:
 def preempted(lab: Lab, machine: Machine, pod: Object) -> Object:
     """The pod as it ended when its Spot machine was taken: noticed, and within the window."""
     assert lab.preempt(machine), "the kubelet gave its lock back within the window"
-    found = lab.api.get(pods.path(pod))
-    assert (disruption(found), exit_code(found)) == ("TerminationByKubelet", EXIT_PREEMPTED)
-    return found
+    current = lab.api.get(pods.path(pod))
+    assert disruption(current) == "TerminationByKubelet"
+    assert exit_code(current) == EXIT_PREEMPTED
+    return current
 
 
 def exit_code(pod: Object) -> int | None:
@@ -62,11 +66,11 @@ def exit_code(pod: Object) -> int | None:
 
 def process(job: str) -> dict[str, object]:
     """How the kernel runs the first process of the pod that was given this name of a job."""
-    mine = f"{ENV_JOB}={job}".encode()
+    entry = f"{ENV_JOB}={job}".encode()
     for folder in sorted(Path("/proc").glob("[0-9]*"), key=lambda path: int(path.name)):
         try:
             command = (folder / "cmdline").read_bytes().split(b"\0")
-            if command[0] == b"python" and mine in (folder / "environ").read_bytes().split(b"\0"):
+            if command[0] == b"python" and entry in (folder / "environ").read_bytes().split(b"\0"):
                 return {"command": [part.decode() for part in command if part]} | _confinement(
                     folder
                 )
@@ -77,8 +81,12 @@ def process(job: str) -> dict[str, object]:
 
 def _confinement(folder: Path) -> dict[str, object]:
     lines = (folder / "status").read_text().splitlines()
-    status = {key: value.split() for key, _, value in (line.partition(":") for line in lines)}
-    mounts = [line.split() for line in (folder / "mountinfo").read_text().splitlines()]
+    status = {}
+    for key, _, value in (line.partition(":") for line in lines):
+        status[key] = value.split()
+    mounts = []
+    for line in (folder / "mountinfo").read_text().splitlines():
+        mounts.append(line.split())
     options = next(mount[5] for mount in mounts if mount[4] == "/")
     return {
         "user": int(status["Uid"][1]),

@@ -27,6 +27,7 @@ from workloads.library.tests.fork_server import ForkServer, Started
 from workloads.library.tests.processes import kill_family, until
 from workloads.library.tests.training.runs import launched
 
+Event = dict[str, Any]
 WAIT_S = 150.0
 ATTEMPT = "2+1"  # as Kubernetes puts it together
 MODEL = {
@@ -85,10 +86,14 @@ class Launched:
     def until(self, condition: Callable[[], object]) -> None:
         until(condition, self.logs, within_s=WAIT_S, pause_s=0.02)
 
-    def of(self, word: str) -> list[dict[str, Any]]:
+    def of(self, word: str) -> list[Event]:
         """Returns the events of that type."""
         lines = self.events.read_text().splitlines() if self.events.exists() else []
-        return [event for event in map(json.loads, lines) if event["event"] == word]
+        events: list[Event] = []
+        for event in map(json.loads, lines):
+            if event["event"] == word:
+                events.append(event)
+        return events
 
     def committed(self) -> bool:
         """Returns the steps committed in the storage: a process at the gate has not noticed yet."""
@@ -204,7 +209,9 @@ class Gang(Launched):
         """Checks that all are complete with these bits, except those with other `codes`;
         `sizes`: of the gang, one after the other, if they count.
         """
-        expected_codes = [codes.get(place, EXIT_COMPLETE) for place in sorted(self.processes)]
+        expected_codes = []
+        for place in sorted(self.processes):
+            expected_codes.append(codes.get(place, EXIT_COMPLETE))
         assert self.all_ended() == expected_codes, self.logs()
         assert self.digests() == {digest}, self.logs()
         assert not sizes or self.sizes() == [*sizes], self.logs()

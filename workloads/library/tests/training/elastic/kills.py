@@ -102,7 +102,9 @@ class Played:
 
     def _over(self) -> bool:
         for node in sorted(self._left):
-            codes = [self._gang.processes[place].poll() for place in self._gang.list_places(node)]
+            codes = []
+            for place in self._gang.list_places(node):
+                codes.append(self._gang.processes[place].poll())
             if any(codes) or None not in codes:
                 self._ended(node, {code for code in codes if code is not None})
         self._watch()

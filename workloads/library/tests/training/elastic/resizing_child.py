@@ -9,7 +9,7 @@ import hashlib
 import json
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -44,15 +44,32 @@ class PlainMoments(torch.optim.Optimizer):
 
 def hash_state(model: nn.Module, optimizer: torch.optim.Optimizer) -> str:
     """Returns the digest of the whole state, which does not depend on the number of ranks."""
-    digest = hashlib.sha256()
+    values: list[torch.Tensor] = []
     for parameter in model.parameters():
-        values = [parameter, *optimizer.state.get(parameter, {}).values()]
-        for value in values:
-            whole = value.full_tensor() if isinstance(value, DTensor) else value
-            digest.update(whole.detach().contiguous().numpy().tobytes())
+        values += [parameter, *optimizer.state.get(parameter, {}).values()]
+    digest = hashlib.sha256()
+    for value in join_shards(values):
+        digest.update(value.detach().contiguous().numpy().tobytes())
     for buffer in model.buffers():
         digest.update(buffer.numpy().tobytes())
     return digest.hexdigest()
+
+
+def join_shards(values: Sequence[torch.Tensor]) -> Iterator[torch.Tensor]:
+    """Yields the values as whole tensors. All are gathered at once: with a collective for each,
+    digests would take most of the time of a step.
+    """
+    own_shards = [value.to_local() for value in values if isinstance(value, DTensor)]
+    shards_by_rank: list[list[torch.Tensor]] = [[]] * dist.get_world_size()
+    dist.all_gather_object(shards_by_rank, own_shards)
+    shards = zip(*shards_by_rank, strict=True)
+    for value in values:
+        if not isinstance(value, DTensor):
+            yield value
+            continue
+        whole = torch.cat(next(shards))
+        assert whole.shape == value.shape
+        yield whole
 
 
 def build(settings: dict[str, Any]) -> tuple[nn.Module, torch.optim.Optimizer, LogicalShards]:
@@ -68,7 +85,8 @@ def build(settings: dict[str, Any]) -> tuple[nn.Module, torch.optim.Optimizer, L
     if settings.get("norm") == "sync":
         model = nn.SyncBatchNorm.convert_sync_batchnorm(model)
     if settings.get("norm") == "spectral":
-        nn.utils.parametrizations.spectral_norm(model[5])
+        # With the one row of the last layer, its iteration would end before the first step.
+        nn.utils.parametrizations.spectral_norm(model[0])
     # Replicas in the inner dimension: each spans both nodes.
     is_replicated = settings.get("mesh") == "replicas"
     mesh = init_device_mesh("cpu", (1, 2), mesh_dim_names=("a", "b")) if is_replicated else None

@@ -169,7 +169,9 @@ class ShardedGang(Launched):
         held = places.held()
         for rank in range(self.nodes * size):
             neighbour = replace(places, place=rank // size).neighbour
-            copies = {(version["rank"], version["step"]) for version in held[neighbour]}
+            copies = set()
+            for version in held[neighbour]:
+                copies.add((version["rank"], version["step"]))
             if (rank, step) not in copies:
                 return False
         return True
@@ -201,7 +203,10 @@ class ShardedGang(Launched):
         """Returns the step and digest of the state with which each start of the ranks began."""
         path = Path(self.settings["bits"])
         lines = path.read_text().splitlines() if path.exists() else []
-        return [(line["step"], line["digest"]) for line in map(json.loads, lines)]
+        digests: list[tuple[int, str]] = []
+        for line in map(json.loads, lines):
+            digests.append((line["step"], line["digest"]))
+        return digests
 
     def noted(self, step: int) -> bool:
         """Returns whether its bits at `step` are on disk: a copy may be complete before."""

@@ -156,7 +156,8 @@ def member() -> Iterator[tuple[subprocess.Popen[str], Peers]]:
         stdout=subprocess.PIPE,
         text=True,
     ) as process:
-        assert process.stdout and process.stdout.readline() == "up\n"
+        assert process.stdout
+        assert process.stdout.readline() == "up\n"
         try:
             yield process, Peers(((LOCAL, port),), b"run")
         finally:
@@ -171,7 +172,8 @@ def test_stopped_process_is_waited_for_and_its_late_answer_is_taken(
     until(lambda: 0 in detector.survey())
     process.send_signal(signal.SIGSTOP)
     until(lambda: not detector.survey())
-    assert detector.unanswered == {0} and not detector.silent
+    assert detector.unanswered == {0}
+    assert not detector.silent
     process.send_signal(signal.SIGCONT)
     until(lambda: 0 in detector.survey())
     assert not detector.silent
@@ -180,7 +182,8 @@ def test_stopped_process_is_waited_for_and_its_late_answer_is_taken(
     assert "although its machine does" in detector.silent[0]
     process.kill()
     until(lambda: not peers.survey([0]).unanswered)
-    assert detector.survey() == {} and not detector.unanswered, "a killed process is not waited for"
+    assert detector.survey() == {}, "a killed process is not waited for"
+    assert not detector.unanswered, "a killed process is not waited for"
 
 
 def test_question_is_watched_by_the_kernels() -> None:
@@ -229,10 +232,9 @@ def test_member_that_is_starved_during_a_regrouping_stays_in_the_gang(
             "stop_asked": threading.Event().is_set,
         }
         peers = [Counted(addresses, b"run") for _ in controls]
-        members = [
-            Regroup(storage, "run", control, peer, Lag(60.0), **limits)
-            for control, peer in zip(controls, peers, strict=True)
-        ]
+        members = []
+        for control, peer in zip(controls, peers, strict=True):
+            members.append(Regroup(storage, "run", control, peer, Lag(60.0), **limits))
         pool = ThreadPoolExecutor(max_workers=2)
         starved = controls[1 - me]
         # as one that is given no time: its machine accepts, and nothing answers

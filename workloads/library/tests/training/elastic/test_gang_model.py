@@ -171,7 +171,9 @@ class Model:
             # It restores the newest checkpoint.
             yield state.with_place(index, place._replace(phase="alone"))
         elif index < min(alive):
-            members = [MEMBERS[member] for member in sorted([index, *alive])]
+            members = []
+            for member in sorted([index, *alive]):
+                members.append(MEMBERS[member])
             epoch = Epoch(number=len(state.epochs) + 1, members=tuple(members))
             after = state._replace(epochs=(*state.epochs, epoch))
             yield self._enter(after, index, epoch)
@@ -257,7 +259,10 @@ class Model:
         reported = frozenset(
             report.place for report in state.reported if report.epoch == epoch.number
         )
-        joiners = [m for m in MEMBERS if state.places[m.index].phase == "asking"]
+        joiners = []
+        for m in MEMBERS:
+            if state.places[m.index].phase == "asking":
+                joiners.append(m)
         # A member that finished, was expelled or is in a newer epoch never reports: if all silent
         # ones are such members, patience always ends.
         patience_ends = True
@@ -342,7 +347,10 @@ class Model:
             has_losses = "dead" in phases or "left" in phases
             assert finished or has_losses, f"no member remains although none was lost: {state}"
         newest = state.epochs[-1]
-        survivors = [m for m in newest.members if state.places[m.index].phase == "expelled"]
+        survivors = []
+        for m in newest.members:
+            if state.places[m.index].phase == "expelled":
+                survivors.append(m)
         assert not survivors, f"a member of the newest epoch was left behind: {state}"
 
 

@@ -92,7 +92,8 @@ def test_lead_without_the_fence_takes_it_at_a_later_save(tmp_path: Path) -> None
     saves.after_step(1)
     with pytest.raises(NotDurable) as end:
         saves.make_durable(1, 20)
-    assert "503" in end.value.reason and list_commits(storage) == []
+    assert "503" in end.value.reason
+    assert list_commits(storage) == []
     saves.make_durable(2, 20)
     assert list_commits(storage) == [2]
     # A zombie without a fence would go on here.
@@ -174,7 +175,8 @@ def test_finished_member_commits_even_if_an_expelled_lower_one_is_alive(
     crew.epoch = FIRST
     crew.step = 5
     ThreadPoolExecutor(max_workers=1).submit(crew.finish, 5, 30.0).result(timeout=60)
-    assert list_commits(storage) == [5] and last.control.phase == "complete"
+    assert list_commits(storage) == [5]
+    assert last.control.phase == "complete"
     crew.close()
 
 
@@ -201,7 +203,8 @@ def test_a_lead_that_is_frozen_while_others_connect_holds_no_member() -> None:
         str(addresses[0][1] + 1),
     ]
     lead = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    assert lead.stdout and lead.stdout.readline() == "up\n"
+    assert lead.stdout
+    assert lead.stdout.readline() == "up\n"
     lead.send_signal(signal.SIGSTOP)
     group = Group(addresses, FIRST.members[1], torch.device("cpu"), key=b"run")
     try:

@@ -75,7 +75,8 @@ def test_state_that_a_lost_node_would_lose_is_rejected(
             places=places,
         )
     assert got in refused.value.got
-    assert "join_node()" in refused.value.fix and "holdfast train run" in refused.value.fix
+    assert "join_node()" in refused.value.fix
+    assert "holdfast train run" in refused.value.fix
 
 
 @pytest.mark.usefixtures("two_processes")
@@ -110,4 +111,5 @@ def test_speakers_error_is_raised_on_all_ranks(
         first.agree(fail)
     with pytest.raises(type(error)) as caught:
         second.agree(lambda: pytest.fail("only the first rank may ask"))
-    assert str(caught.value) == str(error) and vars(caught.value) == vars(error)
+    assert str(caught.value) == str(error)
+    assert vars(caught.value) == vars(error)

@@ -230,7 +230,9 @@ def test_an_exact_sum_is_the_same_for_every_grouping(seed: int, magnitude: int) 
     exact.exponent = int(gradients.abs().max().log2().ceil()) + 1
     whole = add_shards(exact, parameter, gradients)
     for groups in ([3, 3], [1, 2, 3], [1] * 6):
-        parts = [add_shards(exact, parameter, part) for part in gradients.split(groups)]
+        parts = []
+        for part in gradients.split(groups):
+            parts.append(add_shards(exact, parameter, part))
         assert torch.equal(whole, torch.stack(parts).sum(0))
 
 
@@ -248,12 +250,14 @@ def test_exact_gradient_equals_a_plain_sum_and_keeps_nan() -> None:
     # and some have not.
     before = exact.exponent
     add_shards(exact, parameter, 1e6 * gradients)
-    assert exact.reduce([0, 0]) is None and exact.exponent > before
+    assert exact.reduce([0, 0]) is None
+    assert exact.exponent > before
     with pytest.raises(GroupLost):
         exact.reduce([0, 0], node=Lost())
     assert exact.exponent == before
     add_shards(exact, parameter, torch.full((1, 100), torch.inf))
-    assert exact.reduce([0, 0]) is not None and torch.isnan(parameter.grad).all()
+    assert exact.reduce([0, 0]) is not None
+    assert torch.isnan(parameter.grad).all()
 
 
 def test_a_loop_that_clears_gradients_itself_is_summed_too() -> None:
@@ -272,7 +276,9 @@ def members(*places: int) -> tuple[Member, ...]:
 
 def test_only_one_proposal_is_accepted(tmp_path: Path) -> None:
     storage = LocalStorage.open(str(tmp_path))
-    halves = [Epoch(number=4, members=members(*places)) for places in ((0, 1), (2, 3))]
+    halves = []
+    for places in ((0, 1), (2, 3)):
+        halves.append(Epoch(number=4, members=members(*places)))
     assert [propose(storage, "run", half) for half in halves] == [halves[0]] * 2
     assert read_epoch(storage, "run", newest_number(storage, "run")) == halves[0]
 
@@ -314,7 +320,8 @@ def test_stranger_without_the_key_is_rejected_and_a_wrong_key_is_reported(
         )
         assert stranger.ask(0, "/report", 2.0, epoch=0, index=1) is None
         assert stranger.look([0]) == {}, "who belongs to the gang is no stranger's business"
-        assert control.get_joiners() == {} and control.get_reports(0) == frozenset()
+        assert control.get_joiners() == {}
+        assert control.get_reports(0) == frozenset()
     assert (
         caplog.text.count("member 0 has another key than this process: mount the same secret") == 1
     )
@@ -349,9 +356,8 @@ def test_only_members_may_report_and_odd_questions_change_nothing() -> None:
             assert (
                 peers.ask(0, "/join", 2.0, **body) is peers.ask(0, "/report", 2.0, **body) is None
             )
-        assert peers.look([0]) == before and control.get_joiners() == {}, (
-            "odd questions change nothing"
-        )
+        assert peers.look([0]) == before, "odd questions change nothing"
+        assert control.get_joiners() == {}, "odd questions change nothing"
 
 
 class Recorder:

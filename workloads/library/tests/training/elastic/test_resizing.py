@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.process, pytest.mark.timeout(600)]
 CHILD = "workloads.library.tests.training.elastic.resizing_child"
 GATE = 5
 STEPS = 8
-LONG = 40
+LONG = 24
 Make = Callable[..., ShardedGang]
 
 
@@ -45,7 +45,8 @@ def reference(server: ForkServer, tmp_path_factory: pytest.TempPathFactory) -> d
         "steps": LONG,
         "peer_steps": 1000,
     }
-    gang = ShardedGang(tmp_path_factory.mktemp("undisturbed"), server, nodes=2, **options)
+    folder = tmp_path_factory.mktemp("undisturbed")
+    gang = ShardedGang(folder, server, nodes=2, **options)
     with closing(gang):
         gang.start(0, 1)
         assert gang.all_ended() == [0, 0], gang.logs()
@@ -55,37 +56,80 @@ def reference(server: ForkServer, tmp_path_factory: pytest.TempPathFactory) -> d
 @pytest.fixture
 def make(make: Make, reference: dict[int, str]) -> Iterator[Make]:
     """Makes gangs. Of those that complete, each step has the bits of the undisturbed run."""
-    gangs = list[ShardedGang]()
+    gangs: list[ShardedGang] = []
 
-    def gang(**settings: Any) -> ShardedGang:
-        gangs.append(make(kind=ShardedGang, **(SETTINGS | settings)))
-        return gangs[-1]
+    def make_gang(**settings: Any) -> ShardedGang:
+        options = SETTINGS | settings
+        gang = make(kind=ShardedGang, **options)
+        gangs.append(gang)
+        return gang
 
-    yield gang
+    yield make_gang
     for gang in gangs:
-        for line in lines(gang) if gang.of("exit") else ():
-            assert line["digest"] == reference[line["step"]], (line, gang.logs())
+        if not gang.of("exit"):
+            continue
+        for line in lines(gang):
+            digest = reference[line["step"]]
+            assert line["digest"] == digest, (line, gang.logs())
 
 
 def lines(gang: ShardedGang) -> list[dict[str, Any]]:
     """Returns what each start and each step noted, in order."""
     path = Path(gang.settings["bits"])
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    if not path.exists():
+        return []
+    text = path.read_text()
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def list_steps(gang: ShardedGang) -> list[int]:
+    return [line["step"] for line in lines(gang)]
 
 
 def starts(gang: ShardedGang, size: int) -> list[int]:
     """Returns the steps with which the starts of so many ranks began."""
-    return [line["step"] for line in lines(gang) if line.get("start") and line["size"] == size]
+    steps: list[int] = []
+    for line in lines(gang):
+        if line.get("start") and line["size"] == size:
+            steps.append(line["step"])
+    return steps
 
 
 def list_stored_steps(gang: ShardedGang) -> list[int]:
-    return [int(commit.parent.name.removeprefix("step-")) for commit in commits(gang.checkpoints)]
+    steps: list[int] = []
+    for commit in commits(gang.checkpoints):
+        folder = commit.parent.name
+        steps.append(int(folder.removeprefix("step-")))
+    return steps
 
 
-def at_the_gate(gang: ShardedGang, *places: int) -> ShardedGang:
-    gang.start(*(places or range(gang.nodes)))
-    gang.until(lambda: gang.at_gate() and any(line["step"] == GATE for line in lines(gang)))
+def start_to_the_gate(make: Make, **settings: Any) -> ShardedGang:
+    """Starts a gang and waits until all its ranks stand at the gate, after step GATE."""
+    gang = make(**settings)
+    gang.start(*range(gang.nodes))
+    gang.until(lambda: gang.at_gate() and GATE in list_steps(gang))
     return gang
+
+
+def wait_for_size(gang: ShardedGang, size: int) -> None:
+    """Waits until the gang has started with so many ranks."""
+    gang.until(lambda: starts(gang, size))
+
+
+def check_first_start(gang: ShardedGang, size: int, step: int) -> None:
+    first = starts(gang, size)[0]
+    assert first == step, gang.logs()
+
+
+def give_notice(gang: ShardedGang, *places: int) -> None:
+    for place in places:
+        gang.processes[place].send_signal(signal.SIGTERM)
+
+
+def check_codes(gang: ShardedGang, code: int) -> None:
+    """Checks that all nodes end with a code."""
+    codes = set(gang.all_ended())
+    assert codes == {code}, gang.logs()
 
 
 def ends_alike(gang: ShardedGang, *, lost_places: tuple[int, ...] = ()) -> None:
@@ -93,10 +137,12 @@ def ends_alike(gang: ShardedGang, *, lost_places: tuple[int, ...] = ()) -> None:
     gang.open_gate()
     for place in lost_places:
         gang.processes.pop(place, None)
-    assert {*gang.all_ended()} == {0}, gang.logs()
-    steps = {line["step"] for line in lines(gang)}
-    assert steps == {*range(gang.settings["steps"] + 1)}, gang.logs()
-    assert all(event["source"] == "memory" for event in gang.of("restore")[1:]), gang.logs()
+    check_codes(gang, 0)
+    last_step = gang.settings["steps"]
+    assert set(list_steps(gang)) == set(range(last_step + 1)), gang.logs()
+    _, *later_restores = gang.of("restore")
+    for restore in later_restores:
+        assert restore["source"] == "memory", gang.logs()
     assert not gang.shards_in_bucket() or gang.committed()
 
 
@@ -104,18 +150,22 @@ def ends_alike(gang: ShardedGang, *, lost_places: tuple[int, ...] = ()) -> None:
 def test_the_others_go_on_without_a_lost_node_and_take_its_replacement_in(
     make: Make, tmp_path: Path, has_folder: bool
 ) -> None:
-    gang = at_the_gate(make(nodes=4, copies_folder=str(tmp_path) if has_folder else ""))
+    folder = str(tmp_path) if has_folder else ""
+    gang = start_to_the_gate(make, nodes=4, copies_folder=folder)
     gang.until(lambda: gang.copied(GATE))
-    survivors = {place: gang.processes[place].pid for place in (0, 1, 3)}
+    survivors = {}
+    for place in (0, 1, 3):
+        survivors[place] = gang.processes[place].pid
     gang.lose(2)
-    gang.until(lambda: starts(gang, 3))
-    assert starts(gang, 3)[0] == GATE, gang.logs()
+    wait_for_size(gang, 3)
+    check_first_start(gang, 3, GATE)
     gang.start(2)
     # A starved gang may have met again before the loss.
     gang.until(lambda: starts(gang, 4)[-1:] == [GATE])
-    assert starts(gang, 4)[0] == 0, gang.logs()
+    check_first_start(gang, 4, 0)
     ends_alike(gang)
-    assert survivors.items() <= {place: p.pid for place, p in gang.processes.items()}.items()
+    for place, pid in survivors.items():
+        assert gang.processes[place].pid == pid
 
 
 @pytest.mark.parametrize("has_folder", [False, True], ids=["memory", "disk"])
@@ -132,21 +182,22 @@ def test_a_loss_costs_the_steps_since_the_last_copy(
         copies_folder=folder,
     )
     gang.start(0, 1, 2, 3)
-    gang.until(lambda: any(line["step"] >= 10 for line in lines(gang)))
+    gang.until(lambda: max(list_steps(gang), default=0) >= 10)
     gang.lose(2)
-    gang.until(lambda: starts(gang, 3))
+    wait_for_size(gang, 3)
     ends_alike(gang, lost_places=(2,))
-    done = [line["step"] for line in lines(gang) if line["size"] == 4]
+    last_step = max(line["step"] for line in lines(gang) if line["size"] == 4)
     # A step is copied before the next one ends.
-    assert max(done) - starts(gang, 3)[0] <= 2, gang.logs()
+    lost_steps = last_step - starts(gang, 3)[0]
+    assert lost_steps <= 2, gang.logs()
 
 
 def test_a_noticed_node_hands_its_shard_over_and_no_step_is_lost(make: Make) -> None:
-    gang = at_the_gate(make(nodes=4, peer_steps=100))
-    gang.processes[2].send_signal(signal.SIGTERM)
+    gang = start_to_the_gate(make, nodes=4, peer_steps=100)
+    give_notice(gang, 2)
     assert gang.ended(2) == EXIT_PREEMPTED, gang.logs()
-    gang.until(lambda: starts(gang, 3))
-    assert starts(gang, 3)[0] == GATE, gang.logs()
+    wait_for_size(gang, 3)
+    check_first_start(gang, 3, GATE)
     ends_alike(gang, lost_places=(2,))
 
 
@@ -154,24 +205,23 @@ def test_a_noticed_node_hands_its_shard_over_and_no_step_is_lost(make: Make) -> 
 def test_noticed_neighbours_serve_their_memory_until_the_others_have_it(
     make: Make, noticed: tuple[int, ...]
 ) -> None:
-    gang = at_the_gate(make(nodes=4, peer_steps=100))
-    for place in noticed:
-        gang.processes[place].send_signal(signal.SIGTERM)
+    gang = start_to_the_gate(make, nodes=4, peer_steps=100)
+    give_notice(gang, *noticed)
     for place in noticed:
         assert gang.ended(place) == EXIT_PREEMPTED, gang.logs()
     remaining = gang.nodes - len(noticed)
-    gang.until(lambda: starts(gang, remaining))
-    assert starts(gang, remaining)[0] == GATE, gang.logs()
+    wait_for_size(gang, remaining)
+    check_first_start(gang, remaining, GATE)
     ends_alike(gang, lost_places=noticed)
 
 
 def test_two_nodes_may_be_lost_at_once_unless_they_are_neighbours(make: Make) -> None:
-    gang = at_the_gate(make(nodes=4))
+    gang = start_to_the_gate(make, nodes=4)
     gang.until(lambda: gang.copied(GATE))
     for place in (1, 3):
         gang.lose(place)
-    gang.until(lambda: starts(gang, 2))
-    assert starts(gang, 2)[0] == GATE, gang.logs()
+    wait_for_size(gang, 2)
+    check_first_start(gang, 2, GATE)
     ends_alike(gang, lost_places=(1, 3))
 
 
@@ -183,15 +233,15 @@ def test_a_node_may_be_lost_while_the_others_divide_the_state(make: Make, point:
     gang.until(lambda: gang.at_gate() and gang.copied(GATE))
     gang.lose(1)
     assert gang.ended(3) not in (0, EXIT_PREEMPTED), gang.logs()
-    gang.until(lambda: starts(gang, 2))
+    wait_for_size(gang, 2)
     ends_alike(gang, lost_places=(1, 3))
 
 
 def test_a_node_that_dies_while_it_joins_is_left_out(make: Make) -> None:
-    gang = at_the_gate(make(nodes=3))
+    gang = start_to_the_gate(make, nodes=3)
     gang.until(lambda: gang.copied(GATE))
     gang.lose(1)
-    gang.until(lambda: starts(gang, 2))
+    wait_for_size(gang, 2)
     count = len(starts(gang, 2))
     gang.start(1, kill_at="peer.restore")
     assert gang.ended(1) != 0, gang.logs()
@@ -200,7 +250,7 @@ def test_a_node_that_dies_while_it_joins_is_left_out(make: Make) -> None:
 
 
 def test_all_at_once_continue_from_the_bucket(make: Make) -> None:
-    gang = at_the_gate(make(nodes=3, every=2))
+    gang = start_to_the_gate(make, nodes=3, every=2)
     gang.until(gang.committed)
     for place in range(3):
         gang.lose(place)
@@ -218,26 +268,31 @@ def test_a_gang_that_waited_too_long_stores_what_it_holds_and_ends(
     min_nodes: int,
     lost_places: tuple[int, ...],
 ) -> None:
-    gang = at_the_gate(make(nodes=nodes, min_nodes=min_nodes, wait_s=2.0))
+    gang = start_to_the_gate(make, nodes=nodes, min_nodes=min_nodes, wait_s=2.0)
     gang.until(lambda: gang.copied(GATE))
     for place in lost_places:
         gang.lose(place)
-    remaining = set(range(nodes)).difference(lost_places)
-    assert {gang.ended(place) for place in remaining} == {EXIT_RETRY}, gang.logs()
+    for place in range(nodes):
+        if place not in lost_places:
+            assert gang.ended(place) == EXIT_RETRY, gang.logs()
     assert list_stored_steps(gang) == [GATE], gang.logs()
     gang.open_gate()
     gang.start(*range(nodes))
-    assert {*gang.all_ended()} == {0}, gang.logs()
-    resumed = gang.of("restore")[-1]
-    assert (resumed["step"], resumed["source"]) == (GATE, "store")
+    check_codes(gang, 0)
+    last_restore = gang.of("restore")[-1]
+    assert last_restore["step"] == GATE
+    assert last_restore["source"] == "store"
 
 
 def test_nodes_that_all_have_a_notice_store_the_last_step(make: Make) -> None:
-    gang = at_the_gate(make(nodes=3, peer_steps=100))
-    for place in range(3):
-        gang.processes[place].send_signal(signal.SIGTERM)
-    assert {*gang.all_ended()} == {EXIT_PREEMPTED}, gang.logs()
+    gang = start_to_the_gate(make, nodes=3, peer_steps=100)
+    give_notice(gang, 0, 1, 2)
+    check_codes(gang, EXIT_PREEMPTED)
     assert list_stored_steps(gang) == [GATE], gang.logs()
+
+
+def name_settings(value: object) -> str:
+    return "-".join(value) if isinstance(value, dict) else ""
 
 
 @pytest.mark.parametrize(
@@ -251,17 +306,17 @@ def test_nodes_that_all_have_a_notice_store_the_last_step(make: Make) -> None:
         ({"norm": "sync"}, "layer 4 of the model, with exact=True"),
         (
             {"norm": "spectral"},
-            "buffer 5.parametrizations.weight.0._u of the model",
+            "buffer 0.parametrizations.weight.0._u of the model",
         ),
     ],
-    ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
+    ids=name_settings,
 )
 def test_what_cannot_be_divided_again_is_refused(
     make: Make, settings: dict[str, Any], message: str
 ) -> None:
     gang = make(nodes=2, **settings)
     gang.start(0, 1)
-    assert {*gang.all_ended()} == {EXIT_BAD_INPUT}, gang.logs()
+    check_codes(gang, EXIT_BAD_INPUT)
     assert message in gang.logs()
 
 
@@ -272,13 +327,13 @@ def test_a_state_that_grows_beyond_the_memory_in_its_first_step_is_refused(
     """An optimizer creates its tensors there, so the size at the start says too little."""
     gang = make(nodes=2, min_nodes=min_nodes, gate_step=-1)
     gang.start(0, 1, module="workloads.library.tests.training.elastic.small_node")
-    assert {*gang.all_ended()} == {EXIT_BAD_INPUT}, gang.logs()
+    check_codes(gang, EXIT_BAD_INPUT)
     assert "the fewest nodes of the gang cannot hold its state" in gang.logs()
-    assert [line["step"] for line in lines(gang)] == [0, 1], gang.logs()
+    assert list_steps(gang) == [0, 1], gang.logs()
 
 
 def test_a_node_with_other_libraries_is_rejected(make: Make) -> None:
-    gang = at_the_gate(make(nodes=2))
+    gang = start_to_the_gate(make, nodes=2)
     gang.lose(1)
     gang.start(1, module="workloads.library.tests.training.elastic.other_version")
     assert gang.ended(1) == EXIT_BAD_INPUT, gang.logs()

@@ -29,6 +29,7 @@ from holdfast.training.gang.regroup import successor
 from holdfast.training.sharded.epoch_end import RESTORED, has_restored
 from workloads.library.tests.interleavings import explore
 
+Record = dict[str, Any]
 SHARDS = 4
 ABSENT = ("dead", "left", "away")
 
@@ -264,7 +265,10 @@ class Model:
         return shard in state.nodes[neighbour].copies
 
     def _is_copied(self, state: State, epoch: Epoch, step: int) -> bool:
-        steps = [node.step for node in state.nodes if node.epoch == epoch.number]
+        steps = []
+        for node in state.nodes:
+            if node.epoch == epoch.number:
+                steps.append(node.step)
         newest = max(steps, default=0)
         is_staged = False
         for node in state.list_members(epoch):
@@ -445,7 +449,7 @@ class Model:
             assert step == reached, f"step {reached} was done, {step} is restored: {state}"
         return step
 
-    def _list_held(self, state: State, epoch: Epoch) -> Iterator[list[dict[str, Any]]]:
+    def _list_held(self, state: State, epoch: Epoch) -> Iterator[list[Record]]:
         """Yields what keepers hold: those of members, then those of nodes that leave."""
         indices = [member.index for member in epoch.members]
         for index, node in enumerate(state.nodes):
@@ -454,8 +458,8 @@ class Model:
         for index in indices:
             yield self._list_shards(state.nodes[index])
 
-    def _list_shards(self, node: Node) -> list[dict[str, Any]]:
-        shards: list[dict[str, Any]] = []
+    def _list_shards(self, node: Node) -> list[Record]:
+        shards: list[Record] = []
         for shard in node.staged:
             if shard in node.announced:
                 shards.append(_describe_shard(shard, 0))
@@ -478,7 +482,7 @@ class Model:
         return any(len(present) == size for (_, size), present in ranks.items())
 
     def _when_serving(self, state: State, index: int, node: Node) -> Iterator[State]:
-        statuses: dict[int, dict[str, Any]] = {}
+        statuses: dict[int, Record] = {}
         has_other = False
         for other, peer in enumerate(state.nodes):
             if peer.phase in ABSENT:
@@ -491,9 +495,9 @@ class Model:
             empty = Node(phase="left", incarnation=node.incarnation)
             yield state.with_node(index, **empty._asdict())
 
-    def _make_status(self, state: State, index: int, node: Node) -> dict[str, Any]:
+    def _make_status(self, state: State, index: int, node: Node) -> Record:
         """Makes the report of a node's launcher."""
-        status: dict[str, Any] = {
+        status: Record = {
             "index": index,
             "incarnation": node.incarnation,
         }
@@ -516,7 +520,7 @@ def _are_running(nodes: list[Node], epoch: Epoch) -> bool:
     return all(node.phase == "run" and node.epoch == epoch.number for node in nodes)
 
 
-def _describe_shard(shard: Shard, memory: int) -> dict[str, Any]:
+def _describe_shard(shard: Shard, memory: int) -> Record:
     return {
         "rank": shard.rank,
         "step": shard.step,
@@ -559,7 +563,7 @@ def test_every_interleaving_divides_each_step_once_and_loses_no_whole_one(model:
     assert explore(model) > 20
 
 
-def leave_at_once(statuses: dict[int, dict[str, Any]], number: int) -> bool:
+def leave_at_once(statuses: dict[int, Record], number: int) -> bool:
     """Leaves as soon as the others are in the next epoch."""
     for status in statuses.values():
         epoch = status.get("epoch", {})

@@ -31,7 +31,10 @@ def test_an_undisturbed_step_makes_few_calls_and_seldom_a_tensor(tmp_path: Path)
     def note(frame: FrameType, event: str, called: Any) -> None:
         if event not in ("call", "c_call"):
             return
-        files = [caller.f_code.co_filename for caller in (frame, frame.f_back) if caller]
+        files = []
+        for caller in (frame, frame.f_back):
+            if caller:
+                files.append(caller.f_code.co_filename)
         is_in_torch = any(TORCH in file for file in files)
         if is_in_torch or files[0] == __file__:
             return

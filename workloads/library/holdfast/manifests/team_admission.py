@@ -5,10 +5,10 @@ The policies apply in namespaces of teams, to people who may not change the name
 Controllers and the platform team are exempt.
 """
 
-# Why it is so: infra/decisions/0069.
+# Why it is so: infra/decisions/0069, and 0185 for services.
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from holdfast.manifests.render_context import Body, manifest, meta
 from holdfast.vocabulary.capacity import ANNOTATION_QUEUED_AGAIN
@@ -23,18 +23,18 @@ from holdfast.vocabulary.kubernetes import (
     PRIORITIES,
     PRIORITY_FLEX,
     PRIORITY_SPOT,
+    SERVICE_PRIORITIES,
     api_group,
 )
 from holdfast.vocabulary.pools import GPU_RESOURCE
+from holdfast.vocabulary.serving import PORT, PROXY_METRICS_PORT
 
 ADMISSION = "admissionregistration.k8s.io/v1"
 JOB_PRIORITIES = (PRIORITY_SPOT, PRIORITY_FLEX)
-"""Priority classes that a team's pods may use."""
-RESERVED_PRIORITIES = (
-    *(name for name in PRIORITIES if name not in JOB_PRIORITIES),
-    "system-cluster-critical",
-    "system-node-critical",
-)
+"""Priority classes that pods of a team's jobs may use."""
+SYSTEM_PRIORITIES = ("system-cluster-critical", "system-node-critical")
+PODS_PER_GPU = 8
+"""A replica, two proxies and two routers, and room for their roll-outs."""
 _EXEMPT = (
     "authorizer.group('').resource('resourcequotas').namespace(request.namespace)"
     ".check('update').allowed()"
@@ -50,6 +50,11 @@ _REQUESTS_GPU = (
 _STARTED = "!object.spec.?suspend.orValue(false)"
 _STARTS = f"{_STARTED} && (request.operation == 'CREATE' || oldObject.spec.?suspend.orValue(false))"
 _SAME_NAMESPACE = "has(p.podSelector) && !has(p.namespaceSelector) && !has(p.ipBlock)"
+_OTHER_NAMESPACE = "has(p.namespaceSelector) && !has(p.podSelector) && !has(p.ipBlock)"
+_SERVICE_PORTS = (
+    "r.?ports.orValue([]).size() > 0 && r.ports.all(o, !has(o.endPort) &&"
+    f" string(o.?port.orValue('')) in ['{PORT}', '{PROXY_METRICS_PORT}'])"
+)
 
 
 def objects() -> Iterator[Body]:
@@ -68,11 +73,12 @@ def objects() -> Iterator[Body]:
             " leave it to the queue."
         ),
     )
-    without_gpus = (
-        f"!{_REQUESTS_GPU}",
+    within_the_quota = (
+        f"!{_REQUESTS_GPU} || {_make_priority_check(SERVICE_PRIORITIES)}",
         (
             "a Deployment with GPUs would run past the team's queues. Fix: use a Job or a JobSet"
-            " with a queue."
+            f" with a queue, or for a service priority {' or '.join(SERVICE_PRIORITIES)}, whose"
+            " GPUs the quota `services` counts."
         ),
     )
     yield from _of_pods(
@@ -81,7 +87,12 @@ def objects() -> Iterator[Body]:
     groups = "object.spec.replicatedJobs.map(r, r.template.spec.template.spec)"
     yield from _of_pods(JOBSET_API, "jobsets", "spec.replicatedJobs", groups, queued, by_the_queue)
     yield from _of_pods(
-        "apps/v1", "deployments", "spec.template", "[object.spec.template.spec]", without_gpus
+        "apps/v1",
+        "deployments",
+        "spec.template",
+        "[object.spec.template.spec]",
+        within_the_quota,
+        priorities=(*JOB_PRIORITIES, *SERVICE_PRIORITIES),
     )
     yield from _services()
     yield from _network_policies()
@@ -89,34 +100,57 @@ def objects() -> Iterator[Body]:
     yield from _platform_objects()
 
 
-def reserved_priorities(namespace: str) -> Body:
-    """A quota of no pods. Other than the policies it also stops pods that a controller creates."""
+def priority_quotas(namespace: str, service_gpus: int) -> Iterator[Body]:
+    """Quotas of pods by priority. Other than the policies they also stop pods that a controller
+    creates.
+    """
+    allowed = JOB_PRIORITIES
+    if service_gpus:
+        allowed += SERVICE_PRIORITIES
+        hard = {
+            f"requests.{GPU_RESOURCE}": str(service_gpus),
+            "pods": str(PODS_PER_GPU * service_gpus),
+        }
+        yield _quota("services", namespace, SERVICE_PRIORITIES, hard)
+    reserved = [name for name in PRIORITIES if name not in allowed]
+    yield _quota("reserved-priorities", namespace, (*reserved, *SYSTEM_PRIORITIES), {"pods": "0"})
+
+
+def _quota(name: str, namespace: str, priorities: Sequence[str], hard: dict[str, str]) -> Body:
     scope = {
         "operator": "In",
         "scopeName": "PriorityClass",
-        "values": [*RESERVED_PRIORITIES],
+        "values": [*priorities],
     }
     spec = {
-        "hard": {"pods": "0"},
+        "hard": hard,
         "scopeSelector": {"matchExpressions": [scope]},
     }
-    return manifest("v1", "ResourceQuota", meta("reserved-priorities", namespace), spec=spec)
+    return manifest("v1", "ResourceQuota", meta(name, namespace), spec=spec)
+
+
+def _make_priority_check(priorities: Sequence[str]) -> str:
+    """Returns an expression that is true if all pods use one of these priority classes."""
+    names = json.dumps([*priorities])
+    return f"variables.pods.all(p, p.?priorityClassName.orValue('') in {names})"
 
 
 def _of_pods(
-    version: str, plural: str, judged: str, pods: str, *gpus: tuple[str, str]
+    version: str,
+    plural: str,
+    judged: str,
+    pods: str,
+    *gpus: tuple[str, str],
+    priorities: Sequence[str] = JOB_PRIORITIES,
 ) -> Iterator[Body]:
     """For a kind with pod templates. An update that changes neither them nor the queue, and starts
     nothing, passes: it may suspend a job that is older than the policy.
     """
     changed = f"request.operation == 'CREATE' || object.{judged} != oldObject.{judged}"
     changed += f" || object{_QUEUE} != oldObject{_QUEUE} || ({_STARTS})"
-    allowed = (
-        "variables.pods.all(p, p.?priorityClassName.orValue('') in"
-        f" {json.dumps(['', *JOB_PRIORITIES])})"
-    )
+    allowed = _make_priority_check(["", *priorities])
     message = (
-        f"pods of a team use priority {' or '.join(JOB_PRIORITIES)}. Fix: change priorityClassName."
+        f"pods of a team use priority {' or '.join(priorities)}. Fix: change priorityClassName."
     )
     yield from _policy(
         plural,
@@ -149,14 +183,19 @@ def _services() -> Iterator[Body]:
 
 
 def _network_policies() -> Iterator[Body]:
+    ingress = f"({_SAME_NAMESPACE}) || (({_OTHER_NAMESPACE}) && {_SERVICE_PORTS})"
     rules = [
         f"object.spec.?{rules}.orValue([]).all(r, r.?{peers}.orValue([]).size() > 0 &&"
-        f" r.{peers}.all(p, {_SAME_NAMESPACE}))"
-        for rules, peers in (("ingress", "from"), ("egress", "to"))
+        f" r.{peers}.all(p, {allowed}))"
+        for rules, peers, allowed in (
+            ("ingress", "from", ingress),
+            ("egress", "to", _SAME_NAMESPACE),
+        )
     ]
     message = (
-        "a team's NetworkPolicy opens pods of its namespace to each other only. Fix: give each rule"
-        " peers with a podSelector and nothing else, or ask the platform team."
+        "a team's NetworkPolicy opens pods of its namespace to each other only, and their ports"
+        f" {PORT} and {PROXY_METRICS_PORT} to other namespaces. Fix: give each rule peers with a"
+        " podSelector and nothing else, or ask the platform team."
     )
     yield from _policy(
         "networkpolicies",

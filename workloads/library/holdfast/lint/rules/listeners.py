@@ -1,0 +1,193 @@
+"""HF464, HF467 and HF469: the ports on which programs listen and meet."""
+
+import re
+from collections.abc import Iterator
+
+from holdfast.lint.finding import Hit, Severity
+from holdfast.lint.objects import PROBES, Container, Job, Pod, as_text, dig
+from holdfast.lint.registry import Context, rule
+
+DOC_RUN = "https://docs.pytorch.org/docs/stable/elastic/run.html"
+_MEETING_OPTIONS = ("--rdzv-endpoint", "--rdzv_endpoint")
+_LAST_PORT = 65_535
+_PORT_OPTIONS = ("--port", "--http-port", "--server-port", "--listen-port")
+_BIND_OPTIONS = ("--host", "--bind", "-b", "--listen", "--server-name", "--address")
+# Servers by their images -> the port on which they listen without an option.
+_DEFAULT_PORTS = {
+    "vllm/vllm-openai": 8000,
+    "lmsysorg/sglang": 30000,
+    "ollama/ollama": 11434,
+    "huggingface/text-generation-inference": 80,
+    "huggingface/text-embeddings-inference": 80,
+    "qdrant/qdrant": 6333,
+}
+_ADDRESS_OPTIONS = ("--master-port", "--master_port", "--main_process_port")
+
+
+def _listens(port: int) -> str:
+    return f"ports: [{{containerPort: 8000}}]\nargs: [--model, m, --port, '{port}']"
+
+
+@rule(
+    "HF464",
+    "port-out-of-range",
+    Severity.ERROR,
+    on=Pod,
+    what="A variable or an option names a port above 65535.",
+    why="The program ends at its start, or its members never meet.",
+    source="https://docs.pytorch.org/docs/stable/distributed.html",
+    fix="write a port from 1024 to 65535",
+    base="container",
+    bad="env: [{name: MASTER_PORT, value: '295000'}]",
+    good="env: [{name: MASTER_PORT, value: '29500'}]",
+)
+def require_valid_ports(pod: Pod, context: Context) -> Iterator[Hit]:
+    for container in pod.containers:
+        for path, name, value in container.variables:
+            if re.search(r"(^|_)PORT$", name) and value.isdecimal() and int(value[:9]) > _LAST_PORT:
+                yield Hit(path, f"{name} is {value}")
+        for option in (*_PORT_OPTIONS, *_ADDRESS_OPTIONS):
+            port = container.number(option)
+            if port is not None and port > _LAST_PORT:
+                yield Hit(container.command_path, f"{option} is {port}")
+
+
+@rule(
+    "HF467",
+    "listens-elsewhere",
+    Severity.ERROR,
+    on=Pod,
+    what="A server listens on another port than those of its container, its probes or its Service.",
+    why="Probes fail, and requests of the Service get no answer.",
+    source="https://kubernetes.io/docs/concepts/services-networking/service/",
+    fix="make --port and containerPort the same",
+    base="serving-container",
+    bad=_listens(8080),
+    good=_listens(8000),
+)
+def listens_elsewhere(pod: Pod, context: Context) -> Iterator[Hit]:
+    for container in pod.main_containers:
+        if not container.ports or pod.job:
+            continue
+        yield from _check_default_host(container, pod, context)
+        for option in _BIND_OPTIONS:
+            host = container.option(option).partition(":")[0]
+            is_needed = _is_asked(container) or _is_behind_service(pod, context)
+            if host in ("127.0.0.1", "localhost") and is_needed:
+                message = f"{option} is {host}: nothing outside the pod reaches it"
+                yield Hit(container.command_path, message)
+        for option in _PORT_OPTIONS:
+            port = container.number(option)
+            if port is None or port in container.ports:
+                continue
+            if _is_asked(container) or _is_behind_service(pod, context):
+                ports = ", ".join(map(str, sorted(container.ports)))
+                message = f"{option} is {port}, and the container has the ports {ports}"
+                yield Hit(container.command_path, message)
+
+
+def _check_default_host(container: Container, pod: Pod, context: Context) -> Iterator[Hit]:
+    """Yields a server that listens on the loopback address by default, or on another port."""
+    is_needed = _is_asked(container) or _is_behind_service(pod, context)
+    program = next(iter(container.programs), "")
+    has_host = any(container.option(option) for option in _BIND_OPTIONS)
+    has_host = has_host or "UVICORN_HOST" in container.env
+    if program in ("uvicorn", "hypercorn", "gunicorn", "flask") and not has_host and is_needed:
+        yield Hit(
+            container.command_path, f"{program} listens on 127.0.0.1 without an option for its host"
+        )
+    image = as_text(container.body.get("image"))[:500]
+    has_port = any(container.option(option) for option in (*_PORT_OPTIONS, "-p"))
+    if (
+        has_port
+        or "PORT" in container.env
+        or container.body.get("command")
+        or len(pod.containers) > 1
+    ):
+        return
+    for name, port in _DEFAULT_PORTS.items():
+        if name in image and port not in container.ports:
+            ports = ", ".join(map(str, sorted(container.ports)))
+            message = f"listens on {port} without --port, and the container has {ports}"
+            yield Hit((*container.path, "ports"), message)
+
+
+def _is_asked(container: Container) -> bool:
+    """Returns whether a probe asks a port that the container declares."""
+    for field in PROBES:
+        port = dig(container.body, field, "httpGet", "port")
+        if port in container.ports or port in container.ports.values():
+            return True
+    return len(container.ports) == 1
+
+
+def _is_behind_service(pod: Pod, context: Context) -> bool:
+    return bool(context.index.find_selecting("Service", pod)) and bool(pod.labels)
+
+
+@rule(
+    "HF469",
+    "ports-of-a-gang-differ",
+    Severity.ERROR,
+    on=Job,
+    what="The port in a command of a gang is not the one in its variables.",
+    why="Members meet at two ports, and wait for each other.",
+    source=DOC_RUN,
+    fix="state the port once: --master-port=$(MASTER_PORT)",
+    base="job-pod",
+    bad="""\
+containers:
+  - name: main
+    image: train
+    command:
+      - torchrun
+      - --master-port=29400
+      - t.py
+    env:
+      - name: MASTER_PORT
+        value: '29500'
+    resources:
+      limits:
+        nvidia.com/gpu: 1
+""",
+    good="""\
+containers:
+  - name: main
+    image: train
+    command:
+      - torchrun
+      - --master-port=29500
+      - t.py
+    env:
+      - name: MASTER_PORT
+        value: '29500'
+    resources:
+      limits:
+        nvidia.com/gpu: 1
+""",
+)
+def compare_gang_ports(job: Job, context: Context) -> Iterator[Hit]:
+    for container in job.containers:
+        yield from _check_rendezvous(container)
+        master_port = container.number("", "MASTER_PORT") or container.number("", "PET_MASTER_PORT")
+        for option in _ADDRESS_OPTIONS:
+            port = container.number(option)
+            if port is None:
+                continue
+            if master_port and port != master_port:
+                message = f"{option} is {port}, MASTER_PORT is {master_port}"
+                yield Hit(container.command_path, message)
+            elif container.ports and port not in container.ports:
+                ports = ", ".join(map(str, sorted(container.ports)))
+                message = f"{option} is {port}, and the container has the ports {ports}"
+                yield Hit(container.command_path, message)
+
+
+def _check_rendezvous(container: Container) -> Iterator[Hit]:
+    """Yields a rendezvous at a port that its container does not declare."""
+    for option in _MEETING_OPTIONS:
+        port = container.expand(container.option(option)).rpartition(":")[2]
+        if container.ports and port.isdecimal() and int(port[:9]) not in container.ports:
+            ports = ", ".join(map(str, sorted(container.ports)))
+            message = f"{option} has port {port}, and the container has the ports {ports}"
+            yield Hit(container.command_path, message)
