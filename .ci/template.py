@@ -49,7 +49,6 @@ LEFT_OUT = (
     "requirements/litserve.*",
     "requirements/oldest.*",
     "requirements/torch-checkpointing.txt",
-    "requirements/torch-oldest.*",
     "requirements/torchft.*",
     "requirements/torchtitan.txt",
     "requirements/trackers.txt",

@@ -16,7 +16,6 @@ import threading
 from abc import ABC, abstractmethod
 from datetime import timedelta
 
-import torch
 from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsage]
 
 from holdfast.checkpoint.gangs import signing_key
@@ -25,7 +24,6 @@ LOOPBACK = "127.0.0.1"
 PROOF_S = 5.0
 """Seconds for the whole proof, from the first byte to the last."""
 MAX_UNPROVEN = 256
-_VERSION = tuple(int(part) for part in torch.__version__.split(".")[:2])
 _NONCE_BYTES = 32
 _CHUNK_BYTES = 1 << 16
 
@@ -57,8 +55,6 @@ def host_loopback_store(timeout: timedelta, port: int = 0) -> TCPStore:
         timeout=timeout,
         wait_for_workers=False,
         master_listen_fd=listener.detach(),
-        # The newer backend accepts an open socket only from PyTorch 2.8 on.
-        use_libuv=_VERSION >= (2, 8),
     )
 
 
