@@ -100,7 +100,7 @@ def test_it_ends_with_the_server(tmp_path: Path) -> None:
         time.sleep(0.01)
 
 
-def test_server_imports_from_the_folders_of_its_environment(
+def test_server_imports_from_the_inherited_path(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "inherited.py").touch()
@@ -114,4 +114,5 @@ def test_server_imports_from_the_folders_of_its_environment(
             err=log,
             session=True,
         )
-        assert started.wait(60) == 0, (tmp_path / "log").read_text()
+        code = started.wait(60)
+    assert code == 0, (tmp_path / "log").read_text()

@@ -129,17 +129,24 @@ class Curve:
         step = max(self._ticked_step, self._begun_step)
         new = {}
         for name, value in values.items():
-            if self._line_steps.get(name, -1) < step:
-                new[name] = value
+            newest_step = self._line_steps.get(name, -1)
+            if newest_step >= step:
+                continue
+            new[name] = value
         self._add(step, new)
 
     def _add(self, step: int, values: Mapping[str, float]) -> None:
         now_s = time.time()
         points: list[Point] = []
         for name, value in values.items():
-            points.append(Point(_check_name(name), step, _check_value(name, value), now_s))
-        for point in points:
-            self._line_steps[point.name] = step
+            point = Point(
+                _check_name(name),
+                step,
+                _check_value(name, value),
+                now_s,
+            )
+            points.append(point)
+            self._line_steps[name] = step
         with self._changed:
             self._points.extend(points)
             if len(self._points) > MAX_POINTS:

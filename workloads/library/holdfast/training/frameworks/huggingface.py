@@ -7,7 +7,6 @@ process.
 """
 
 import inspect
-from numbers import Real
 from typing import Any
 
 from transformers import Trainer, TrainerCallback
@@ -89,11 +88,21 @@ class HoldfastCallback(TrainerCallback):
         if not (self._curve and control.should_log):
             self._tick_if_owed(state)
 
-    def on_log(self, args: Any, state: Any, control: Any, logs: Any, **_: Any) -> None:
+    def on_log(
+        self,
+        args: Any,
+        state: Any,
+        control: Any,
+        logs: Any,
+        **_: Any,
+    ) -> None:
         # The summary at the end is of this start alone.
         if not self._curve or not self._checkpoints.is_open or "train_runtime" in logs:
             return
-        values = {name: value for name, value in logs.items() if isinstance(value, Real)}
+        values: dict[str, float] = {}
+        for name, value in logs.items():
+            if isinstance(value, int | float):
+                values[name] = value
         if self._owes_tick:
             self._curve.log(state.global_step, values)
             self._tick_if_owed(state)

@@ -115,18 +115,25 @@ class CurveLogger(Logger):
         if not is_step_done or not connector.should_update_logs:
             return
         values = dict(connector.metrics["log"])
-        if values:
-            values.setdefault("epoch", trainer.current_epoch)
-            self.curve.log(trainer.global_step, self._find_numbers(values))
+        if not values:
+            return
+        values.setdefault("epoch", trainer.current_epoch)
+        numbers = _find_numbers(values)
+        self.curve.log(trainer.global_step, numbers)
 
     def log_metrics(self, metrics: dict[str, Any], step: int | None = None) -> None:
         """Records values of an evaluation, of an epoch and of other callbacks.
 
         Those before and after the training are of no step of the curve.
         """
-        if self._checkpoints.is_open:
-            self.curve.log_after_tick(self._find_numbers(metrics))
+        if not self._checkpoints.is_open:
+            return
+        numbers = _find_numbers(metrics)
+        self.curve.log_after_tick(numbers)
 
-    def _find_numbers(self, metrics: dict[str, Any]) -> dict[str, float]:
-        values = convert_tensors_to_scalars(metrics)
-        return {name: value for name, value in values.items() if name != "step"}
+
+def _find_numbers(metrics: dict[str, Any]) -> dict[str, float]:
+    numbers = convert_tensors_to_scalars(metrics)
+    # Lightning's own loggers take this one for the step.
+    numbers.pop("step", None)
+    return numbers

@@ -235,7 +235,7 @@ def test_survivor_has_the_same_points() -> None:
     assert list_kept(resumed) == [1, 2]
 
 
-def test_values_after_the_tick_are_of_its_step_and_in_the_next_checkpoint() -> None:
+def test_value_after_the_tick_has_its_step_and_waits_for_a_checkpoint() -> None:
     curve = began()
     curve.log_after_tick({"accuracy": 0.0})
     curve.log(1, {"loss": 1.0})
@@ -243,10 +243,18 @@ def test_values_after_the_tick_are_of_its_step_and_in_the_next_checkpoint() -> N
     resumed = Curve(FakeTracker({}))
     resumed.load_state_dict(curve.state_dict())
     resumed.begin_run("r", 1, token="b", is_coordinator=True)
+    late = {
+        "loss": 2.0,
+        "accuracy": 1.0,
+    }
     for recorder in (curve, resumed):
-        recorder.log_after_tick({"loss": 2.0, "accuracy": 1.0})
+        recorder.log_after_tick(late)
         points = [(point.name, point.step, point.value) for point in recorder._points]
-        assert sorted(points) == [("accuracy", 0, 0.0), ("accuracy", 1, 1.0), ("loss", 1, 1.0)]
+        assert sorted(points) == [
+            ("accuracy", 0, 0.0),
+            ("accuracy", 1, 1.0),
+            ("loss", 1, 1.0),
+        ]
 
 
 def test_other_ranks_keep_the_points_since_two_commits() -> None:

@@ -1,9 +1,9 @@
-"""What a Trainer logs is, after kills, point by point the curve of an undisturbed run."""
+"""Tests that the curve of a killed Trainer is point by point that of an undisturbed run."""
 
 import json
 import signal
 import sys
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
@@ -49,16 +49,25 @@ class TrackedTrainer(Launched):
 def test_killed_trainer_has_the_undisturbed_curve(
     tmp_path: Path, framework_server: ForkServer, kind: str, evaluation: str
 ) -> None:
-    with (
-        closing(TrackedTrainer(tmp_path / "whole", framework_server, kind)) as whole,
-        closing(TrackedTrainer(tmp_path / "killed", framework_server, kind)) as killed,
-    ):
+    with ExitStack() as stack:
+        whole = TrackedTrainer(tmp_path / "whole", framework_server, kind)
+        stack.enter_context(closing(whole))
+        killed = TrackedTrainer(tmp_path / "killed", framework_server, kind)
+        stack.enter_context(closing(killed))
         assert whole.start() == 0, whole.logs()
-        for step in (3, 9, 11, 16, 20):
-            assert killed.start(**{KILL_BEFORE_STEP: str(step)}) == -signal.SIGKILL, killed.logs()
+        for step in (
+            3,
+            9,
+            11,
+            16,
+            20,
+        ):
+            code = killed.start(**{KILL_BEFORE_STEP: str(step)})
+            assert code == -signal.SIGKILL, killed.logs()
         assert killed.start() == 0, killed.logs()
         expected = whole.read()
-        assert killed.read() == expected, killed.logs()
+        shown = killed.read()
+        assert shown == expected, killed.logs()
     assert expected["runs"] == 1
     steps = {}
     for name, line in expected["lines"].items():
