@@ -87,6 +87,10 @@ class ForkServer:
 
     def __init__(self, modules: Iterable[str], *, path: Iterable[Path] = ()) -> None:
         self._socket, server_socket = socket.socketpair()
+        folders = [str(folder) for folder in path]
+        # Of a tier that tries other packages: a process from nothing would have them too.
+        if inherited := os.environ.get("PYTHONPATH"):
+            folders.append(inherited)
         with server_socket:
             self._process = subprocess.Popen(
                 [
@@ -97,7 +101,7 @@ class ForkServer:
                     *modules,
                 ],
                 cwd=ROOT,
-                env=os.environ | {"PYTHONPATH": os.pathsep.join(map(str, path))},
+                env=os.environ | {"PYTHONPATH": os.pathsep.join(folders)},
                 stdin=subprocess.DEVNULL,
                 pass_fds=[server_socket.fileno()],
                 start_new_session=True,  # Ctrl-C is the tests' to handle

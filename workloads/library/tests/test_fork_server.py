@@ -5,6 +5,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -97,3 +98,21 @@ def test_it_ends_with_the_server(tmp_path: Path) -> None:
     while Path(f"/proc/{process.pid}").exists():
         assert time.monotonic() < until, "it outlives the server"
         time.sleep(0.01)
+
+
+def test_server_imports_from_the_inherited_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "inherited.py").touch()
+    (tmp_path / "script.py").write_text("import inherited\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    with closing(ForkServer(["inherited"])) as server, (tmp_path / "log").open("w") as log:
+        started = server.start(
+            [sys.executable, str(tmp_path / "script.py")],
+            env={},
+            out=log,
+            err=log,
+            session=True,
+        )
+        code = started.wait(60)
+    assert code == 0, (tmp_path / "log").read_text()

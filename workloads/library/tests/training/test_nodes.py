@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from torch.distributed import DistError, HashStore, TCPStore  # pyright: ignore[reportPrivateImportUsage]
+from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
 from torch.distributed.elastic.rendezvous.api import RendezvousError
 
 from holdfast.support.errors import InputError
@@ -104,6 +105,22 @@ def test_agent_without_the_runs_key_is_not_joined(
     assert {info.bootstrap_store_info.master_addr for info in infos} == {"127.0.0.1"}, (
         "no port but the gate's"
     )
+
+
+def test_agent_takes_the_signals_back_from_an_old_pytorch(monkeypatch: pytest.MonkeyPatch) -> None:
+    def start_workers(agent: LocalElasticAgent, group: object) -> dict[int, int]:
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
+        return {0: 1}
+
+    monkeypatch.setattr(LocalElasticAgent, "_start_workers", start_workers)
+    agent: Any = object.__new__(launch.Agent)
+    shutdown = launch.notices.of_process()
+    try:
+        handler = signal.getsignal(signal.SIGTERM)
+        assert agent._start_workers(None) == {0: 1}
+        assert signal.getsignal(signal.SIGTERM) is handler
+    finally:
+        shutdown.uninstall()
 
 
 def test_noticed_agent_does_not_wait_for_a_lost_node(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -79,7 +79,10 @@ class Curve:
         self._is_coordinator = False
         self._keeps = False
         """True if the points are part of this rank's checkpoint."""
+        self._begun_step = 0
         self._ticked_step = -1
+        self._line_steps: dict[str, int] = {}
+        """Newest recorded step of each line."""
         self._changed = threading.Condition()
         """Guards what follows, which the thread shares."""
         self._points: deque[Point] = deque()
@@ -115,10 +118,35 @@ class Curve:
                 allowed="log() before the tick of the same step",
                 fix="move curve.log(step, ...) above ckpt.tick(step)",
             )
+        self._add(step, values)
+
+    def log_after_tick(self, values: Mapping[str, float]) -> None:
+        """Records values of the newest step after its tick, such as those of an evaluation.
+
+        Only the next checkpoint has them: a run that is killed before it, and resumes from this
+        very step, lacks them. A line that has a value of this step keeps it.
+        """
+        step = max(self._ticked_step, self._begun_step)
+        new = {}
+        for name, value in values.items():
+            newest_step = self._line_steps.get(name, -1)
+            if newest_step >= step:
+                continue
+            new[name] = value
+        self._add(step, new)
+
+    def _add(self, step: int, values: Mapping[str, float]) -> None:
         now_s = time.time()
         points: list[Point] = []
         for name, value in values.items():
-            points.append(Point(_check_name(name), step, _check_value(name, value), now_s))
+            point = Point(
+                _check_name(name),
+                step,
+                _check_value(name, value),
+                now_s,
+            )
+            points.append(point)
+            self._line_steps[name] = step
         with self._changed:
             self._points.extend(points)
             if len(self._points) > MAX_POINTS:
@@ -160,7 +188,9 @@ class Curve:
             self._run_name = run
             self.id = f"{run}-{token}"
         # A former block of this process has left its steps and its end.
+        self._begun_step = step
         self._ticked_step = -1
+        self._line_steps = {}
         self._newest_steps = None
         with self._changed:
             self._durable_step = -1
@@ -169,6 +199,8 @@ class Curve:
             self._ending = None
             # A survivor may have committed while it computed the next step.
             self._points = deque(point for point in self._points if point.step <= step)
+            for point in self._points:
+                self._line_steps[point.name] = point.step
         self._is_coordinator = is_coordinator
         self._keeps = is_coordinator
         self._has_begun = True

@@ -102,6 +102,10 @@ class _Journal:
     def write(self, rows: list[Row]) -> None:
         last_step = rows[-1][0]
         file = self._folder / f"{last_step:012d}.json"
+        # Values that came after the tick of a step are written with the next commit.
+        if file.exists():
+            earlier_rows = json.loads(file.read_text())
+            rows = [*earlier_rows, *rows]
         incomplete = file.with_suffix(".new")
         incomplete.write_text(json.dumps(rows))
         incomplete.replace(file)

@@ -36,6 +36,11 @@ class Position:
         base_loader = getattr(loader, "base_dataloader", loader)
         base_loader.worker_init_fn = Shielded(base_loader.worker_init_fn)
 
+    def count_epochs(self, batches_done: int) -> float:
+        """Returns the number of epochs that these batches of the run are."""
+        epoch, offset = divmod(batches_done, len(self._loader))
+        return epoch + offset / len(self._loader)
+
     def restore_stream(self) -> None:
         """Restores torch's stream after the first batch of a resumed epoch."""
         if self._stream is not None:

@@ -38,6 +38,16 @@ class ManagedCheckpointer:
         self._stream = torch.get_rng_state()
         return self._ckpt.step
 
+    @property
+    def is_open(self) -> bool:
+        """True during the training."""
+        return self._ckpt is not None
+
+    @property
+    def step(self) -> int:
+        """Number of steps done, as of the last tick; 0 before and after the training."""
+        return self._ckpt.step if self._ckpt else 0
+
     def set_stream(self, stream: torch.Tensor) -> None:
         """Sets torch's stream for the first step."""
         self._stream = stream

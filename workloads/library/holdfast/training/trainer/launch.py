@@ -25,10 +25,15 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterable
-from typing import cast
+from typing import Any, cast
 
 from torch.distributed import DistError
-from torch.distributed.elastic.agent.server.api import RunResult, WorkerSpec, WorkerState
+from torch.distributed.elastic.agent.server.api import (
+    RunResult,
+    WorkerGroup,
+    WorkerSpec,
+    WorkerState,
+)
 from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException
 from torch.distributed.elastic.rendezvous.api import RendezvousError
@@ -58,9 +63,17 @@ nodes. Their ranks may still use its store; the agent of a lost node never comes
 
 
 class Agent(LocalElasticAgent):
-    """Torchrun's agent with a bounded exit: the original waits for a lost node until the window
-    ends.
+    """Torchrun's agent without its signal handlers and with a bounded exit.
+
+    The original waits for a lost node until the window ends.
     """
+
+    def _start_workers(self, worker_group: WorkerGroup) -> dict[int, Any]:
+        workers = super()._start_workers(worker_group)
+        # PyTorch before 2.9 knows no TORCHELASTIC_SIGNALS_TO_HANDLE: on SIGTERM it would kill the
+        # ranks.
+        notices.of_process().take_signals()
+        return workers
 
     def _exit_barrier(self) -> None:
         barrier = threading.Thread(target=super()._exit_barrier, daemon=True)

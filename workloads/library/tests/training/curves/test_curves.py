@@ -111,3 +111,26 @@ def check_curve(
         assert steps_of_loss == [*range(1, STEPS + 1)]
         steps_of_weight = [step for step, _ in lines["weight"]]
         assert steps_of_weight == [*range(4, STEPS + 1, 4)]
+        steps_of_accuracy = [step for step, _ in lines["accuracy"]]
+        assert steps_of_accuracy == [7, 14, 21]
+
+
+def test_offline_journal_adds_rows_to_a_step(tmp_path: Path, server: ForkServer) -> None:
+    (tmp_path / "script.py").write_text(
+        "import sys, pathlib\n"
+        "from holdfast.training.curves.wandb import _Journal\n"
+        "journal = _Journal(pathlib.Path(sys.argv[1], 'journal'))\n"
+        "journal.write([(1, {'loss': 1.0}), (2, {'loss': 2.0})])\n"
+        "journal.write([(2, {'accuracy': 3.0})])\n"
+        "print(list(journal.read(2)))\n"
+    )
+    process = Launched(tmp_path, server, {})
+    process.launch(0, [sys.executable, str(tmp_path / "script.py"), str(tmp_path)])
+    assert process.ended(0) == 0, process.logs()
+    rows = [
+        [1, {"loss": 1.0}],
+        [2, {"loss": 2.0}],
+        [2, {"accuracy": 3.0}],
+    ]
+    *_, last_line = process.read_log(0).splitlines()
+    assert last_line == str(rows)

@@ -235,6 +235,28 @@ def test_survivor_has_the_same_points() -> None:
     assert list_kept(resumed) == [1, 2]
 
 
+def test_value_after_the_tick_has_its_step_and_waits_for_a_checkpoint() -> None:
+    curve = began()
+    curve.log_after_tick({"accuracy": 0.0})
+    curve.log(1, {"loss": 1.0})
+    curve.record_tick(1)
+    resumed = Curve(FakeTracker({}))
+    resumed.load_state_dict(curve.state_dict())
+    resumed.begin_run("r", 1, token="b", is_coordinator=True)
+    late = {
+        "loss": 2.0,
+        "accuracy": 1.0,
+    }
+    for recorder in (curve, resumed):
+        recorder.log_after_tick(late)
+        points = [(point.name, point.step, point.value) for point in recorder._points]
+        assert sorted(points) == [
+            ("accuracy", 0, 0.0),
+            ("accuracy", 1, 1.0),
+            ("loss", 1, 1.0),
+        ]
+
+
 def test_other_ranks_keep_the_points_since_two_commits() -> None:
     curve = began(is_coordinator=False)
     for step in range(1, 9):

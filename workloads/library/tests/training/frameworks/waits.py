@@ -18,6 +18,7 @@ from holdfast.vocabulary.environment import ENV_WINDOW_S
 
 ENV_WAIT_AT = "HOLDFAST_TEST_WAIT_AT"
 """One of the moments that a script prints."""
+KILL_BEFORE_STEP = "HOLDFAST_TEST_KILL_BEFORE_STEP"
 COMPILING = "compiling"
 EVALUATING = "evaluating"
 _PATIENCE_S = 120.0
