@@ -4,12 +4,13 @@ Read through `Environment`. A group states no taint and no label: they follow fr
 capacity, so that a fork cannot misspell them.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from holdfast.support.errors import InputError
 from holdfast.vocabulary.capacity import Capacity
 from holdfast.vocabulary.lifecycle import DEFAULT_WINDOW, FLEX_MAX_RUN_S, ShutdownWindow
-from holdfast.vocabulary.machines import ACCELERATORS, MACHINE_TYPES
+from holdfast.vocabulary.machines import ACCELERATORS, MACHINE_TYPES, find_refused
 from holdfast.vocabulary.pools import (
     GPU_TAINT,
     LABEL_OWN_PRICE,
@@ -38,56 +39,26 @@ DISK_TYPES = ("pd-balanced", "pd-ssd", "hyperdisk-balanced")
 FLEX_CAPACITIES = (Capacity.FLEX_START, Capacity.QUEUED)
 MAX_NODES_PER_POOL = 1000
 MIN_DISK_GIB = 50
-# Machine type -> counts of local SSDs of 375 GiB that Compute Engine accepts; none for the others.
-# A2 Ultra, A3 and A4 come with theirs. Source: Compute Engine documentation, choose a number of
-# Local SSD disks.
-LOCAL_SSDS = {
-    "g2-standard-4": (1,),
-    "g2-standard-8": (1,),
-    "g2-standard-12": (1,),
-    "g2-standard-16": (1,),
-    "g2-standard-24": (2,),
-    "g2-standard-32": (1,),
-    "g2-standard-48": (4,),
-    "g2-standard-96": (8,),
-    "a2-highgpu-1g": (1, 2, 4, 8),
-    "a2-highgpu-2g": (2, 4, 8),
-    "a2-highgpu-4g": (4, 8),
-    "a2-highgpu-8g": (8,),
-    "a2-megagpu-16g": (8,),
-    "a2-ultragpu-1g": (1,),
-    "a2-ultragpu-2g": (2,),
-    "a2-ultragpu-4g": (4,),
-    "a2-ultragpu-8g": (8,),
-    "a3-highgpu-1g": (2,),
-    "a3-highgpu-2g": (4,),
-    "a3-highgpu-4g": (8,),
-    "a3-highgpu-8g": (16,),
-    "a3-ultragpu-8g": (32,),
-    "a4-highgpu-8g": (32,),
-}
-# Accelerators of Google that the table leaves out, and why: a near name in its place would be
-# another GPU.
-LEFT_OUT = {
-    "nvidia-h100-mega-80gb": "its cards need GPUDirect-TCPXO, whose networks are not made here",
-    "nvidia-gb200": "A4X has Arm CPUs, which our images do not run on, and is sold by reservation",
-    "nvidia-gb300": "A4X Max has Arm CPUs, which our images do not run on",
-    "nvidia-rtx-pro-6000": "the price table has no price of G4 machines",
-    "nvidia-tesla-t4": "it is attached to N1 machines, and the price table has no price of it",
-}
 # Compact placement of flex-start nodes: Cluster Toolkit, preconditions of its node pool.
 COMPACT_FLEX = ("a3-ultragpu-", "a4-")
+# N1 machines take no compact placement. Source: Compute Engine documentation, placement policies.
+NEVER_COMPACT = "n1-"
 
 
-def _require_accelerator(field: str, got: str) -> None:
-    require(
-        got not in LEFT_OUT,
-        field,
-        f"{got}: {LEFT_OUT.get(got, '')}",
-        ", ".join(sorted(ACCELERATORS)),
-        "choose one of these, or add it to machines.toml with zones and prices",
-    )
-    one_of(field, got, ACCELERATORS)
+def _require_known(field: str, got: str, allowed: Iterable[str]) -> None:
+    """Refuse unknown names of machines and GPUs.
+
+    The error says why, for those that Google sells and this platform does not make.
+    """
+    refused = find_refused(got)
+    if refused:
+        raise InputError(
+            field,
+            got=got,
+            allowed=f"no {refused.name} here: {refused.reason}",
+            fix=f"use {refused.instead}",
+        )
+    one_of(field, got, allowed)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -188,10 +159,10 @@ class NodeGroup:
         one_of(f"{field}.role", self.role, tuple(Role))
         one_of(f"{field}.capacity", self.capacity, tuple(Capacity))
         if self.accelerator:
-            _require_accelerator(f"{field}.accelerator", self.accelerator)
+            _require_known(f"{field}.accelerator", self.accelerator, ACCELERATORS)
 
     def _check_machine(self, field: str, machine_type: str) -> None:
-        one_of(field, machine_type, MACHINE_TYPES)
+        _require_known(field, machine_type, MACHINE_TYPES)
         machine = MACHINE_TYPES[machine_type]
         gpus = f"{machine.gpus} x {machine.accelerator}" if machine.gpus else "no GPU"
         fitting = []
@@ -219,7 +190,7 @@ class NodeGroup:
         )
 
     def _check_local_ssds(self, field: str, machine_type: str) -> None:
-        counts = LOCAL_SSDS.get(machine_type, ())
+        counts = MACHINE_TYPES[machine_type].local_ssds
         require(
             not self.local_ssds or self.local_ssds in counts,
             f"{field}.local_ssds",
@@ -239,14 +210,22 @@ class NodeGroup:
             "set zones to one zone, or leave compact out",
         )
         is_flex = self.capacity in FLEX_CAPACITIES
-        fits = all(name.startswith(COMPACT_FLEX) for name in self.machine_types)
-        require(
-            self.capacity is not Capacity.QUEUED and (not is_flex or fits),
-            f"{field}.compact",
-            f"True with capacity {self.capacity}",
-            "Spot, on-demand and reserved groups; flex-start of A3 Ultra and A4",
-            "leave it out",
-        )
+        for machine_type in self.machine_types:
+            fits_flex = machine_type.startswith(COMPACT_FLEX)
+            require(
+                self.capacity is not Capacity.QUEUED and (not is_flex or fits_flex),
+                f"{field}.compact",
+                f"True with capacity {self.capacity}",
+                "Spot, on-demand and reserved groups; flex-start of A3 Ultra and A4",
+                "leave it out",
+            )
+            require(
+                not machine_type.startswith(NEVER_COMPACT),
+                f"{field}.compact",
+                f"True with {machine_type}",
+                "machines of the families A2, A3, A4, G2 and G4",
+                "leave it out",
+            )
 
     def _check_capacity(self, field: str) -> None:
         is_spot = self.capacity is Capacity.SPOT
@@ -347,7 +326,11 @@ class AcceleratorCap:
     max_gpus: int
 
     def __post_init__(self) -> None:
-        _require_accelerator("auto_provisioning.accelerators[].accelerator", self.accelerator)
+        _require_known(
+            "auto_provisioning.accelerators[].accelerator",
+            self.accelerator,
+            ACCELERATORS,
+        )
         between(
             f"auto_provisioning.accelerators[{self.accelerator}].max_gpus",
             self.max_gpus,

@@ -33,6 +33,8 @@ QUOTA_WORDS = {
     "nvidia-h100-80gb": "H100",
     "nvidia-h200-141gb": "H200",
     "nvidia-b200": "B200",
+    "nvidia-rtx-pro-6000": "RTX_PRO_6000",
+    "nvidia-tesla-t4": "T4",
 }
 # Boot disk -> its quota; persistent disks on SSD share one.
 DISK_METRICS = {

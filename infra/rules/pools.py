@@ -30,6 +30,8 @@ BOOT_DISKS = {
     "a3-highgpu-": (*_PERSISTENT, *_HYPERDISK),
     "a3-ultragpu-": _HYPERDISK,
     "a4-": _HYPERDISK,
+    "g4-": _HYPERDISK,
+    "n1-": ("pd-standard", *_PERSISTENT),
 }
 DISKS_DOC = "https://docs.cloud.google.com/compute/docs/disks/hyperdisks"
 
@@ -208,9 +210,9 @@ def disks_fit(facts: Facts) -> Iterator[Finding]:
 
 def _common_boot_disks(facts: Facts) -> set[str]:
     """Return the disk types that fit all machines with an accelerator of auto-provisioning."""
-    accelerators = [cap.accelerator for cap in facts.environment.auto_provisioning.accelerators]
+    auto_provisioning = facts.environment.auto_provisioning
     types: list[set[str]] = []
     for machine in MACHINE_TYPES.values():
-        if machine.accelerator in accelerators:
+        if auto_provisioning.cap(machine.accelerator):
             types.append(set(boot_disks(machine.name)))
     return set.intersection(*types) if types else set()

@@ -2,15 +2,76 @@
 local SSDs, times without upgrades.
 """
 
+from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
+import pytest
+
 from holdfast.vocabulary.capacity import Capacity
+from holdfast.vocabulary.machines import ACCELERATORS, MACHINE_TYPES, REFUSED_MACHINES
 from holdfast.vocabulary.pools import Role
 from infra.environments.schema import Environment, Freeze, NodeGroup
 from infra.rules.notes import list_notes
 from infra.specs import cluster, pools
 from tests.infra.samples import EXAMPLE
+
+PAGE = Path("infra/docs/reference/machines.md")
+
+
+def list_rows() -> Iterator[str]:
+    """Yield the rows of the page's tables, of machines with GPUs and of refused ones."""
+    for machine in MACHINE_TYPES.values():
+        if machine.accelerator:
+            gpu = ACCELERATORS[machine.accelerator]
+            cells = (
+                machine.name,
+                f"{machine.gpus} x {gpu.name}, {gpu.memory_gib} GiB",
+                f"{machine.vcpus}, {machine.memory_gib} GiB",
+                ", ".join(map(str, machine.local_ssds)) or "none",
+                describe_sales(machine.sold_as),
+            )
+            yield f"| {' | '.join(cells)} |"
+    for refused in REFUSED_MACHINES.values():
+        vcpus, memory_gib, gpus = refused.shape
+        cells = (
+            refused.name,
+            f"{gpus} x {refused.accelerator}, {refused.gpu_memory_gib} GiB",
+            f"{vcpus}, {memory_gib} GiB",
+            str(refused.local_ssds),
+            describe_sales(refused.sold_as),
+            refused.price,
+            f"{refused.reason}: use {refused.instead}",
+        )
+        yield f"| {' | '.join(cells)} |"
+
+
+def describe_sales(sold_as: Any) -> str:
+    return ", ".join(capacity.value for capacity in Capacity if capacity in sold_as)
+
+
+@pytest.mark.parametrize("row", list(list_rows()))
+def test_page_has_each_machine(row: str) -> None:
+    assert row in PAGE.read_text().splitlines()
+
+
+def test_t4_and_rtx_pro_6000_pools_have_their_gpus() -> None:
+    small = NodeGroup(
+        name="big",
+        role=Role.TRAINING,
+        capacity=Capacity.SPOT,
+        machine_types=("n1-standard-16",),
+        accelerator="nvidia-tesla-t4",
+        gpus_per_node=2,
+        max_nodes=4,
+    )
+    large = make_group("g4-standard-384", "nvidia-rtx-pro-6000", local_ssds=32)
+    for group, count in ((small, 2), (large, 8)):
+        config = plan_pool(group)["node_config"]
+        (gpu,) = config["guest_accelerator"]
+        assert (gpu["type"], gpu["count"]) == (group.accelerator, count)
+        assert config["machine_type"] == group.machine_types[0]
 
 
 def make_group(machine_type: str, accelerator: str, **fields: Any) -> NodeGroup:

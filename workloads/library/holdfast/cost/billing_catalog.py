@@ -37,14 +37,15 @@ _CAPACITY = (
     (re.compile(r"Preemptible"), None),  # an older product, whose VMs end after 24 h
 )
 _HOST = re.compile(
-    r"^(?:Spot Preemptible |DWS Defined Duration )?(G2|A2|A3)(?: Instance)? (Core|Ram) running in "
+    r"^(?:Spot Preemptible |DWS Defined Duration )?(G2|G4|A2|A3|N1)(?: Predefined)?(?: Instance)?"
+    r" (Core|Ram) running in "
 )
 # Newer GPUs lack "Nvidia"; B200 comes in slices of a whole machine, with "Spot Preemptible" before
 # it.
 _GPU = re.compile(
     r"^(?:Spot Preemptible |DWS Defined Duration )?(?:A4 )?(?:Nvidia )?(?:Tesla )?"
-    r"(?:(L4|A100|A100 80GB|H100 80GB|H200 141GB) GPU|(B200) \(1 gpu slice\)) (?:attached to .*"
-    r" )?running in "
+    r"(?:(L4|T4|A100|A100 80GB|H100 80GB|H200 141GB) GPU|(B200) \(1 gpu slice\)|(RTX 6000 96GB))"
+    r" (?:attached to .* )?running in "
 )
 _ACCELERATOR = {
     "L4": "nvidia-l4",
@@ -53,6 +54,8 @@ _ACCELERATOR = {
     "H100 80GB": "nvidia-h100-80gb",
     "H200 141GB": "nvidia-h200-141gb",
     "B200": "nvidia-b200",
+    "RTX 6000 96GB": "nvidia-rtx-pro-6000",
+    "T4": "nvidia-tesla-t4",
 }
 _UNITS = {
     CORE: "h",
@@ -74,7 +77,7 @@ def classify(description: str) -> tuple[str, str, Capacity] | None:
         return part, host.group(1).lower(), capacity
     gpu = _GPU.match(description)
     if gpu:
-        name = gpu.group(1) or gpu.group(2)
+        name = gpu.group(1) or gpu.group(2) or gpu.group(3)
         return GPU, _ACCELERATOR[name], capacity
     return None
 

@@ -11,7 +11,13 @@ from holdfast.support import node_range
 from holdfast.support.errors import InputError
 from holdfast.support.values import between, duration
 from holdfast.vocabulary.capacity import Capacity
-from holdfast.vocabulary.machines import ACCELERATORS, MACHINE_TYPES, MachineType, is_sold
+from holdfast.vocabulary.machines import (
+    ACCELERATORS,
+    MACHINE_TYPES,
+    MachineType,
+    find_refused,
+    is_sold,
+)
 
 HOUR_S = 3_600.0
 MAX_GPUS = 1024
@@ -26,6 +32,8 @@ _NAMES = {
     "nvidia-h100-80gb": "h100 h10080 a3highgpu",
     "nvidia-h200-141gb": "h200 h200141 a3ultragpu",
     "nvidia-b200": "b200 a4highgpu",
+    "nvidia-rtx-pro-6000": "rtxpro6000 rtxpro600096 rtx6000 g4",
+    "nvidia-tesla-t4": "t4 t416 n1",
 }
 
 _NOISE = re.compile(r"nvidia|tesla|gpu$|sxm\d?|pcie|gi?b(?!\d)|[^a-z0-9]")
@@ -208,6 +216,14 @@ def parse_accelerator(name: str) -> str:
     for accelerator, aliases in _NAMES.items():
         if alias in aliases.split():
             return accelerator
+    refused = find_refused(name)
+    if refused:
+        raise InputError(
+            "GPU that this platform does not make",
+            got=name,
+            allowed=f"no {refused.name} here: {refused.reason}",
+            fix=f"use {refused.instead}",
+        )
     # Short names too: the label of a GPU is far from what people type, and no near match would be
     # found.
     short_names = {a.removeprefix("nvidia-").removeprefix("tesla-") for a in ACCELERATORS}

@@ -38,12 +38,14 @@ PRIOR_CHURN = {
     "nvidia-h100-80gb": 0.20,
     "nvidia-h200-141gb": 0.20,
     "nvidia-b200": 0.20,
+    "nvidia-rtx-pro-6000": 0.10,
+    "nvidia-tesla-t4": 0.05,
 }
 """Evictions per running hour before anything was measured here. H100 zones dropped 0.09 to 0.47
 requests per available hour in October 2025, an upper bound. Of up to 64 a2-highgpu-1g in us-east1-b
 0.10 a node-hour were lost in 27 h of December 2021, net of those that came in the same minute: a
-lower bound (github.com/uclasystem/bamboo, MIT). For L4 no public record exists; H200 and B200 are
-assumed to be as scarce as H100.
+lower bound (github.com/uclasystem/bamboo, MIT). For L4 no public record exists. T4 is assumed to be
+as easy to get as L4, RTX PRO 6000 as A100, and H200 and B200 as H100.
 """
 
 

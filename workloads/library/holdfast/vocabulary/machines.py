@@ -1,9 +1,12 @@
 """Reads the accelerators and machine types of machines.toml."""
 
 import math
+import re
 import tomllib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from holdfast.vocabulary.capacity import Capacity
 
@@ -23,10 +26,29 @@ class MachineType:
     gpus: int = 0
     accelerator: str = ""  # Accelerator.name, empty without GPU
     sold_as: frozenset[Capacity] = frozenset(Capacity)
+    local_ssds: tuple[int, ...] = ()  # numbers of local SSDs of 375 GiB that it takes
 
     def count_for(self, pods: int, gpus: int) -> int:
         """Returns how many machines `pods` pods of `gpus` GPUs need; a pod is on one machine."""
         return math.ceil(pods / max(1, self.gpus // gpus))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RefusedMachine:
+    """A machine that Google sells and the platform does not make."""
+
+    name: str
+    accelerator: str
+    shape: tuple[int, int, int]
+    """vCPUs, memory in GiB, GPUs."""
+    gpu_memory_gib: int
+    local_ssds: int
+    sold_as: tuple[Capacity, ...]
+    price: str
+    """Its price and where that is from, as a sentence."""
+    reason: str
+    instead: str
+    """The machines to use in its place."""
 
 
 def _zones(text: str) -> frozenset[str]:
@@ -55,9 +77,19 @@ def _machine(
         gpus=gpus,
         accelerator=accelerator,
         sold_as=frozenset(capacities),
+        local_ssds=tuple(_TABLE["local_ssds"].get(name, ())),
     )
 
 
+def _read_refused(name: str, row: Mapping[str, Any]) -> RefusedMachine:
+    typed = {
+        "shape": tuple(row["shape"]),
+        "sold_as": tuple(Capacity(word) for word in row["sold_as"]),
+    }
+    return RefusedMachine(name=name, **{**row, **typed})
+
+
+_SPELLING = re.compile(r"nvidia|gb(?!\d)|[^a-z0-9]")
 _TABLE = tomllib.loads(Path(__file__).with_name("machines.toml").read_text())
 ACCELERATORS = {
     name: Accelerator(
@@ -68,6 +100,20 @@ ACCELERATORS = {
     for name, row in _TABLE["accelerators"].items()
 }
 MACHINE_TYPES = {name: _machine(name, *row) for name, row in _TABLE["machines"].items()}
+REFUSED_MACHINES = {name: _read_refused(name, row) for name, row in _TABLE["refused"].items()}
+
+
+def find_refused(name: str) -> RefusedMachine | None:
+    """Returns the refused machine of this type or accelerator, as its label or as people type it.
+
+    Case, punctuation and the words nvidia and gb do not matter: H100-Mega is nvidia-h100-mega-80gb.
+    """
+    spelling = _SPELLING.sub("", name.lower())
+    for machine in REFUSED_MACHINES.values():
+        names = [_SPELLING.sub("", text) for text in (machine.name, machine.accelerator)]
+        if spelling in names or f"{spelling}80" in names:
+            return machine
+    return None
 
 
 def is_sold(machine: MachineType, capacity: Capacity, region: str = "") -> bool:

@@ -11,6 +11,8 @@ from holdfast.vocabulary.capacity import Capacity
 from holdfast.vocabulary.machines import ACCELERATORS, MACHINE_TYPES
 
 A100 = "nvidia-tesla-a100"
+# Google sells these, and no public text has the price; a refresh of the table brings it.
+UNPRICED = {"nvidia-rtx-pro-6000": {Capacity.SPOT}}
 
 
 @pytest.fixture(scope="module")
@@ -29,8 +31,11 @@ def usd(table: Table, machine: str, region: str) -> list[float]:
 def test_a_gpu_has_prices_wherever_it_is_sold(table: Table, accelerator: str) -> None:
     machine = prices.reference_machine(accelerator)
     regions = table.regions(accelerator)
-    sold = machine.sold_as.intersection(CAPACITIES)
-    assert sum(all(table.quote(machine, r, c) for c in sold) for r in regions) >= 3
+    unpriced = UNPRICED.get(accelerator, set())
+    assert not any(table.quote(machine, r, c) for c in unpriced for r in regions)
+    sold = machine.sold_as.intersection(CAPACITIES) - unpriced
+    priced = [all(table.quote(machine, r, c) for c in sold) for r in regions]
+    assert sum(priced) >= min(3, len(regions))
     assert set(regions) == {zone.rpartition("-")[0] for zone in ACCELERATORS[accelerator].zones}
     for region in regions:
         spot = table.quote(machine, region, Capacity.SPOT)
@@ -46,6 +51,8 @@ def test_a_gpu_has_prices_wherever_it_is_sold(table: Table, accelerator: str) ->
         ("a2-highgpu-1g", [1.9277, 2.0204, 3.6736]),
         ("a2-highgpu-8g", [15.4214, 16.1630, 29.3890]),
         ("a3-highgpu-1g", [3.3537, 4.7078, 10.9790]),
+        ("n1-standard-4", [0.2272, 0.5400, 0.5400]),
+        ("g4-standard-48", [2.2500, 4.4999]),
     ],
 )
 def test_a_machine_costs_its_cores_memory_and_gpus(

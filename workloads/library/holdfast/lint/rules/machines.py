@@ -8,7 +8,7 @@ from holdfast.lint.platform import find_machines, machine_size
 from holdfast.lint.registry import Context, rule
 from holdfast.vocabulary import pools as contract
 from holdfast.vocabulary.kubernetes import DRIVER_LATEST, LABEL_DRIVER, LABEL_QUEUE
-from holdfast.vocabulary.machines import ACCELERATORS
+from holdfast.vocabulary.machines import ACCELERATORS, REFUSED_MACHINES
 from holdfast.vocabulary.pools import GPU_RESOURCE
 from holdfast.vocabulary.serving import LABEL_SERVICE
 
@@ -20,13 +20,8 @@ OTHER_ACCELERATORS = frozenset(
         "nvidia-tesla-k80",
         "nvidia-tesla-p4",
         "nvidia-tesla-p100",
-        "nvidia-tesla-t4",
         "nvidia-tesla-v100",
-        "nvidia-h100-mega-80gb",
-        "nvidia-h200-141gb",
-        "nvidia-b200",
-        "nvidia-gb200",
-        "nvidia-rtx-pro-6000",
+        *(machine.accelerator for machine in REFUSED_MACHINES.values()),
     }
 )
 NAMING = (
