@@ -25,7 +25,8 @@ MOST_SKIPS = 5
 def run_checkov(*plan_files: Path) -> set[tuple[str, str]]:
     """(check, address) of everything that Checkov fails."""
     home = environment("checkov")
-    options = ("--framework", "terraform_plan", "--skip-download", "-o", "json", "--soft-fail")
+    options = ["--framework", "terraform_plan", "--skip-download", "-o", "json", "--soft-fail"]
+    options += ["--quiet", "--compact"]  # only what fails, without the text of each resource
     command = [
         home / "bin" / "python",
         home / "bin" / "checkov",
