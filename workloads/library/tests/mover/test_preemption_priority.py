@@ -88,22 +88,26 @@ def test_forged_start_of_yesterday_counts_from_the_admission() -> None:
 
 
 def test_priority_levels_double_with_hysteresis() -> None:
-    assert [choose_boost(60 * minutes) for minutes in (0, 7.9, 8, 16, 32, 64, 10_000)] == [
-        0,
-        0,
-        1,
-        2,
-        3,
-        4,
-        MOST,
-    ]
-    assert [choose_boost(60 * minutes, before=3) for minutes in (33, 31, 17, 15, 0)] == [
-        3,
-        3,
-        3,
-        1,
-        0,
-    ]
+    levels = {
+        0: 0,
+        7.9: 0,
+        8: 1,
+        16: 2,
+        32: 3,
+        64: 4,
+        10_000: MOST,
+    }
+    for minutes, level in levels.items():
+        assert choose_boost(60 * minutes) == level
+    after_level_3 = {
+        33: 3,
+        31: 3,
+        17: 3,
+        15: 1,
+        0: 0,
+    }
+    for minutes, level in after_level_3.items():
+        assert choose_boost(60 * minutes, before=3) == level
 
 
 def test_no_boost_reaches_the_next_priority_class() -> None:
