@@ -28,6 +28,8 @@ from holdfast.controllers.fair_share import Apart, Flood, Floods, Tally
 from holdfast.ledger.events import Reading, parse
 from holdfast.support.errors import Unjudged
 from holdfast.support.values import rfc3339, unix_s
+from holdfast.vocabulary.job_identity import is_count
+from holdfast.vocabulary.kubernetes import ANNOTATION_INDEX
 from holdfast.vocabulary.roles import JOB_NAMESPACES, NAMESPACE_MONITORING, events_view
 from holdfast.vocabulary.telemetry import EVENT_VERSION
 
@@ -55,6 +57,7 @@ NO_JOB = "(a pod of no job)"
 WATCHER_EVENTS = (EVICT, MOVED, FAULTY, SCHEDULED)
 # The log agent copies the labels of pods, with "_" in place of ".".
 _JOB_LABELS = tuple(f"k8s-pod/{label.replace('.', '_')}" for label in JOB_LABELS)
+_INDEX_LABEL = f"k8s-pod/{ANNOTATION_INDEX.replace('.', '_')}"
 Entry = Mapping[str, Any]
 
 
@@ -80,6 +83,8 @@ class CloudLogs(threading.Thread):
         self._lock = threading.Lock()
         self._waiting: dict[tuple[str, str, str], list[bytes]] = {}
         """Lines by job, namespace and name of the pod that wrote them."""
+        self._indexes: dict[tuple[str, str, str], int | None] = {}
+        """Completion indexes of the pods with waiting lines."""
         self._newest = rfc3339(clock() - LOOK_BACK_S)
         self._query: dict[str, Any] = {}
         """The query whose pages are not all read."""
@@ -99,11 +104,19 @@ class CloudLogs(threading.Thread):
         with self._lock:
             waiting = self._waiting
             dropped = self._dropped
+            indexes = self._indexes
             self._waiting = {}
             self._dropped = Counter()
+            self._indexes = {}
         news: list[Lines] = []
         for writer in dict.fromkeys((*waiting, *dropped)):
-            news.append(Lines(waiting.get(writer, ()), *writer, dropped=dropped[writer]))
+            lines = Lines(
+                waiting.get(writer, ()),
+                *writer,
+                dropped=dropped[writer],
+                index=indexes.get(writer),
+            )
+            news.append(lines)
         return news
 
     def of_job(self, job: str, begin_s: float, namespace: str = "") -> Reading:
@@ -261,6 +274,7 @@ class CloudLogs(threading.Thread):
             for entry in entries:
                 writer = (find_entry_job(entry), *_read_pod(entry))
                 self._waiting.setdefault(writer, []).append(_make_line(entry))
+                self._indexes[writer] = _find_index(entry)
 
     def _make_query(
         self, since: str, job: str = "", conditions: Iterable[str] = ()
@@ -318,6 +332,13 @@ def find_entry_job(entry: Entry) -> str:
         if labels.get(label):
             return labels[label]
     return NO_JOB
+
+
+def _find_index(entry: Entry) -> int | None:
+    """Returns the completion index that the pod has by its labels."""
+    labels = entry.get("labels") or {}
+    text = str(labels.get(_INDEX_LABEL, ""))
+    return int(text) if is_count(text) else None
 
 
 def speaks_for(entry: Entry, job: str, namespace: str = "") -> bool:

@@ -17,6 +17,8 @@ class Lines:
     """The pod that wrote them; empty if none is known."""
     dropped: int = 0
     """About how many lines of this writer were not read, because it or all wrote too many."""
+    index: int | None = None
+    """The pod's completion index by its labels; None if it has none."""
 
 
 class EventSource(Protocol):

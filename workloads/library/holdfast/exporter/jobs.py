@@ -14,7 +14,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from holdfast.controllers.event_lines import FAULTY, MOVED, NAMESPACE_BY_KIND
-from holdfast.controllers.event_source import EventSource
+from holdfast.controllers.event_source import EventSource, Lines
 from holdfast.controllers.sample import OTHER, Sample, bound_label, run_labels, sample
 from holdfast.ledger.elastic_gang import below_size_since_us
 from holdfast.ledger.events import KEPT_PROBLEMS, Event, parse
@@ -34,6 +34,7 @@ ALIVE_S = 3_600
 MOST_RUNS = 2_000
 MOST_ERROR_CLASSES = 20
 MOST_REFUSALS = 1_000
+FOREIGN_INDEX = "lines about an index other than that of the pod that wrote them"
 TOO_MANY = "lines beyond the share of one pod or job, which were not read"
 CAPACITIES = frozenset(Capacity)
 FAULT_LABELS = ("pool", "fault", "answer")
@@ -259,7 +260,9 @@ class Jobs:
                 if reason not in KEPT_PROBLEMS:
                     self._refuse(batch.namespace, batch.job, reason, count)
             for event in reading.events:
-                if event.kind in KINDS:
+                if _is_foreign_index(batch, event):
+                    self._refuse(batch.namespace, batch.job, FOREIGN_INDEX, 1)
+                elif event.kind in KINDS:
                     self._take(event, batch.namespace)
                 elif event.type == FAULTY and not batch.job and self._counts(event):
                     self.faults[tuple(str(event.fields.get(name)) for name in FAULT_LABELS)] += 1
@@ -317,3 +320,12 @@ class Jobs:
         for run, record in list(self.runs.items()):
             if now_s - record.heard_s > FORGET_S:
                 del self.runs[run]
+
+
+def _is_foreign_index(lines: Lines, event: Event) -> bool:
+    """Returns whether a pod wrote about another run of its job.
+
+    Each index is a run with series of its own: a pod that chose them could fill MOST_RUNS.
+    """
+    is_by_pod = lines.pod and lines.namespace != NAMESPACE_MONITORING
+    return bool(is_by_pod) and event.run_index not in (None, lines.index)

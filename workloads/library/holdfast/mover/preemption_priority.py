@@ -8,7 +8,7 @@ falls when the job saves, and does not flap. If Kueue's gate PriorityBoost is cl
 has no effect.
 """
 
-# Why it is so: infra/decisions/0070.
+# Why it is so: infra/decisions/0070 and infra/decisions/0152.
 
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping

@@ -303,3 +303,18 @@ def test_a_pod_cannot_speak_for_another_job(server: LogServer, source: CloudLogs
         "forger",
     }, "a pod that names no job speaks for none"
     assert sum(jobs.refused.values()) == 2
+
+
+def test_a_pod_may_write_about_its_own_index_only(server: LogServer, source: CloudLogs) -> None:
+    labels = {
+        "k8s-pod/holdfast_dev/job": "sweep",
+        "k8s-pod/batch_kubernetes_io/job-completion-index": "3",
+    }
+    own_line = line(EPOCH, "start", "sweep", index=3)
+    other_line = line(EPOCH, "start", "sweep", index=4)
+    lines = sample.encoded([own_line, other_line])
+    server.add_lines(lines, labels, "training", "sweep-3-abcde")
+    labels = {"k8s-pod/holdfast_dev/job": "sweep"}
+    server.add_lines(lines, labels, "training", "other")
+    jobs = follow(source)
+    assert [run.index for run in jobs.runs] == [3]

@@ -90,38 +90,56 @@ HOSTILE: dict[str, bytes] = {
 def test_no_line_ends_a_pass_or_spoils_another(hostile: bytes) -> None:
     good = sample.encoded(sample.training("good", total=20))
     samples = run_pass([*good[:3], hostile, *good[3:]])
-    named = {(s.metric, dict(s.labels).get("job")): s.value for s in samples}
-    assert named["goodput_ratio", "good"] > 0.5
-    assert "x" not in {job for _, job in named}
-    assert sum(s.value for s in samples if s.metric == "event_lines_refused_total") == 1
+    values = {}
+    refused = 0.0
+    for s in samples:
+        job = dict(s.labels).get("job")
+        values[s.metric, job] = s.value
+        if s.metric == "event_lines_refused_total":
+            refused += s.value
+    assert values["goodput_ratio", "good"] > 0.5
+    jobs_seen = {job for _, job in values}
+    assert "x" not in jobs_seen
+    assert refused == 1
 
 
 def test_lines_from_the_future_are_refused() -> None:
-    ahead = sample.encoded(
-        [line(NOW + AHEAD_S - 1, "commit", step=1), line(NOW + AHEAD_S + 1, "commit", step=2)]
-    )
-    reading = parse(ahead, now_s=NOW)
-    assert [event.fields["step"] for event in reading.events] == [1]
+    latest_s = NOW + AHEAD_S
+    before = line(latest_s - 1, "commit", step=1)
+    after = line(latest_s + 1, "commit", step=2)
+    lines = sample.encoded([before, after])
+    reading = parse(lines, now_s=NOW)
+    steps = [event.fields["step"] for event in reading.events]
+    assert steps == [1]
     assert dict(reading.problems) == {"lines from the future": 1}
 
 
 def test_runs_error_classes_and_refusals_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jobs_module, "MOST_RUNS", 3)
-    runs = [
-        line(EPOCH, "item_failed", f"j{n}", "batch", f"p{n}", error_class="e") for n in range(9)
-    ]
-    classes = [
-        line(EPOCH + n / 100, "item_failed", "j0", "batch", "p0", error_class=f"e{n}")
-        for n in range(99)
-    ]
-    samples = run_pass(sample.encoded([*runs, *classes]))
-    assert len({dict(s.labels)["job"] for s in samples if s.metric == "goodput_ratio"}) == 3
-    of_first = [
-        s for s in samples if s.metric == "batch_failures_total" and dict(s.labels)["job"] == "j0"
-    ]
-    assert len(of_first) == jobs_module.MOST_ERROR_CLASSES + 1
-    assert sum(s.value for s in of_first) == 100
-    assert sum(s.value for s in samples if s.metric == "event_lines_refused_total") == 6
+    rows = []
+    for n in range(9):
+        row = line(EPOCH, "item_failed", f"j{n}", "batch", f"p{n}", error_class="e")
+        rows.append(row)
+    for n in range(99):
+        t = EPOCH + n / 100
+        row = line(t, "item_failed", "j0", "batch", "p0", error_class=f"e{n}")
+        rows.append(row)
+    samples = run_pass(sample.encoded(rows))
+    jobs_seen = set()
+    failures_of_first = []
+    refused = 0.0
+    for s in samples:
+        labels = dict(s.labels)
+        if s.metric == "goodput_ratio":
+            jobs_seen.add(labels["job"])
+        elif s.metric == "batch_failures_total" and labels["job"] == "j0":
+            failures_of_first.append(s.value)
+        elif s.metric == "event_lines_refused_total":
+            refused += s.value
+    assert len(jobs_seen) == 3
+    assert len(failures_of_first) == jobs_module.MOST_ERROR_CLASSES + 1
+    assert sum(failures_of_first) == 100
+    assert refused == 6
     monkeypatch.setattr(jobs_module, "MOST_REFUSALS", 3)
     jobs = Jobs(FakeSource([Lines([b"{"], f"j{n}") for n in range(9)]))
     jobs.read(EPOCH)
@@ -129,27 +147,31 @@ def test_runs_error_classes_and_refusals_are_bounded(monkeypatch: pytest.MonkeyP
 
 
 def test_null_and_the_longest_cloud_line_are_read() -> None:
-    text = json.dumps(
-        line(EPOCH, "claimed", **BATCH, items=[f"doc-{n:020d}" for n in range(9_000)])
-    ).encode()
-    assert len(text) < MAX_LINE_BYTES
-    assert (
-        len(parse([text, *sample.encoded([line(EPOCH, "claimed", **BATCH, items=None)])]).events)
-        == 2
-    )
+    items = []
+    for n in range(9_000):
+        items.append(f"doc-{n:020d}")
+    longest = line(EPOCH, "claimed", **BATCH, items=items)
+    empty = line(EPOCH, "claimed", **BATCH, items=None)
+    lines = sample.encoded([longest, empty])
+    assert len(lines[0]) < MAX_LINE_BYTES
+    reading = parse(lines)
+    assert len(reading.events) == 2
 
 
 def test_capacities_of_moves_are_known_ones_or_other() -> None:
     """A pod may write a move of its own job, to anything."""
-    moves = [
-        line(EPOCH + n, "moved", "j", source="spot", capacity=f"c{n}", reason="r")
-        for n in range(50)
-    ]
+    rows = []
+    for n in range(50):
+        row = line(EPOCH + n, "moved", "j", source="spot", capacity=f"c{n}", reason="r")
+        rows.append(row)
     known = line(EPOCH, "moved", "j", source="spot", capacity="on-demand", reason="r")
-    samples = run_pass(sample.encoded([*moves, known]))
-    counts = {
-        dict(s.labels)["capacity"]: s.value for s in samples if s.metric == "placement_moves_total"
-    }
+    rows.append(known)
+    samples = run_pass(sample.encoded(rows))
+    counts = {}
+    for s in samples:
+        if s.metric == "placement_moves_total":
+            labels = dict(s.labels)
+            counts[labels["capacity"]] = s.value
     assert counts == {"other": 50, "on-demand": 1}
 
 
@@ -161,3 +183,24 @@ def test_lines_that_were_not_read_are_counted_for_their_writer() -> None:
         labels = dict(s.labels)
         counts[labels["namespace"], labels["job"], labels["reason"]] = s.value
     assert counts == {("training", "j", jobs_module.TOO_MANY): 700}
+
+
+def test_a_pod_cannot_write_about_another_index() -> None:
+    """It would fill the places of all jobs, and each run is a dozen series."""
+    rows = []
+    for index in range(50):
+        rows.append(line(EPOCH, "start", "j", index=index))
+    lines = sample.encoded(rows)
+    indexed = Lines(lines, "j", "training", "j-7-abcde", index=7)
+    jobs = Jobs(FakeSource([indexed]))
+    jobs.read(NOW)
+    assert [run.index for run in jobs.runs] == [7]
+    assert jobs.refused["training", "j", jobs_module.FOREIGN_INDEX] == 49
+    without_index = Lines(lines, "j", "training", "j-abcde")
+    jobs = Jobs(FakeSource([without_index]))
+    jobs.read(NOW)
+    assert not jobs.runs
+    by_the_mover = Lines(lines, "j", "monitoring", "mover-abcde")
+    jobs = Jobs(FakeSource([by_the_mover]))
+    jobs.read(NOW)
+    assert len(jobs.runs) == 50
