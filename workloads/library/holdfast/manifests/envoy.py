@@ -96,7 +96,7 @@ def bootstrap(proxy: Proxy) -> dict[str, Any]:
     clusters = [_servers(proxy), _admin(proxy)]
     manager: dict[str, Any] = {}
     if _shares_quota(proxy):
-        clusters.append(_read_members(serving.PROXIES, proxy.proxies_file))
+        clusters.append(_proxies(proxy.proxies_file))
         manager["cluster_manager"] = {"local_cluster_name": serving.PROXIES}
     return {
         "node": {"id": "proxy", "cluster": "serving"},
@@ -117,20 +117,24 @@ def _shares_quota(proxy: Proxy) -> bool:
     return bool(proxy.keys_file and proxy.quota_per_s and proxy.proxies_file)
 
 
-def _read_members(name: str, file: str) -> dict[str, Any]:
-    """Makes a cluster whose members are in a file, which is replaced by a rename."""
+def _proxies(file: str) -> dict[str, Any]:
+    return {
+        "name": serving.PROXIES,
+        "type": "EDS",
+        "connect_timeout": "0.5s",
+        "eds_cluster_config": _discovery(serving.PROXIES, file),
+    }
+
+
+def _discovery(name: str, file: str) -> dict[str, Any]:
+    """Reads the members of a cluster from a file, which is replaced by a rename."""
     source = {
         "path_config_source": {
             "path": file,
             "watched_directory": {"path": file.rpartition("/")[0]},
         }
     }
-    return {
-        "name": name,
-        "type": "EDS",
-        "connect_timeout": "0.5s",
-        "eds_cluster_config": {"service_name": name, "eds_config": source},
-    }
+    return {"service_name": name, "eds_config": source}
 
 
 def _overload() -> dict[str, Any]:
@@ -381,11 +385,15 @@ def _servers(proxy: Proxy) -> dict[str, Any]:
     }
     if proxy.max_retries is not None:
         limits["max_retries"] = proxy.max_retries
-    return _read_members(CLUSTER, proxy.endpoints_file) | {
+    return {
+        "name": CLUSTER,
+        "type": "EDS",
+        "connect_timeout": "0.5s",
         "per_connection_buffer_limit_bytes": _BUFFER_BYTES,
         "lb_policy": "LEAST_REQUEST",
         # With almost none left healthy every one gets requests: a server that drains still answers.
         "common_lb_config": {"healthy_panic_threshold": {"value": 1}},
+        "eds_cluster_config": _discovery(CLUSTER, proxy.endpoints_file),
         "circuit_breakers": {"thresholds": [limits]},
         # A machine that lost its power sends no reset: without probes its connections hang for a
         # quarter of an hour.
