@@ -68,7 +68,13 @@ class Proxy:
     keys_file: str = ""
     """File with the keys of callers, replaced by a rename; empty: everyone may call."""
     quota_per_s: float = 0.0
-    """Requests per second of each caller, at this proxy; 0: no quota."""
+    """Requests per second of each caller; 0: no quota."""
+    proxies_file: str = ""
+    """File of endpoint discovery with all proxies, each of which grants its share of the quota;
+    empty: this one grants all of it.
+    """
+    most_proxies: int = 1
+    """The largest number of proxies that share the quota."""
     max_retries: int | None = serving.MAX_RETRIES
     """Retries that may run at once; None: Envoy's default, three, which fails requests when a
     server dies.
@@ -87,7 +93,11 @@ def bootstrap(proxy: Proxy) -> dict[str, Any]:
 
         Path("envoy.json").write_text(json.dumps(bootstrap(proxy)))
     """
-    folder = proxy.endpoints_file.rpartition("/")[0]
+    clusters = [_servers(proxy), _admin(proxy)]
+    manager: dict[str, Any] = {}
+    if _shares_quota(proxy):
+        clusters.append(_proxies(proxy.proxies_file))
+        manager["cluster_manager"] = {"local_cluster_name": serving.PROXIES}
     return {
         "node": {"id": "proxy", "cluster": "serving"},
         "admin": {
@@ -97,9 +107,34 @@ def bootstrap(proxy: Proxy) -> dict[str, Any]:
         "overload_manager": _overload(),
         "static_resources": {
             "listeners": [_listener(proxy), _metrics(proxy)],
-            "clusters": [_servers(proxy, folder), _admin(proxy)],
+            "clusters": clusters,
         },
+        **manager,
     }
+
+
+def _shares_quota(proxy: Proxy) -> bool:
+    return bool(proxy.keys_file and proxy.quota_per_s and proxy.proxies_file)
+
+
+def _proxies(file: str) -> dict[str, Any]:
+    return {
+        "name": serving.PROXIES,
+        "type": "EDS",
+        "connect_timeout": "0.5s",
+        "eds_cluster_config": _discovery(serving.PROXIES, file),
+    }
+
+
+def _discovery(name: str, file: str) -> dict[str, Any]:
+    """Reads the members of a cluster from a file, which is replaced by a rename."""
+    source = {
+        "path_config_source": {
+            "path": file,
+            "watched_directory": {"path": file.rpartition("/")[0]},
+        }
+    }
+    return {"service_name": name, "eds_config": source}
 
 
 def _overload() -> dict[str, Any]:
@@ -185,36 +220,45 @@ def _caller_filters(proxy: Proxy) -> Iterator[dict[str, Any]]:
     }
     yield {"name": serving.KEYS_FILTER, "config_discovery": discovery}
     if proxy.quota_per_s:
-        yield {"name": "quota", "typed_config": _quota(proxy.quota_per_s)}
+        yield {"name": "quota", "typed_config": _quota(proxy)}
 
 
-def _quota(requests_per_s: float) -> dict[str, Any]:
-    """Answers 429 to a caller beyond its quota; others are not affected."""
+def _quota(proxy: Proxy) -> dict[str, Any]:
+    """Answers 429 to a caller beyond its quota; others are not affected.
+
+    Proxies that share it take as many tokens for a request as there are proxies.
+    Decision: infra/decisions/0186.
+    """
+    shared = {"local_cluster_rate_limit": {}} if _shares_quota(proxy) else {}
     always = {"default_value": {"numerator": 100}}
     action = {"request_headers": {"header_name": serving.CALLER_HEADER, "descriptor_key": "caller"}}
     # Without a value it holds for each caller by itself.
-    descriptor = {"entries": [{"key": "caller"}], "token_bucket": _bucket(requests_per_s)}
+    descriptor = {"entries": [{"key": "caller"}], "token_bucket": _bucket(proxy, 1)}
     retry_after = {"header": {"key": "retry-after", "value": "1"}}
     return {
         "@type": f"{_TYPES}.filters.http.local_ratelimit.v3.LocalRateLimit",
         "stat_prefix": "quota",
-        "token_bucket": _bucket(_MOST_CALLERS * requests_per_s),
+        "token_bucket": _bucket(proxy, _MOST_CALLERS),
         "filter_enabled": always,
         "filter_enforced": always,
         "rate_limits": [{"actions": [action]}],
         "descriptors": [descriptor],
         "max_dynamic_descriptors": _MOST_CALLERS,
         "response_headers_to_add": [retry_after],
+        **shared,
     }
 
 
-def _bucket(requests_per_s: float) -> dict[str, Any]:
-    """Lets in the requests of a second at once, at least one."""
-    tokens = max(1, round(requests_per_s))
+def _bucket(proxy: Proxy, callers: int) -> dict[str, Any]:
+    """Lets in the requests of a second at once, at least one.
+
+    A bucket that holds less than a request takes would let in none.
+    """
+    tokens = max(1, round(proxy.quota_per_s))
     return {
-        "max_tokens": tokens,
-        "tokens_per_fill": tokens,
-        "fill_interval": _seconds(tokens / requests_per_s),
+        "max_tokens": callers * max(tokens, proxy.most_proxies),
+        "tokens_per_fill": callers * tokens,
+        "fill_interval": _seconds(tokens / proxy.quota_per_s),
     }
 
 
@@ -331,7 +375,7 @@ def _route(proxy: Proxy, prefix: str) -> dict[str, Any]:
     }
 
 
-def _servers(proxy: Proxy, folder: str) -> dict[str, Any]:
+def _servers(proxy: Proxy) -> dict[str, Any]:
     # Requests that wait for a connection are counted apart, and take twice the memory. A machine
     # that vanished looks least loaded, so nearly all requests of one connect timeout wait for it.
     limits = {
@@ -341,12 +385,6 @@ def _servers(proxy: Proxy, folder: str) -> dict[str, Any]:
     }
     if proxy.max_retries is not None:
         limits["max_retries"] = proxy.max_retries
-    source = {
-        "path_config_source": {
-            "path": proxy.endpoints_file,
-            "watched_directory": {"path": folder},
-        }
-    }
     return {
         "name": CLUSTER,
         "type": "EDS",
@@ -355,7 +393,7 @@ def _servers(proxy: Proxy, folder: str) -> dict[str, Any]:
         "lb_policy": "LEAST_REQUEST",
         # With almost none left healthy every one gets requests: a server that drains still answers.
         "common_lb_config": {"healthy_panic_threshold": {"value": 1}},
-        "eds_cluster_config": {"service_name": CLUSTER, "eds_config": source},
+        "eds_cluster_config": _discovery(CLUSTER, proxy.endpoints_file),
         "circuit_breakers": {"thresholds": [limits]},
         # A machine that lost its power sends no reset: without probes its connections hang for a
         # quarter of an hour.

@@ -66,7 +66,7 @@ class FirstHop:
     keys: str = ""
     """Secret with the keys of callers; empty: a call needs no key."""
     quota_per_s: float = 0.0
-    """Requests per second of each caller at each proxy; 0: no quota."""
+    """Requests per second of each caller, over all proxies; 0: no quota."""
     routers: str = ""
     """Name of the routers of text streams before the servers; empty: there are none."""
 
@@ -137,6 +137,8 @@ def _configuration(hop: FirstHop) -> Body:
         longest_request_s=longest_s,
         keys_file=f"{ENDPOINTS_DIR}/{serving.KEYS_FILE}" if hop.keys else "",
         quota_per_s=hop.quota_per_s,
+        proxies_file=f"{ENDPOINTS_DIR}/{serving.PROXIES_FILE}",
+        most_proxies=hop.most + 1,  # a roll-out adds one
     )
     text = json.dumps(bootstrap(proxy), indent=2) + "\n"
     return manifest("v1", "ConfigMap", meta(hop.name, hop.namespace), data={"envoy.json": text})
@@ -215,6 +217,8 @@ def _watch_sidecar(context: RenderContext, hop: FirstHop) -> client.V1Container:
     mounts = [client.V1VolumeMount(name="endpoints", mount_path=ENDPOINTS_DIR)]
     if hop.keys:
         command += ["--keys", KEYS_DIR]
+        if hop.quota_per_s:
+            command += ["--proxies", hop.clients]
         mounts.append(client.V1VolumeMount(name=KEYS_VOLUME, mount_path=KEYS_DIR, read_only=True))
     return _sidecar(context, "watch", command, mounts)
 

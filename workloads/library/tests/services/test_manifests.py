@@ -1,5 +1,6 @@
 """Tests of the objects of a service: its windows, its scalers, its policies, its roll-outs."""
 
+import json
 from dataclasses import replace
 from typing import Any
 
@@ -13,7 +14,7 @@ from holdfast.manifests.serving_router import STREAMS, count_routers
 from holdfast.services.explain import make_curl, mounts_keys
 from holdfast.services.plan import placement
 from holdfast.support.values import quantity
-from holdfast.vocabulary.kubernetes import LABEL_NAMESPACE
+from holdfast.vocabulary.kubernetes import LABEL_NAME, LABEL_NAMESPACE
 from holdfast.vocabulary.serving import (
     BALANCER_SPREAD_S,
     CALLER_HEADER,
@@ -22,6 +23,7 @@ from holdfast.vocabulary.serving import (
     KEYS_FILE,
     LABEL_METRICS,
     PORT,
+    PROXIES_FILE,
     READY_PATH,
     SIDECAR_PORT,
     drain_budget,
@@ -230,6 +232,42 @@ def test_keys_stay_in_their_secret() -> None:
     folder = option(watcher["command"], "--out").rpartition("/")[0]
     assert f"{folder}/{KEYS_FILE}" in config
     assert CALLER_HEADER in config, "the quota is of each caller"
+
+
+def find_quota(config: Object) -> Object:
+    """Returns the quota of each caller."""
+    (chain,) = config["static_resources"]["listeners"][0]["filter_chains"]
+    filters = chain["filters"][0]["typed_config"]["http_filters"]
+    for item in filters:
+        if item["name"] == "quota":
+            (descriptor,) = item["typed_config"]["descriptors"]
+            return descriptor
+    raise KeyError("quota")
+
+
+def test_all_proxies_share_quotas() -> None:
+    """Their watchers follow the Service that clients call, whose endpoints they are."""
+    service = replace(read("chat"), keys="chat-keys", quota_per_s=1.0)
+    bodies = render(service)
+    watcher = find_container(pod(bodies, "chat-proxy"), "watch")["command"]
+    clients = find_spec(bodies, "Service", option(watcher, "--proxies"))
+    assert clients["selector"] == {LABEL_NAME: "chat-proxy"}
+    config = json.loads(read_envoy(bodies, "chat-proxy"))
+    local_name = config["cluster_manager"]["local_cluster_name"]
+    clusters = {}
+    for cluster in config["static_resources"]["clusters"]:
+        clusters[cluster["name"]] = cluster
+    discovery = clusters[local_name]["eds_cluster_config"]
+    source = discovery["eds_config"]["path_config_source"]
+    folder = option(watcher, "--out").rpartition("/")[0]
+    assert source["path"] == f"{folder}/{PROXIES_FILE}"
+    scaler = find_spec(bodies, "HorizontalPodAutoscaler", "chat-proxy")
+    tokens = find_quota(config)["token_bucket"]["max_tokens"]
+    assert tokens > scaler["maxReplicas"], "a request takes a token for each proxy"
+    unlimited = render(replace(service, quota_per_s=0.0))
+    command = find_container(pod(unlimited, "chat-proxy"), "watch")["command"]
+    assert "--proxies" not in command
+    assert "cluster_manager" not in read_envoy(unlimited, "chat-proxy")
 
 
 KEY_OPTION = '-H "x-api-key: $KEY"'

@@ -13,7 +13,14 @@ from holdfast.support.values import read_settings, settings_help
 from holdfast.vocabulary.environment import ENV_WINDOW_S
 from holdfast.vocabulary.exit_codes import EXIT_CODES_HELP
 from holdfast.vocabulary.lifecycle import DEFAULT_WINDOW
-from holdfast.vocabulary.serving import HOOK_PORT, KEYS_FILE, PORT, SIDECAR_PORT
+from holdfast.vocabulary.serving import (
+    HOOK_PORT,
+    KEYS_FILE,
+    PORT,
+    PROXIES,
+    PROXIES_FILE,
+    SIDECAR_PORT,
+)
 
 SETTINGS = {
     "host": "address to listen on",
@@ -181,6 +188,13 @@ def endpoints(
             f" written next to --out, as {KEYS_FILE}."
         ),
     ] = None,
+    proxies: Annotated[
+        str,
+        typer.Option(
+            help="Service of the proxies, which share the quotas of callers. They are written next"
+            f" to --out, as {PROXIES_FILE}."
+        ),
+    ] = "",
 ) -> None:
     """Update a proxy's endpoints from the EndpointSlices of a Service. Runs until SIGTERM."""
     from holdfast.inference.proxy.caller_keys import KeyFollower
@@ -189,6 +203,13 @@ def endpoints(
     from holdfast.runtime.shutdown import of_process
 
     shutdown = of_process()
+    if proxies:
+        Follower(
+            namespace=namespace,
+            service=proxies,
+            cluster=PROXIES,
+            out=out.with_name(PROXIES_FILE),
+        ).start()
     if keys is not None:
         key_follower = KeyFollower(keys, out.with_name(KEYS_FILE))
         key_follower.update()  # before the endpoints: Envoy starts when it has both files

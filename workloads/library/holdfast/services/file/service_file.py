@@ -183,8 +183,8 @@ class OwnService:
         form=formats.CLAIM,
     )
     quota_per_s: float = about(
-        "Requests per second of each caller at each proxy; beyond it, the caller gets 429. 0: no"
-        " quota.",
+        "Requests per second of each caller, over all proxies; beyond it, the caller gets 429. 0:"
+        " no quota.",
         0.0,
         minimum=0,
         maximum=10_000_000,
