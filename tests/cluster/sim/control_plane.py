@@ -165,6 +165,8 @@ class ControlPlane(Host):
             kube_api_burst=2000,
             concurrent_job_syncs=20,
             concurrent_gc_syncs=20,
+            # Default 15 s: tests would wait for the clock. Limits on steps of scaling stay.
+            horizontal_pod_autoscaler_sync_period="2s",
             # Else the Service of a simulated gang is written anew for each of its pods that comes
             # or goes.
             endpoint_updates_batch_period=batch_period,
