@@ -100,7 +100,10 @@ def _list_inner_mounts(container: Container, folder: str) -> tuple[str, ...]:
 def _has_file(files: set[str], name: str) -> bool:
     """Returns whether a name is that of a file, or of a folder of one."""
     name = name.rstrip("./")
-    return name in files or any(file.startswith(f"{name}/") for file in files)
+    if name in files:
+        return True
+    folder = f"{name}/"
+    return any(file.startswith(folder) for file in files)
 
 
 def _list_files(volume: dict[str, Any], pod: Pod, context: Context) -> set[str]:

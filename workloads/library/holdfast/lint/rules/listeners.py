@@ -48,7 +48,10 @@ def _listens(port: int) -> str:
 def require_valid_ports(pod: Pod, context: Context) -> Iterator[Hit]:
     for container in pod.containers:
         for path, name, value in container.variables:
-            if re.search(r"(^|_)PORT$", name) and value.isdecimal() and int(value[:9]) > _LAST_PORT:
+            if not re.search(r"(^|_)PORT$", name) or not value.isdecimal():
+                continue
+            port = int(value[:9])
+            if port > _LAST_PORT:
                 yield Hit(path, f"{name} is {value}")
         for option in (*_PORT_OPTIONS, *_ADDRESS_OPTIONS):
             port = container.number(option)
