@@ -188,3 +188,156 @@ def test_labels_that_no_pool_has_together_are_all_named() -> None:
     assert message == (
         "holdfast.dev/pool-class=spot-l4 and holdfast.dev/role=system match no pool together"
     )
+
+
+INDEXED_JOB = """\
+apiVersion: batch/v1
+kind: Job
+metadata: {name: train, namespace: research}
+spec:
+  completionMode: Indexed
+  completions: 2
+  parallelism: 2
+  template:
+    metadata: {annotations: {note: a}}
+    spec:
+      restartPolicy: Never
+      containers:
+"""
+WORKERS = INDEXED_JOB.replace("  completionMode: Indexed\n  completions: 2\n", "")
+ON_A_GPU = "resources: {limits: {nvidia.com/gpu: 1}}"
+SIDECAR = f"""\
+      - {{name: main, image: train, command: [python, t.py], {ON_A_GPU}}}
+      - {{name: upload, image: upload, command: [sh, -c, SCRIPT]}}
+"""
+SYNC = "while true; do rsync /logs gs://logs; sleep 60; done"
+LOOP = "while true; do [ -f /logs/done ] && exit 0; sleep 5; done"
+POD_NAME = "env: [{name: POD_NAME, valueFrom: {fieldRef: {fieldPath: metadata.name}}}]"
+FILE_VARIABLE = "      - {name: main, image: a, env: [{name: NAME, value: PLACE}]}\n"
+SERVER = """\
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: server, namespace: web}
+spec:
+  selector: {matchLabels: {app: server}}
+  template:
+    metadata: {labels: {app: server}}
+    spec:
+      SELECTOR
+      containers:
+      - name: main
+        image: IMAGE
+        ports: [{containerPort: 8000}]
+        FIELDS
+"""
+
+
+def run_words(words: str, fields: str = "tty: false") -> str:
+    return f"      - {{name: main, image: a, command: [python, -m, score, {words}], {fields}}}\n"
+
+
+def write_file_variable(name: str, file: str) -> str:
+    return INDEXED_JOB + FILE_VARIABLE.replace("NAME", name).replace("PLACE", file)
+
+
+def write_sidecar(script: str) -> str:
+    return INDEXED_JOB + SIDECAR.replace("SCRIPT", f"'{script}'")
+
+
+def write_server(fields: str, image: str = "a", selector: str = "hostNetwork: false") -> str:
+    text = SERVER.replace("IMAGE", image).replace("SELECTOR", selector)
+    return text.replace("FIELDS", fields)
+
+
+def serve_model(model: str, gpu: str) -> str:
+    return write_server(
+        f"args: [--model={model}, --port=8000]\n        {ON_A_GPU}",
+        "vllm/vllm-openai:v0.10.2",
+        f"nodeSelector: {{cloud.google.com/gke-accelerator: {gpu}}}",
+    )
+
+
+def write_schedule(schedule: str) -> str:
+    head = "apiVersion: batch/v1\nkind: CronJob\nmetadata: {name: a}\n"
+    pod = "{spec: {restartPolicy: Never, containers: [{name: main, image: a}]}}"
+    return f"{head}spec: {{schedule: '{schedule}', jobTemplate: {{spec: {{template: {pod}}}}}}}\n"
+
+
+HIDDEN = "      - {{name: main, image: a, volumeMounts: [{{name: tools, mountPath: {}}}]}}\n"
+PER_POD = run_words("'--output=gs://out/$(POD_NAME).jsonl'", POD_NAME)
+RUN_BY_HOST = run_words("--run-dir, '/runs/$(HOSTNAME)'")
+PROXY = "      - {name: sql, image: cloud-sql-proxy, args: [--port=5432]}\n"
+DATABASE = write_server("args: [--host=127.0.0.1, --port=5432]")
+FIXED_PORT = "env: [{name: NAME, value: '0.0.0.0:8000'}]"
+ARM = "tolerations: [{key: kubernetes.io/arch, value: arm64, effect: NoSchedule}]"
+ONE_AFTER_THE_OTHER = """\
+apiVersion: v1
+kind: ResourceQuota
+metadata: {name: research, namespace: research}
+spec: {hard: {requests.cpu: '10'}}
+"""
+EIGHT_CORES = "      - {name: main, image: a, resources: {requests: {cpu: 4}}}\n"
+
+
+def write_jobs(*names: str) -> str:
+    jobs = [INDEXED_JOB.replace("name: train", f"name: {name}") + EIGHT_CORES for name in names]
+    return "---\n".join([*jobs, ONE_AFTER_THE_OTHER])
+
+
+@pytest.mark.parametrize(
+    ("rule", "text", "is_found"),
+    [
+        ("HF467", write_server("command: [gunicorn, -c, /g.py, 'a:app']"), False),
+        ("HF467", write_server("command: [gunicorn, 'a:app']"), True),
+        ("HF467", write_server("command: [flask, run]\n        " + FIXED_PORT), True),
+        (
+            "HF467",
+            write_server(
+                "command: [flask, run]\n        " + FIXED_PORT.replace("NAME", "FLASK_RUN_HOST")
+            ),
+            False,
+        ),
+        (
+            "HF467",
+            write_server(FIXED_PORT.replace("NAME", "OLLAMA_HOST"), "ollama/ollama:0.9.0"),
+            False,
+        ),
+        ("HF467", DATABASE, True),
+        ("HF467", DATABASE + PROXY, False),
+        ("HF530", write_schedule("* 8-18 * * 1-5"), False),
+        ("HF530", write_schedule("* 2 * * *"), True),
+        ("HF561", write_file_variable("KUBECONFIG", "/tmp/kubeconfig"), False),
+        ("HF561", write_file_variable("DB_PASSWORD_FILE", "/vault/secrets/db"), False),
+        ("HF561", write_file_variable("SPECIAL_TOKEN_FILE", "/app/tokens.txt"), False),
+        ("HF561", write_file_variable("HUB_TOKEN_FILE", "/app/token"), True),
+        ("HF562", INDEXED_JOB + HIDDEN.format("/opt"), False),
+        ("HF562", INDEXED_JOB + HIDDEN.format("/opt/conda"), True),
+        ("HF580", serve_model("openai/gpt-oss-120b", "nvidia-h100-80gb"), False),
+        ("HF580", serve_model("openai/gpt-oss-20b", "nvidia-l4"), False),
+        ("HF580", serve_model("nvidia/Llama-3.3-70B-Instruct-FP4", "nvidia-h100-80gb"), False),
+        ("HF580", serve_model("Qwen/Qwen2.5-72B-Instruct", "nvidia-h100-80gb"), True),
+        ("HF583", write_server("tty: false", "a:1.4-arm64", ARM), False),
+        ("HF583", write_server("tty: false", "a:1.4-arm64"), True),
+        (
+            "HF583",
+            write_server(
+                "tty: false",
+                "a:1.4-arm64",
+                "nodeSelector: {cloud.google.com/machine-family: c4a}",
+            ),
+            False,
+        ),
+        ("HF590", write_jobs("a", "b"), False),
+        ("HF590", write_jobs("a").replace("cpu: 4", "cpu: 40"), True),
+        ("HF620", INDEXED_JOB + RUN_BY_HOST, False),
+        ("HF620", WORKERS + RUN_BY_HOST, True),
+        ("HF620", WORKERS + PER_POD, False),
+        ("HF620", INDEXED_JOB + PER_POD, True),
+        ("HF621", write_sidecar(SYNC), True),
+        ("HF621", write_sidecar(LOOP), False),
+        ("HF622", write_server("args: [--ack-mode=auto]"), False),
+        ("HF622", write_server("args: [--ack-mode=none]"), True),
+    ],
+)
+def test_rules_about_programs_know_what_works(rule: str, text: str, is_found: bool) -> None:
+    assert (rule in find_rules(text)) is is_found

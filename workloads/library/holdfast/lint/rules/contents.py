@@ -116,7 +116,9 @@ def one_success_ends_all(obj: Object, context: Context) -> Iterator[Hit]:
 
 _PARAMETERS = re.compile(r"(?<![\w.])(\d{1,3}(?:\.\d{1,2})?)[bB](?![\w])")
 _SMALL_WEIGHTS = re.compile(
-    r"awq|gptq|int4|int8|4bit|8bit|fp8|nf4|gguf|bnb|w4a16|quant", re.IGNORECASE
+    r"awq|gptq|int4|int8|[48]-?bit|fp[468]|nf4|gguf|bnb|w[48]a|quant|gpt-oss|\bq[2-8]_|hqq|aqlm"
+    r"|exl[23]|mlx",
+    re.IGNORECASE,
 )
 _CACHES = ("HF_HOME", "HF_HUB_CACHE", "TRANSFORMERS_CACHE", "HUGGINGFACE_HUB_CACHE")
 _MODEL_OPTIONS = ("--model", "--model-path", "--model-id", "--pretrained_model_name_or_path")
@@ -194,9 +196,10 @@ def find_model(container: Container) -> str:
         if container.option(option):
             return container.option(option)
     words = container.words
-    for index in range(len(words) - 2):
-        if words[index : index + 2] == ["vllm", "serve"] and not words[index + 2].startswith("-"):
-            return words[index + 2]
+    for program, verb, model in zip(words, words[1:], words[2:], strict=False):
+        is_server = program == "vllm" and verb == "serve"
+        if is_server and not model.startswith("-"):
+            return model
     return ""
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from holdfast.lint.finding import Hit, Severity
 from holdfast.lint.object_index import get_selector, selects
-from holdfast.lint.objects import Object, Pod, as_list, as_text, dig
+from holdfast.lint.objects import Object, Pod, as_list, dig
 from holdfast.lint.registry import Context, rule
 
 DOC_INTERNAL = "https://cloud.google.com/kubernetes-engine/docs/how-to/internal-load-balancing"
@@ -142,4 +142,5 @@ def check_peers(obj: Object, context: Context) -> Iterator[Hit]:
 
 def _has_only(peer: Any, field: str) -> bool:
     selector = dig(peer, field)
-    return isinstance(peer, dict) and set(peer) == {field} and bool(selector) and not as_text(peer)
+    is_only = isinstance(peer, dict) and set(peer) == {field}
+    return is_only and bool(selector)

@@ -14,14 +14,14 @@ DOC_CONFIG = "https://kubernetes.io/docs/concepts/configuration/configmap/"
 DOC_SECRET = "https://kubernetes.io/docs/concepts/configuration/secret/"
 _LONGEST = 4_000
 _GIVEN_FILES = re.compile(
-    r"(^|_)(GOOGLE_APPLICATION_CREDENTIALS|KUBECONFIG|(TOKEN|PASSWORD|SECRET|KEY|CREDENTIALS)_FILE)$"
+    r"(^|_)(GOOGLE_APPLICATION_CREDENTIALS|KUBECONFIG|((?<!SPECIAL_)TOKEN|PASSWORD|SECRET|KEY|CREDENTIALS)_FILE)$"
 )
 _SYSTEM_FOLDERS = (
     *("/", "/bin", "/etc", "/lib", "/lib64", "/sbin", "/usr", "/usr/bin", "/usr/lib"),
-    *("/usr/local", "/usr/local/bin", "/usr/local/lib", "/opt", "/opt/conda"),
+    *("/usr/local", "/usr/local/bin", "/usr/local/lib", "/opt/conda"),
 )
-# Files of a service account, which Kubernetes mounts by itself.
-_OWN_FOLDER = "/var/run/secrets/"
+# Where the program itself writes its credentials, and where an injected agent does.
+_OWN_FOLDERS = ("/var/run/secrets/", "/tmp/", "/root/", "/home/", "/vault/secrets/")
 
 
 def _run_script(name: str) -> str:
@@ -100,7 +100,10 @@ def _list_inner_mounts(container: Container, folder: str) -> tuple[str, ...]:
 def _has_file(files: set[str], name: str) -> bool:
     """Returns whether a name is that of a file, or of a folder of one."""
     name = name.rstrip("./")
-    return name in files or any(file.startswith(f"{name}/") for file in files)
+    if name in files:
+        return True
+    folder = f"{name}/"
+    return any(file.startswith(folder) for file in files)
 
 
 def _list_files(volume: dict[str, Any], pod: Pod, context: Context) -> set[str]:
@@ -156,12 +159,18 @@ env:
 )
 def require_credentials(pod: Pod, context: Context) -> Iterator[Hit]:
     for container in pod.containers:
-        places = [as_text(mount.get("mountPath")).rstrip("/") for _, mount in container.mounts]
+        places: list[str] = []
+        for _, mount in container.mounts:
+            place = as_text(mount.get("mountPath"))
+            places.append(place.rstrip("/"))
         for path, name, file in container.variables:
             if not _GIVEN_FILES.search(name) or not file.startswith("/") or "$" in file:
                 continue
-            is_mounted = any(file == place or file.startswith(f"{place}/") for place in places)
-            if not is_mounted and not file.startswith(_OWN_FOLDER):
+            is_mounted = False
+            for place in places:
+                is_below = file.startswith(f"{place}/")
+                is_mounted = is_mounted or is_below or file == place
+            if not is_mounted and not file.startswith(_OWN_FOLDERS):
                 yield Hit(path, f"{file} is on no mount")
 
 

@@ -12,6 +12,10 @@ _MEETING_OPTIONS = ("--rdzv-endpoint", "--rdzv_endpoint")
 _LAST_PORT = 65_535
 _PORT_OPTIONS = ("--port", "--http-port", "--server-port", "--listen-port")
 _BIND_OPTIONS = ("--host", "--bind", "-b", "--listen", "--server-name", "--address")
+_HOST_VARIABLES = {"UVICORN_HOST", "FLASK_RUN_HOST", "GUNICORN_CMD_ARGS", "PORT"}
+_PORT_VARIABLES = {"PORT", "OLLAMA_HOST", "QDRANT__SERVICE__HTTP_PORT"}
+# A file of settings, or a socket in place of a port.
+_SETTINGS_OPTIONS = ("-c", "--config", "--uds", "--fd")
 # Servers by their images -> the port on which they listen without an option.
 _DEFAULT_PORTS = {
     "vllm/vllm-openai": 8000,
@@ -44,7 +48,10 @@ def _listens(port: int) -> str:
 def require_valid_ports(pod: Pod, context: Context) -> Iterator[Hit]:
     for container in pod.containers:
         for path, name, value in container.variables:
-            if re.search(r"(^|_)PORT$", name) and value.isdecimal() and int(value[:9]) > _LAST_PORT:
+            if not re.search(r"(^|_)PORT$", name) or not value.isdecimal():
+                continue
+            port = int(value[:9])
+            if port > _LAST_PORT:
                 yield Hit(path, f"{name} is {value}")
         for option in (*_PORT_OPTIONS, *_ADDRESS_OPTIONS):
             port = container.number(option)
@@ -70,6 +77,8 @@ def listens_elsewhere(pod: Pod, context: Context) -> Iterator[Hit]:
         if not container.ports or pod.job:
             continue
         yield from _check_default_host(container, pod, context)
+        if _is_client(container, pod):
+            continue
         for option in _BIND_OPTIONS:
             host = container.option(option).partition(":")[0]
             is_needed = _is_asked(container) or _is_behind_service(pod, context)
@@ -86,24 +95,37 @@ def listens_elsewhere(pod: Pod, context: Context) -> Iterator[Hit]:
                 yield Hit(container.command_path, message)
 
 
+def _is_client(container: Container, pod: Pod) -> bool:
+    """Returns whether the host and port of a command may be those of another container."""
+    neighbours = 0
+    for other in pod.containers:
+        neighbours += other.is_main or other.body.get("restartPolicy") == "Always"
+    if neighbours < 2:
+        return False
+    for option in _BIND_OPTIONS:
+        host = container.option(option).partition(":")[0]
+        if host in ("127.0.0.1", "localhost"):
+            return True
+    return False
+
+
 def _check_default_host(container: Container, pod: Pod, context: Context) -> Iterator[Hit]:
     """Yields a server that listens on the loopback address by default, or on another port."""
     is_needed = _is_asked(container) or _is_behind_service(pod, context)
     program = next(iter(container.programs), "")
-    has_host = any(container.option(option) for option in _BIND_OPTIONS)
-    has_host = has_host or "UVICORN_HOST" in container.env
+    has_host = bool(_HOST_VARIABLES & container.env.keys())
+    for option in (*_BIND_OPTIONS, *_SETTINGS_OPTIONS):
+        has_host = has_host or bool(container.option(option))
     if program in ("uvicorn", "hypercorn", "gunicorn", "flask") and not has_host and is_needed:
         yield Hit(
             container.command_path, f"{program} listens on 127.0.0.1 without an option for its host"
         )
     image = as_text(container.body.get("image"))[:500]
-    has_port = any(container.option(option) for option in (*_PORT_OPTIONS, "-p"))
-    if (
-        has_port
-        or "PORT" in container.env
-        or container.body.get("command")
-        or len(pod.containers) > 1
-    ):
+    has_port = bool(_PORT_VARIABLES & container.env.keys())
+    for option in (*_PORT_OPTIONS, "-p"):
+        has_port = has_port or bool(container.option(option))
+    has_command = bool(container.body.get("command"))
+    if has_port or has_command or len(pod.containers) > 1:
         return
     for name, port in _DEFAULT_PORTS.items():
         if name in image and port not in container.ports:

@@ -22,6 +22,7 @@ _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 _MOST_PER_CORE = 4
 _OTHER_DEVICES = re.compile(r"(?:^|[-_/.:])(cpu|rocm|hpu|neuron|xpu)(?:[-_.:]|$|\d)")
 _ARCH = re.compile(r"[-_.:/](arm64|aarch64|amd64|x86_64)(?:[-_.]|$)")
+_MACHINE_LABELS = ("cloud.google.com/machine-family", "node.kubernetes.io/instance-type")
 _ARM = ("arm64", "aarch64")
 
 
@@ -72,7 +73,8 @@ def _count_others(container: Container) -> int:
 def _check_host_memory(container: Container) -> Iterator[Hit]:
     limit = quantity(container.limit("memory"))
     for option in ("--swap-space", "--cpu-offload-gb"):
-        size = (quantity(container.option(option)) or 0.0) * GIB * max(1, container.gpus)
+        gib = quantity(container.option(option)) or 0.0
+        size = gib * GIB * max(1, container.gpus)
         if limit and size > limit:
             message = f"{option} takes {size / GIB:.0f} GiB, of a limit of {limit / GIB:.0f} GiB"
             yield Hit(container.command_path, message)
@@ -176,6 +178,8 @@ def compare_images(pod: Pod, context: Context) -> Iterator[Hit]:
     arches: set[str] = set()
     for demand in context.place(pod).find_demands("kubernetes.io/arch"):
         arches |= set(demand.values)
+    if not arches and _takes_arm(pod, context):
+        arches = {"amd64", "arm64"}
     for container in pod.containers:
         image = as_text(container.body.get("image")).partition("@")[0][:500]
         match = _OTHER_DEVICES.search(image)
@@ -188,6 +192,20 @@ def compare_images(pod: Pod, context: Context) -> Iterator[Hit]:
         if match and image_arch not in node_arches:
             message = f"an image for {image_arch}, on nodes of {', '.join(sorted(node_arches))}"
             yield Hit((*container.path, "image"), message)
+
+
+def _takes_arm(pod: Pod, context: Context) -> bool:
+    """Returns whether a pod tolerates nodes of Arm, or selects machines of Arm."""
+    for _, toleration in pod.tolerations:
+        if toleration.get("key") == "kubernetes.io/arch":
+            return True
+    families: set[str] = set()
+    for demand in context.place(pod).find_demands(*_MACHINE_LABELS):
+        for machine in demand.values:
+            family, _, _ = machine.partition("-")
+            families.add(family)
+    arm_families = set(load_table("machines")["arm_families"])
+    return bool(families & arm_families)
 
 
 _LINKED = """\

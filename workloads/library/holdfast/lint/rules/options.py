@@ -102,7 +102,8 @@ def check_options(pod: Pod, context: Context) -> Iterator[Hit]:
                 yield Hit(container.command_path, message)
             low, colon, high = value.partition(":")
             is_range = name == "nnodes" and bool(colon) and f"{low}{high}".isdecimal()
-            if is_range and high and int(low[:9] or 0) > int(high[:9]):
+            fewest_nodes = int(low[:9] or 0) if is_range else 0
+            if is_range and high and fewest_nodes > int(high[:9]):
                 yield Hit(container.command_path, f"--nnodes is {value}: LEAST is above MOST")
 
 

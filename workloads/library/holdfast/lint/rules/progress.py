@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from holdfast.lint.finding import Hit, Severity
 from holdfast.lint.object_index import SCALER, get_selector
-from holdfast.lint.objects import Container, Object, Pod, as_int, as_maps, as_text, dig
+from holdfast.lint.objects import Container, Job, Object, Pod, as_int, as_maps, as_text, dig
 from holdfast.lint.registry import Context, rule
 from holdfast.support.values import duration_s
 from holdfast.vocabulary.pools import LABEL_NODEPOOL
@@ -26,6 +26,8 @@ _ENDLESS = re.compile(
     r"|while\s+(true|:)|sleep\s+inf|(^|/)(tensorboard|nginx|redis-server|mlflow|prometheus"
     r"|fluent-bit|cloud-sql-proxy|cloud_sql_proxy|otelcol\S*|dcgm-exporter)(\s|$)"
 )
+# What ends such a program, or the loop of a script.
+_END = re.compile(r"quitquitquit|exit-zero-on-sigterm|(^|[\s;&|])(exit|break|return)\b|--pid[= ]")
 _ENDLESS_IMAGE = re.compile(
     r"(^|/)(nginx|redis|fluent-bit|fluentd|cloud-sql-proxy|opentelemetry-collector\S*|otel\S*"
     r"|dcgm-exporter|envoy|prometheus|tensorboard)(:|@|$)"
@@ -33,7 +35,7 @@ _ENDLESS_IMAGE = re.compile(
 _ACK_OPTION = re.compile(r"--(ack|acks|ack[-_](mode|policy|when|on)|acknowledge)")
 _EARLY = (
     *("on-receive", "on_receive", "receive", "early", "immediate", "before", "at-most-once"),
-    *("auto", "none", "first"),
+    *("none", "first"),
 )
 _KEEPS = re.compile(r"check.?point|ckpt|resume|restore|skip[-_](done|committed)|save[-_]", re.I)
 _LONG_S = 6 * 3_600
@@ -67,8 +69,10 @@ env:
 def check_run_folders(pod: Pod, context: Context) -> Iterator[Hit]:
     if pod.job is None:
         return
+    # Pods of an Indexed Job have hostnames that stay; JobSet makes such Jobs.
+    is_indexed = pod.job.in_jobset or pod.job.spec.get("completionMode") == "Indexed"
     for container in pod.main_containers:
-        names = {"HOSTNAME"}
+        names = set() if is_indexed else {"HOSTNAME"}
         for item in as_maps(container.body.get("env")):
             if dig(item, "valueFrom", "fieldRef", "fieldPath") in ("metadata.name", "metadata.uid"):
                 names.add(as_text(item.get("name")))
@@ -77,10 +81,19 @@ def check_run_folders(pod: Pod, context: Context) -> Iterator[Hit]:
             flag, equals, value = word.partition("=")
             folder = value if equals else word
             is_run = _RUN_OPTION.fullmatch(flag if equals else option)
-            references = {match[0] or match[1] for match in _POD_REFERENCE.findall(folder[:2_000])}
-            if is_run and references & names:
+            references: set[str] = set()
+            for in_brackets, bare in _POD_REFERENCE.findall(folder[:2_000]):
+                references.add(in_brackets or bare)
+            is_own_file = _is_worker_output(flag if equals else option, pod.job)
+            if is_run and references & names and not is_own_file:
                 yield Hit(path, f"{folder[:80]} is another folder after each retry")
             option = word
+
+
+def _is_worker_output(option: str, job: Job) -> bool:
+    """Returns whether an option is where a worker of a queue writes its own results."""
+    is_queue = "completions" not in job.spec and job.parallelism > 1
+    return is_queue and option.startswith("--output")
 
 
 def _write_job(places: str) -> str:
@@ -115,7 +128,9 @@ def check_sidecars(pod: Pod, context: Context) -> Iterator[Hit]:
     for container in pod.main_containers:
         image = as_text(container.body.get("image"))[:500]
         is_server = _ENDLESS_IMAGE.search(image) and not container.words
-        if not container.gpus and (is_server or _ENDLESS.search(" ".join(container.words)[:4_000])):
+        text = " ".join(container.words)[:4_000]
+        is_endless = is_server or (_ENDLESS.search(text) and not _END.search(text))
+        if is_endless and not container.gpus:
             yield Hit(container.path, f"{container.name} never ends, and so neither does the Job")
 
 
@@ -263,8 +278,11 @@ def check_evictions(pod: Pod, context: Context) -> Iterator[Hit]:
     if pod.job is None or pod.annotations.get(key) != "true":
         return
     longest_s = max((seconds for _, seconds in pod.job.deadlines), default=_DAY_S)
-    texts = [text for container in pod.containers for _, text in container.list_texts()]
-    if longest_s > _LONG_S and not any(_KEEPS.search(text[:4_000]) for text in texts):
+    keeps = False
+    for container in pod.containers:
+        for _, text in container.list_texts():
+            keeps = keeps or bool(_KEEPS.search(text[:4_000]))
+    if longest_s > _LONG_S and not keeps:
         yield Hit((*pod.path, "metadata", "annotations", key), "keeps no checkpoints")
 
 

@@ -60,14 +60,25 @@ def compare_quota(obj: Object, context: Context) -> Iterator[Hit]:
         bound = quantity(amount)
         if bound is None or obj.spec.get("scopes") or obj.spec.get("scopeSelector"):
             continue
-        total = 0.0
-        for pod in pods:
-            total += pod.replicas * (1.0 if key == "pods" else _sum_pod(pod, key))
+        total = _sum_pods(pods, key)
         if total > bound:
             yield Hit(path, f"its pods ask for {total:g}, and the quota is {amount}")
         is_limit = key in ("limits.cpu", "limits.memory")
         if is_limit and key.partition(".")[2] not in defaults:
             yield from _check_limits(path, key, pods)
+
+
+def _sum_pods(pods: list[Pod], key: str) -> float:
+    """Adds up what pods ask for at once. Jobs may run one after the other."""
+    total = 0.0
+    largest_job = 0.0
+    for pod in pods:
+        amount = pod.replicas * (1.0 if key == "pods" else _sum_pod(pod, key))
+        if pod.job:
+            largest_job = max(largest_job, amount)
+        else:
+            total += amount
+    return total + largest_job
 
 
 def _sum_pod(pod: Pod, key: str) -> float:
@@ -120,9 +131,9 @@ def compare_ranges(obj: Object, context: Context) -> Iterator[Hit]:
         path: Path = ("spec", "limits", index)
         order = ("min", "defaultRequest", "default", "max")
         for resource, amount in as_map(entry.get("max")).items():
-            sizes = [(name, quantity(dig(entry, name, resource))) for name in order]
-            for name, size in sizes:
-                bound = quantity(amount)
+            bound = quantity(amount)
+            for name in order:
+                size = quantity(dig(entry, name, resource))
                 if size is not None and bound is not None and size > bound:
                     yield Hit((*path, name), f"{name} of {resource} is above max {amount}")
             if entry.get("type") == "Container":
@@ -180,7 +191,10 @@ def check_edge_names(obj: Object, context: Context) -> Iterator[Hit]:
     for name in as_text(obj.annotations.get(_CERTIFICATES)).split(","):
         names.append((_CERTIFICATES, "ManagedCertificate", name.strip()))
     for key, kind, name in names:
-        neighbours = [item for item in context.index.by_kind.get(kind, []) if item.file == obj.file]
+        neighbours: list[Object] = []
+        for item in context.index.by_kind.get(kind, []):
+            if item.file == obj.file:
+                neighbours.append(item)
         if name and neighbours and not context.index.find(kind, name, obj.namespace):
             listed = ", ".join(item.title for item in neighbours)
             yield Hit(("metadata", "annotations", key), f"no {kind} {name}; its file has {listed}")
@@ -192,5 +206,7 @@ def _list_backends(text: str) -> list[str]:
         body = as_map(json.loads(text[:2_000] or "{}"))
     except (ValueError, RecursionError):
         return []
-    names = [as_text(body.get("default")), *map(as_text, as_map(body.get("ports")).values())]
-    return [name for name in names if name]
+    names = [body.get("default")]
+    ports = as_map(body.get("ports"))
+    names.extend(ports.values())
+    return [as_text(name) for name in names if as_text(name)]

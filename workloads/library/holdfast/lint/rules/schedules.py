@@ -101,7 +101,8 @@ def _judge_schedule(schedule: str) -> str:
         for part in field.lower().split(","):
             if not _is_part(part, index):
                 return f"{field} is no {_FIELDS[index]}"
-    if fields[0] in ("*", "*/1") and fields[1] not in ("*", "*/1"):
+    is_few_hours = re.fullmatch(r"[\d,]+", fields[1])
+    if fields[0] in ("*", "*/1") and is_few_hours:
         return "starts a job each minute of its hours"
     return _judge_days(fields)
 
@@ -248,7 +249,8 @@ backoffLimit: 0
 """,
 )
 def child_retries_alone(job: Job, context: Context) -> Iterator[Hit]:
-    if not job.in_jobset or job.parallelism < 2 or not dig(job.owner.spec, "failurePolicy"):
+    has_policy = bool(dig(job.owner.spec, "failurePolicy"))
+    if not job.in_jobset or job.parallelism < 2 or not has_policy:
         return
     limit = as_int(job.spec.get("backoffLimit"))
     if limit:
@@ -388,6 +390,9 @@ def _find_interval_s(schedule: str) -> int:
         step = field.partition("*/")[2]
         if step.isdecimal():
             return int(step) * unit_s
-    if fields[0].isdecimal():
-        return _HOUR_S if fields[1] == "*" else 24 * _HOUR_S if fields[1].isdecimal() else 0
-    return 0
+    minute, hour = fields[:2]
+    if not minute.isdecimal():
+        return 0
+    if hour == "*":
+        return _HOUR_S
+    return 24 * _HOUR_S if hour.isdecimal() else 0

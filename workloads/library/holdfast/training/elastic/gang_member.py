@@ -201,6 +201,9 @@ class GangMember:
         only.
         """
         loss = self._saves.describe_loss(self.step, poll=poll)
+        if loss and len(self.epoch.members) > 1:
+            # Each member has the whole state.
+            loss += ", unless another member continues"
         logs.error("gang", f"leaving at step {max(0, self.step)}: {reason}{loss}")
 
     def close(self) -> None:
