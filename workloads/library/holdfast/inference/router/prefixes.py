@@ -36,7 +36,8 @@ def digest_beginnings(prompt: object) -> tuple[bytes, ...]:
     hasher = hashlib.blake2b(digest_size=8)
     for start in range(0, min(len(text), _MOST_CHARS), _BLOCK_CHARS):
         block = text[start : start + _BLOCK_CHARS]
-        hasher.update(block.encode("utf-8", "replace"))
+        content = block.encode("utf-8", "replace")
+        hasher.update(content)
         digests.append(hasher.digest())
     return tuple(digests)
 

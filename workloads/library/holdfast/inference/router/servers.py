@@ -143,7 +143,8 @@ class ServerPool:
             return None
         if not prefix_key:
             load = min(server.requests for server in candidates)
-            return random.choice([server for server in candidates if server.requests == load])
+            idlest = [server for server in candidates if server.requests == load]
+            return random.choice(idlest)
         total = sum(server.requests for server in candidates) + 1
         limit = math.ceil(_SPILL * total / len(candidates))
         ranking = sorted(candidates, key=lambda server: server.weigh(prefix_key), reverse=True)
