@@ -10,8 +10,10 @@ from holdfast.manifests.serving_proxy import KEYS_VOLUME
 from holdfast.platform import Platform
 from holdfast.services import live_service
 from holdfast.services.render.manifests import ANNOTATION_SOURCE
+from holdfast.services.replica_start import ReplicaStart, find_newest_start
+from holdfast.vocabulary.kubernetes import LABEL_NAME
 from holdfast.vocabulary.roles import NAMESPACE_SERVING
-from holdfast.vocabulary.serving import LABEL_SERVICE, PORT
+from holdfast.vocabulary.serving import LABEL_SERVICE, LABEL_TIER, PORT
 
 SCHEMA = "holdfast.service-explanation/1"
 _TEXTS_ITEM = '{"inputs": [{"name": "text", "shape": [1], "datatype": "BYTES", "data": ["hello"]}]}'
@@ -25,6 +27,8 @@ class Explanation:
     """The model or the predictor."""
     parts: dict[str, str]
     """Deployment -> its replicas in words."""
+    starts: dict[str, ReplicaStart]
+    """Deployment of servers -> the start of its newest replica."""
     scalers: dict[str, str]
     """Scaler -> why it does not scale; only those with a problem."""
     address: str
@@ -34,16 +38,22 @@ class Explanation:
         """Return name and text of each line."""
         lines = [("service", f"{self.name} in {self.namespace} serves {self.source}")]
         lines += self.parts.items()
+        for start in self.starts.values():
+            lines.append(("start", str(start)))
         lines += [("scaler", f"{name}: {reason}") for name, reason in self.scalers.items()]
         return [*lines, ("address", self.address), ("try", self.curl)]
 
     def as_json(self) -> dict[str, Any]:
+        starts: dict[str, dict[str, Any]] = {}
+        for name, start in self.starts.items():
+            starts[name] = start.as_json()
         return {
             "schema": SCHEMA,
             "name": self.name,
             "namespace": self.namespace,
             "source": self.source,
             "parts": self.parts,
+            "starts": starts,
             "scalers": self.scalers,
             "address": self.address,
             "curl": self.curl,
@@ -76,6 +86,7 @@ def explain(api: Api, platform: Platform, name: str, namespace: str = "") -> Exp
         namespace=home,
         source=source,
         parts={body["metadata"]["name"]: _describe_replicas(body) for body in deployments},
+        starts=_find_starts(api, deployments),
         scalers=dict(_list_troubles(scalers)),
         address=f"{address}, {clients}",
         curl=make_curl(
@@ -124,6 +135,25 @@ def _describe_replicas(deployment: Object) -> str:
         if condition["type"] == "ReplicaFailure" and condition["status"] == "True":
             text += f"; no pod: {condition.get('message', '')}"
     return text
+
+
+def _find_starts(api: Api, deployments: list[Object]) -> dict[str, ReplicaStart]:
+    """Return the start of the newest replica of each Deployment of servers."""
+    starts: dict[str, ReplicaStart] = {}
+    for deployment in deployments:
+        template = deployment["spec"]["template"]
+        if LABEL_TIER not in template["metadata"]["labels"]:
+            continue
+        metadata = deployment["metadata"]
+        name = metadata["name"]
+        pods = api.items(
+            f"/api/v1/namespaces/{metadata['namespace']}/pods",
+            labelSelector=f"{LABEL_NAME}={name}",
+        )
+        start = find_newest_start(pods)
+        if start is not None:
+            starts[name] = start
+    return starts
 
 
 def _list_troubles(scalers: Any) -> Iterator[tuple[str, str]]:

@@ -11,6 +11,7 @@ from typer.testing import CliRunner, Result
 from holdfast.clients.api import Object
 from holdfast.commands import app
 from holdfast.platform.cluster import PATH
+from holdfast.services.replica_start import find_newest_start
 from holdfast.support.errors import InputError
 from tests import platforms
 from workloads.library.tests.http_server import answering
@@ -39,11 +40,26 @@ def make_pod(deployment: Object) -> Object:
         "creationTimestamp": "2026-11-28T00:00:00Z",
         "labels": template["metadata"]["labels"],
     }
-    state = {"name": "main", "state": {"running": {}}}
+    state = {
+        "name": "main",
+        "restartCount": 0,
+        "state": {"running": {"startedAt": "2026-11-28T00:02:10Z"}},
+    }
+    scheduled = {
+        "type": "PodScheduled",
+        "status": "True",
+        "lastTransitionTime": "2026-11-28T00:01:30Z",
+    }
+    ready = {
+        "type": "Ready",
+        "status": "True",
+        "lastTransitionTime": "2026-11-28T00:05:00Z",
+    }
     status = {
         "phase": "Running",
         "startTime": metadata["creationTimestamp"],
         "containerStatuses": [state],
+        "conditions": [scheduled, ready],
     }
     return {"metadata": metadata, "spec": template["spec"], "status": status}
 
@@ -140,6 +156,54 @@ def test_explain_names_the_routers(holdfast: Callable[..., Result]) -> None:
     lines = holdfast("explain", "chat").stdout
     assert "chat-router: 2 of 3 ready" in lines
     assert "why: holdfast explain chat-router" in lines
+
+
+def test_explain_says_what_a_start_took(holdfast: Callable[..., Result]) -> None:
+    lines = holdfast("explain", "chat").stdout
+    for part in ("chat-base", "chat-overflow"):
+        assert (
+            f"{part}-x was ready after 300 s: 90 s until it had a node, 40 s for images and"
+            " sidecars, 170 s to load the model"
+        ) in lines
+    starts = json.loads(holdfast("explain", "scores", "--json").stdout)["starts"]
+    assert starts["scores-base"]["load_s"] == 170
+    assert "scores-proxy" not in starts
+
+
+def set_status(pod: Object, **changes: object) -> Object:
+    return pod | {"status": pod["status"] | changes}
+
+
+def test_restarted_replicas_are_not_measured() -> None:
+    """A restarted server started long after its images were there."""
+    body = example_services.render(example_services.read("chat"))
+    pod = make_pod(example_services.find(body, "Deployment", "chat-base"))
+    (state,) = pod["status"]["containerStatuses"]
+    waiting = {"name": "main", "state": {"waiting": {}}}
+    unmeasured_pods = [
+        set_status(pod, conditions=[]),
+        set_status(pod, containerStatuses=[state | {"restartCount": 1}]),
+        set_status(pod, containerStatuses=[waiting]),
+    ]
+    for unmeasured in unmeasured_pods:
+        assert find_newest_start([unmeasured]) is None
+    start = find_newest_start([*unmeasured_pods, pod])
+    assert start is not None
+    assert start.total_s == 300
+
+
+def test_the_newest_replica_counts() -> None:
+    body = example_services.render(example_services.read("chat"))
+    pod = make_pod(example_services.find(body, "Deployment", "chat-base"))
+    metadata = pod["metadata"] | {
+        "name": "newer",
+        "creationTimestamp": "2026-11-28T00:01:00Z",
+    }
+    newer_pod = pod | {"metadata": metadata}
+    start = find_newest_start([pod, newer_pod])
+    assert start is not None
+    assert start.pod == "newer"
+    assert start.node_s == 30
 
 
 def test_stop_asks_first_and_services_have_no_now(holdfast: Callable[..., Result]) -> None:

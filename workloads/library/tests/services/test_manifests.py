@@ -247,9 +247,14 @@ def find_quota(config: Object) -> Object:
 
 def test_all_proxies_share_quotas() -> None:
     """Their watchers follow the Service that clients call, whose endpoints they are."""
-    service = replace(read("chat"), keys="chat-keys", quota_per_s=1.0)
+    service = replace(
+        read("chat"),
+        keys="chat-keys",
+        quota_per_s=1.0,
+    )
     bodies = render(service)
-    watcher = find_container(pod(bodies, "chat-proxy"), "watch")["command"]
+    spec = pod(bodies, "chat-proxy")
+    watcher = find_container(spec, "watch")["command"]
     clients = find_spec(bodies, "Service", option(watcher, "--proxies"))
     assert clients["selector"] == {LABEL_NAME: "chat-proxy"}
     config = json.loads(read_envoy(bodies, "chat-proxy"))
@@ -265,7 +270,8 @@ def test_all_proxies_share_quotas() -> None:
     tokens = find_quota(config)["token_bucket"]["max_tokens"]
     assert tokens > scaler["maxReplicas"], "a request takes a token for each proxy"
     unlimited = render(replace(service, quota_per_s=0.0))
-    command = find_container(pod(unlimited, "chat-proxy"), "watch")["command"]
+    spec = pod(unlimited, "chat-proxy")
+    command = find_container(spec, "watch")["command"]
     assert "--proxies" not in command
     assert "cluster_manager" not in read_envoy(unlimited, "chat-proxy")
 

@@ -19,6 +19,7 @@ from holdfast.inference.router.client import Client, ClientGone
 from holdfast.inference.router.events import make_error
 from holdfast.inference.router.metrics import Metrics
 from holdfast.inference.router.passed_request import PassedRequest
+from holdfast.inference.router.prefixes import PrefixTraffic
 from holdfast.inference.router.servers import DEATHS, ServerPool, State
 from holdfast.inference.router.settings import RouterSettings
 from holdfast.inference.server.app import LEAVING_HEADERS, make_json
@@ -73,6 +74,7 @@ class App:
         self._drain = drain
         self._pool = pool
         self._metrics = metrics
+        self._prefixes = PrefixTraffic()
         self._budget = ByteBudget()
         self._rejections = Rejections()
         """Requests that lost several servers."""
@@ -201,15 +203,17 @@ class App:
         path = request.url.path
         headers = forward_headers(request)
         is_chat = path == generation.CHAT_PATH
-        digest = b""
+        prefix_key = b""
         obstacle = ""
         if request.method == "POST" and path in (generation.CHAT_PATH, generation.COMPLETIONS_PATH):
             text_request = generation.parse(body, is_chat=is_chat)
             obstacle = text_request.obstacle
-            digest = text_request.prompt_digest
+            servers = len(self._pool.ready())
+            prefix_key = self._prefixes.find_key(text_request.beginnings, servers)
             if not obstacle:
                 stream = CarriedStream(
                     text_request,
+                    prefix_key=prefix_key,
                     client=client,
                     pool=self._pool,
                     metrics=self._metrics,
@@ -233,7 +237,7 @@ class App:
             settings=self._settings,
             headers=headers,
             until_s=until_s,
-            digest=digest,
+            prefix_key=prefix_key,
             obstacle=obstacle,
         )
         self._streams.add(passed)

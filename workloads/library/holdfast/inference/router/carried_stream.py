@@ -77,6 +77,7 @@ class CarriedStream:
         self,
         generation: Generation,
         *,
+        prefix_key: bytes,
         client: Client,
         pool: ServerPool,
         metrics: Metrics,
@@ -85,6 +86,7 @@ class CarriedStream:
         until_s: float,
     ) -> None:
         self._generation = generation
+        self._prefix_key = prefix_key
         self._client = client
         self._pool = pool
         self._metrics = metrics
@@ -171,7 +173,7 @@ class CarriedStream:
         self._metrics.waiting.inc()
         try:
             return await self._pool.take(
-                self._generation.prompt_digest,
+                self._prefix_key,
                 until_s=until_s,
                 avoid=self._avoid,
             )
@@ -383,7 +385,7 @@ class CarriedStream:
         while True:
             try:
                 server = await self._pool.take(
-                    self._generation.prompt_digest, until_s=until_s, avoid=silent_servers
+                    self._prefix_key, until_s=until_s, avoid=silent_servers
                 )
             except Refused as refused:
                 raise StreamEnded(refused.reason, refused.message) from None

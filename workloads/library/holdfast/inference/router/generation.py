@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from holdfast.inference.errors import Refused
+from holdfast.inference.router.prefixes import digest_beginnings
 
 COMPLETIONS_PATH = "/v1/completions"
 CHAT_PATH = "/v1/chat/completions"
@@ -82,8 +83,6 @@ _DEFAULTS: Mapping[str, tuple[Any, ...]] = {
     "suffix": ("",),
 }
 """Fields that cannot be carried, except with these values, which are their defaults, or null."""
-_HEAD_CHARS = 1024
-"""The characters of a prompt by which requests with a common beginning find the same server."""
 _MOST_STOPS = 64
 
 
@@ -104,8 +103,8 @@ class Generation:
     wants_usage_always: bool
     wants_ids: bool
     wants_logprobs: bool
-    prompt_digest: bytes
-    """The digest of the prompt's head: requests with the same one share a cached prefix."""
+    beginnings: tuple[bytes, ...]
+    """Digests of the prompt's beginnings, which requests with a cached prefix share."""
 
     @property
     def path(self) -> str:
@@ -188,7 +187,7 @@ def parse(content: bytes, *, is_chat: bool) -> Generation:
         wants_usage_always=options.get("continuous_usage_stats") is True,
         wants_ids=body.get("return_token_ids") is True,
         wants_logprobs=logprobs is True if is_chat else logprobs is not None,
-        prompt_digest=_digest_head(body.get("messages" if is_chat else "prompt")),
+        beginnings=digest_beginnings(body.get("messages" if is_chat else "prompt")),
     )
 
 
@@ -265,13 +264,6 @@ def _is_plain_message(message: object) -> bool:
         return False
     parts = cast("list[Any]", content)
     return all(isinstance(part, dict) and part.get("type") == "text" for part in parts)
-
-
-def _digest_head(prompt: object) -> bytes:
-    if isinstance(prompt, list):
-        prompt = cast("list[Any]", prompt)[:_HEAD_CHARS]
-    head = prompt if isinstance(prompt, str) else json.dumps(prompt)
-    return hashlib.blake2b(head[:_HEAD_CHARS].encode("utf-8", "replace"), digest_size=8).digest()
 
 
 def _derive_seed(seed: int, count: int) -> int:

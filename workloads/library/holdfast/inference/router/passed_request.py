@@ -35,7 +35,7 @@ class PassedRequest:
         settings: RouterSettings,
         headers: Mapping[str, str],
         until_s: float,
-        digest: bytes = b"",
+        prefix_key: bytes = b"",
         obstacle: str = "",
     ) -> None:
         self._method = method
@@ -47,7 +47,7 @@ class PassedRequest:
         self._settings = settings
         self._headers = headers
         self._until_s = until_s
-        self._digest = digest
+        self._prefix_key = prefix_key
         self._obstacle = obstacle
         self._avoid = set[Server]()
         self._connection: EngineConnection | None = None
@@ -65,7 +65,7 @@ class PassedRequest:
         losses = Losses()
         while True:
             server = await self._pool.take(
-                self._digest,
+                self._prefix_key,
                 until_s=self._until_s,
                 avoid=self._avoid,
             )

@@ -3,6 +3,7 @@
 import asyncio
 import hashlib
 import math
+import random
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -55,9 +56,9 @@ class Server:
     """True while discovery names it."""
     probing: asyncio.Task[None] | None = None
 
-    def weigh(self, digest: bytes) -> bytes:
+    def weigh(self, key: bytes) -> bytes:
         """Returns the weight of rendezvous hashing for a prefix."""
-        return hashlib.blake2b(digest + str(self.address).encode(), digest_size=8).digest()
+        return hashlib.blake2b(key + str(self.address).encode(), digest_size=8).digest()
 
     def last_data(self) -> float:
         times = [connection.received_at for connection in self.connections]
@@ -130,18 +131,23 @@ class ServerPool:
         self._changed.set()
         self._changed = asyncio.Event()
 
-    def choose(self, digest: bytes, avoid: Collection[Server] = ()) -> Server | None:
+    def choose(self, prefix_key: bytes, avoid: Collection[Server] = ()) -> Server | None:
         """Returns a ready server: that of the prefix, or the next one if its load is high.
 
-        With one server more, only the prefixes of that server move (rendezvous hashing).
+        With one server more, only the prefixes of that server move (rendezvous hashing). Without a
+        key it is one of those with the least load.
         """
         servers = self.ready()
         candidates = [server for server in servers if server not in avoid] or servers
         if not candidates:
             return None
+        if not prefix_key:
+            load = min(server.requests for server in candidates)
+            idlest = [server for server in candidates if server.requests == load]
+            return random.choice(idlest)
         total = sum(server.requests for server in candidates) + 1
         limit = math.ceil(_SPILL * total / len(candidates))
-        ranking = sorted(candidates, key=lambda server: server.weigh(digest), reverse=True)
+        ranking = sorted(candidates, key=lambda server: server.weigh(prefix_key), reverse=True)
         for server in ranking:
             if server.requests < limit:
                 return server
@@ -149,14 +155,14 @@ class ServerPool:
 
     async def take(
         self,
-        digest: bytes,
+        prefix_key: bytes,
         *,
         until_s: float,
         avoid: Collection[Server] = (),
     ) -> Server:
         """Waits for a ready server and counts a request on it. Raises Refused with 503."""
         while True:
-            server = self.choose(digest, avoid)
+            server = self.choose(prefix_key, avoid)
             if server is not None:
                 server.requests += 1
                 return server

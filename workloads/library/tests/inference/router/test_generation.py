@@ -163,10 +163,31 @@ def test_a_seed_is_kept_only_for_engines_that_draw_by_position() -> None:
     assert find_seed(3, keep=False) == find_seed(3, keep=False)
 
 
-def test_requests_with_one_beginning_have_one_digest() -> None:
+def test_prompts_with_one_beginning_have_digests_in_common() -> None:
     beginning = "system " * 200
-    digests = set()
-    for end in ("a", "b"):
-        digests.add(read({"prompt": beginning + end}).prompt_digest)
-    assert len(digests) == 1
-    assert read({"prompt": "other"}).prompt_digest not in digests
+    first = read({"prompt": beginning + "a"}).beginnings
+    second = read({"prompt": beginning + "b"}).beginnings
+    assert first[0] == second[0]
+    assert first[-1] != second[-1]
+    assert not set(read({"prompt": "other"}).beginnings) & set(first)
+
+
+def test_chats_are_compared_by_their_messages() -> None:
+    system = {
+        "role": "system",
+        "content": "system " * 200,
+    }
+    question = {
+        "role": "user",
+        "content": "a question",
+    }
+    answer = {
+        "role": "assistant",
+        "content": "an answer",
+    }
+    messages = [system, question]
+    first = read({"messages": messages}, is_chat=True).beginnings
+    messages += [answer, question]
+    second = read({"messages": messages}, is_chat=True).beginnings
+    assert first[:-1] == second[: len(first) - 1]
+    assert len(first) > 1

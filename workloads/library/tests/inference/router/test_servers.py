@@ -64,6 +64,17 @@ def test_load_is_spread_even_if_all_prefixes_are_equal() -> None:
     run(test)
 
 
+def test_requests_without_a_prefix_go_to_the_least_loaded_server() -> None:
+    async def test() -> None:
+        pool, servers = make_pool(3)
+        for server in servers[:2]:
+            server.requests = 1
+        assert pool.choose(b"") is servers[2]
+        assert pool.choose(b"", avoid=[servers[2]]) in servers[:2]
+
+    run(test)
+
+
 def test_other_prefixes_stay_when_a_server_leaves() -> None:
     async def test() -> None:
         pool, servers = make_pool(4)
