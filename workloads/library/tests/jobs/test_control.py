@@ -35,7 +35,18 @@ EXITED = {
     "reason": "NonZeroExitCode",
     "details": {"causes": [{"reason": "ExitCode", "message": "7"}]},
 }
-FOR_A_CLUSTER = ("list", "logs", "stop", "resume", "shell", "explain", "submit", "try", "new-job")
+FOR_A_CLUSTER = (
+    "list",
+    "logs",
+    "stop",
+    "resume",
+    "shell",
+    "explain",
+    "submit",
+    "try",
+    "new-job",
+    "place",
+)
 
 
 def make_pod(name: str, index: int, created: str, **status: Object) -> Object:
