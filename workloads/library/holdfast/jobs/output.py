@@ -90,7 +90,14 @@ def _job_cells(job: Row) -> tuple[str, ...]:
 
 def print_plan(plan: PurchasePlan, file: str) -> None:
     """Print what the jobs of a file buy."""
-    head = ("JOB", "CAPACITY", "POOL", "PODS", "GPUS", "$/H")
+    head = (
+        "JOB",
+        "CAPACITY",
+        "POOL",
+        "PODS",
+        "GPUS",
+        "$/H",
+    )
     _print_table(head, [_purchase_cells(purchase) for purchase in plan.purchases])
     print(f"\nPrices of {plan.price_date}, list price without discounts; {file}")
 
