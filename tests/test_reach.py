@@ -117,6 +117,13 @@ CAPABILITIES = (
         lambda job: bool(job.predictor),
     ),
     Capability(
+        "batch from a queue",
+        lambda platform: bool(platform.lanes),
+        ("example",),
+        "inference/examples/vllm_predictor.yaml",
+        lambda job: bool(job.lane),
+    ),
+    Capability(
         "an on-demand base with Spot overflow",
         lambda platform: platform.serving is not None,
         SHIPPED,

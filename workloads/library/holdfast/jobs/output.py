@@ -49,7 +49,15 @@ def print_explanation(explanation: Lines) -> None:
 
 
 def print_jobs(jobs: list[Row]) -> None:
-    _print_table(LIST_HEAD, [_job_cells(job) for job in jobs])
+    """Print a row for each job, with its namespace if they have several."""
+    head = LIST_HEAD
+    rows = [_job_cells(job) for job in jobs]
+    if len({job.namespace for job in jobs}) > 1:
+        head = (head[0], "NAMESPACE", *head[1:])
+        for number, job in enumerate(jobs):
+            name, *cells = rows[number]
+            rows[number] = (name, job.namespace, *cells)
+    _print_table(head, rows)
 
 
 class Cells(Protocol):
@@ -82,7 +90,14 @@ def _job_cells(job: Row) -> tuple[str, ...]:
 
 def print_plan(plan: PurchasePlan, file: str) -> None:
     """Print what the jobs of a file buy."""
-    head = ("JOB", "CAPACITY", "POOL", "PODS", "GPUS", "$/H")
+    head = (
+        "JOB",
+        "CAPACITY",
+        "POOL",
+        "PODS",
+        "GPUS",
+        "$/H",
+    )
     _print_table(head, [_purchase_cells(purchase) for purchase in plan.purchases])
     print(f"\nPrices of {plan.price_date}, list price without discounts; {file}")
 

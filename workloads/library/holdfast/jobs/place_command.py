@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from holdfast.jobs.options import Json
+from holdfast.jobs.options import Context, Form, Json, Output, PlatformFile
 from holdfast.place.cli import churn, prices
 from holdfast.support.errors import InputError, Unjudged
 from holdfast.support.examples import examples
@@ -56,9 +56,7 @@ def place(
             )
         ),
     ] = "30s",
-    platform: Annotated[
-        Path | None, typer.Option(help="platform.json; default: that of the cluster.")
-    ] = None,
+    platform: PlatformFile = None,
     churn: Annotated[
         str,
         typer.Option(help="Preemptions per node-hour, or FILE of `holdfast place churn --json`."),
@@ -73,7 +71,9 @@ def place(
         str,
         typer.Option(help="All that Google sells in these regions: all, or europe,us-east4."),
     ] = "",
+    context: Context = "",
     as_json: Json = False,
+    form: Output = Form.TEXT,
 ) -> None:
     """Compare cost and finish time of a job on each capacity of your platform, in three Spot
     scenarios, and recommend one.
@@ -85,6 +85,7 @@ def place(
 
     if command.invoked_subcommand:
         return
+    as_json = as_json or form is Form.JSON
     if not (gpu or hours or file):
         output.print_matrix(as_json=as_json)
         return
@@ -95,9 +96,9 @@ def place(
             allowed="one of them",
             fix="leave --gpu, --hours and --nodes out",
         )
-    if anywhere and platform:
+    if anywhere and (platform or context):
         raise InputError(
-            "--anywhere and --platform",
+            f"--anywhere and --{'platform' if platform else 'context'}",
             got="both",
             allowed="one of them: a platform has one region",
             fix="leave one of them out",
@@ -109,7 +110,15 @@ def place(
         region = "" if anywhere == "all" else anywhere
         _place_anywhere(wish, file, region, churn, spot_wait, as_json=as_json)
     else:
-        _place_on_platform(wish, file, platform, churn, spot_wait, as_json=as_json)
+        _place_on_platform(
+            wish,
+            file,
+            platform,
+            context,
+            churn,
+            spot_wait,
+            as_json=as_json,
+        )
 
 
 def _place_anywhere(
@@ -141,6 +150,7 @@ def _place_on_platform(
     wish: "Wish",
     file: Path | None,
     document: Path | None,
+    context: str,
     churn: str,
     spot_wait: str,
     *,
@@ -155,7 +165,7 @@ def _place_on_platform(
     beliefs = question.read_beliefs(wish, churn, spot_wait)
     # A mistake in the file is reported without a cluster.
     job = file_text.read_question(file) if file else None
-    platform = _find_platform(document, file)
+    platform = _find_platform(document, file, context)
     with working("price every capacity"):
         if job is not None:
             placed = question.place(job, platform, prices.load(), beliefs)
@@ -173,16 +183,20 @@ def _place_on_platform(
     )
 
 
-def _find_platform(document: Path | None, file: Path | None) -> "Platform":
-    """Return the platform of a document, of the file's folder, or of the current cluster."""
+def _find_platform(document: Path | None, file: Path | None, context: str) -> "Platform":
+    """Return the platform of a document, of the file's folder, or of the cluster.
+
+    With `context` the document must be that of its cluster.
+    """
     from holdfast.clients.api import Api
     from holdfast.platform.cluster import choose, find_nearest
 
-    platform = find_nearest(document, file.parent if file else None)
+    folder = file.parent if file else None
+    platform = None if context else find_nearest(document, folder)
     if platform is not None:
         return platform
     try:
-        return choose(Api(), None)
+        return choose(Api(None, context), document, folder)
     except Unjudged as error:
         fix = f"{error.fix}; or --platform FILE; or --anywhere all, for what Google sells"
         raise Unjudged(error.what, got=error.got, fix=fix) from error

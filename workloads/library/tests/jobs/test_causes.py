@@ -299,6 +299,44 @@ def test_a_jobset_without_pods_still_shows_its_own_failures() -> None:
     assert cause.blocker.split(" by ")[0] == "2 of 3 granted restarts are used up"
 
 
+@pytest.mark.parametrize(
+    ("kind", "reason"),
+    [
+        ("Job", "DeadlineExceeded"),
+        ("JobSet", "FailJobSetFailurePolicyAction"),
+    ],
+)
+def test_job_that_ran_for_max_hours_says_so(kind: str, reason: str) -> None:
+    spec: Object = {"activeDeadlineSeconds": 40 * 3600}
+    if kind == "JobSet":
+        overdue = {
+            "action": "FailJobSet",
+            "onJobFailureReasons": ["DeadlineExceeded"],
+        }
+        spec = {
+            "replicatedJobs": [{"template": {"spec": spec}}],
+            "failurePolicy": {"rules": [overdue]},
+        }
+    failed = {
+        "type": "Failed",
+        "status": "True",
+        "reason": reason,
+    }
+    body = {
+        "kind": kind,
+        "metadata": {
+            "name": "late",
+            "namespace": "training",
+        },
+        "spec": spec,
+        "status": {"conditions": [failed]},
+    }
+    cause = find_cause(JobSnapshot(body=body, pods=[]), ClusterSnapshot())
+    assert cause.reason == "failed"
+    assert cause.blocker == "it ran for its max_hours, 40 h since its last start"
+    assert "raise max_hours" in cause.action
+
+
 def test_a_long_message_becomes_one_line_without_asides() -> None:
     assert brief("0/2 nodes:\n 2 busy. preemption: 0/2 nodes are") == "0/2 nodes: 2 busy"
     assert len(brief("x" * 900)) == 240

@@ -35,7 +35,18 @@ EXITED = {
     "reason": "NonZeroExitCode",
     "details": {"causes": [{"reason": "ExitCode", "message": "7"}]},
 }
-FOR_A_CLUSTER = ("list", "logs", "stop", "resume", "shell", "explain", "submit", "try", "new-job")
+FOR_A_CLUSTER = (
+    "list",
+    "logs",
+    "stop",
+    "resume",
+    "shell",
+    "explain",
+    "submit",
+    "try",
+    "new-job",
+    "place",
+)
 
 
 def make_pod(name: str, index: int, created: str, **status: Object) -> Object:
@@ -108,9 +119,9 @@ def test_gone_logs_are_found_by_a_whole_command() -> None:
     assert 'pod_name:"my-run-1a2b3c4d-"' in command
 
 
-def read_refusal(job: JobSnapshot) -> str:
+def read_refusal(job: JobSnapshot, index: int | None = None) -> str:
     with pytest.raises(InputError) as error:
-        show(Api.over(None), platforms.load("example"), job, Selection())
+        show(Api.over(None), platforms.load("example"), job, Selection(index=index))
     return str(error.value)
 
 
@@ -122,6 +133,15 @@ def test_a_job_without_pods_never_started_or_its_logs_are_gone() -> None:
     text = read_refusal(stopped)
     assert "not in the cluster any more" in text
     assert "gcloud logging read" in text
+
+
+def test_index_is_refused_where_pods_have_none() -> None:
+    """The servers of a service have none."""
+    server = make_pod("server", 0, "2026-01-01T00:00:00Z")
+    job = make_job(server)
+    assert "0 to 0" in read_refusal(job, index=3)
+    server["metadata"]["annotations"] = {}
+    assert "its pods have no index" in read_refusal(job, index=0)
 
 
 def test_a_job_that_waits_in_its_queue_is_not_stopped() -> None:

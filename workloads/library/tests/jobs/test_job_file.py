@@ -195,6 +195,7 @@ NODES = {
         ({"nodes": 4, "copies": 0}, "copies", "sharded: true"),
         ({"nodes": 4, "state": "60Gi"}, "state", "sharded: true"),
         ({"data": "s3://b"}, "data", "gs://"),
+        ({"data": "gs://ab/c"}, "data", "3 to 63 characters"),
         ({"env": {"HOLDFAST_JOB": "x"}}, "HOLDFAST_JOB", "leave it out"),
         ({"env": {"A": "\x00"}}, "env[A]", "file of the image"),
         ({"claims": {"/tmp/x": "c"}}, "path", "/mnt"),

@@ -13,6 +13,7 @@ from holdfast.clients.api import Object
 from holdfast.cost import prices
 from holdfast.jobs.file.job_file import OwnJob
 from holdfast.jobs.plan import placement
+from holdfast.jobs.plan.missing_parts import list_missing_parts
 from holdfast.jobs.plan.offers import list_offers
 from holdfast.jobs.render import manifests, pod_parts
 from holdfast.jobs.submit import submission
@@ -220,6 +221,24 @@ def test_a_batch_queues_on_its_lane() -> None:
         start = command.index("--topic")
         assert command[start : start + 4] == options
     assert "--topic" not in get_pod_spec(render(own(**BATCH)))["containers"][0]["command"]
+
+
+@pytest.mark.parametrize(
+    ("environment", "missing"),
+    [
+        ("example", []),
+        ("prod", ["no Pub/Sub lane"]),
+        ("dev", ["no results database", "no Pub/Sub lane"]),
+    ],
+)
+def test_new_job_names_what_an_environment_lacks(environment: str, missing: list[str]) -> None:
+    batch = own(environment=environment, **BATCH)
+    lines = list(list_missing_parts(batch, load(environment)))
+    assert len(lines) == len(missing)
+    for line, words in zip(lines, missing, strict=True):
+        assert f"{environment} has {words}" in line
+    training = own(environment=environment)
+    assert list(list_missing_parts(training, load(environment))) == []
 
 
 def test_a_lane_that_nothing_makes_is_refused() -> None:

@@ -79,6 +79,15 @@ def test_member_sees_jobs_of_own_namespaces(
         assert end(kubeconfig, "list", "--json") == 0
         rows = json.loads(capsys.readouterr().out)["jobs"]
         assert [row["name"] for row in rows] == ["segment", "probe"]
+        assert end(kubeconfig, "list") == 0
+        table = [line.split()[:2] for line in capsys.readouterr().out.splitlines() if line]
+        assert table == [
+            ["NAME", "NAMESPACE"],
+            ["segment", "vision"],
+            ["probe", "vision-dev"],
+        ]
+        assert end(kubeconfig, "list", "-n", "vision") == 0
+        assert "NAMESPACE" not in capsys.readouterr().out
 
 
 def test_member_explains_own_job_without_namespace(

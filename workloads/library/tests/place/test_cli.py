@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kubernetes.config import kube_config
 from typer.main import get_command
 from typer.testing import CliRunner
 
@@ -14,9 +15,10 @@ from holdfast.cost import prices
 from holdfast.jobs.file import file_text
 from holdfast.jobs.file.job_file import OwnJob
 from holdfast.place.job import parse_accelerator
-from holdfast.support.errors import InputError, Unjudged
+from holdfast.support.errors import InputError, Stopped, Unjudged
 from holdfast.vocabulary.capacity import Placement
 from tests import platforms
+from workloads.library.tests.jobs.api_server import serving
 from workloads.library.tests.place.worlds import A100_80, REGION
 
 MIDDLE = "as in the record"
@@ -61,7 +63,9 @@ def test_place_prints_one_json_object_with_every_option_in_every_scenario() -> N
 
 def test_answer_has_table_choice_and_basis_in_25_lines() -> None:
     place = get_command(app).commands["place"]  # pyright: ignore[reportAttributeAccessIssue]
-    assert len(place.params) <= 12
+    shared = {"platform", "context", "as_json", "form"}
+    questions = [parameter for parameter in place.params if parameter.name not in shared]
+    assert len(questions) <= 10
     for arguments in (
         (*DATED, "--nodes", "4..8", "--anywhere", REGION),
         ("--gpu", "a100-80", "--hours", "9", "--anywhere", "all"),
@@ -388,3 +392,30 @@ def test_place_says_that_a_region_is_not_yours() -> None:
     out = run("place", "--gpu", "l4", "--hours", "3", "--anywhere", "all")[1]
     assert "not that of your platform" in out
     assert "It likely ends after" in out
+
+
+def test_place_answers_for_the_named_context(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A document that is given too must be the one of that cluster."""
+    words = [
+        "place",
+        "--gpu",
+        "l4",
+        "--hours",
+        "5",
+        "--context",
+        "c",
+        "-o",
+        "json",
+    ]
+    other = platforms.write_document(platforms.load("dev"), tmp_path / "dev")
+    with serving({"/api/v1/nodes": []}, tmp_path) as kubeconfig:
+        # The client reads KUBECONFIG once, when it is imported.
+        monkeypatch.setattr(kube_config, "KUBE_CONFIG_DEFAULT_LOCATION", str(kubeconfig))
+        result = CliRunner().invoke(app, words, catch_exceptions=False)
+        assert json.loads(result.stdout)["chosen"]["gpus"] == "1xl4"
+        with pytest.raises(Stopped, match="another platform"):
+            CliRunner().invoke(app, [*words, "--platform", str(other)], catch_exceptions=False)
+        with pytest.raises(InputError, match="no such context"):
+            CliRunner().invoke(app, [*words, "--context", "d"], catch_exceptions=False)

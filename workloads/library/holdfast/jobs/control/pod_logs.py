@@ -138,6 +138,19 @@ def make_prefix(pod: Object) -> str:
     return f"[{place if place >= 0 else pod['metadata']['name']}] "
 
 
+def _no_index(job: JobSnapshot, index: int, places: list[int]) -> InputError:
+    allowed = "none: the job has no pod"
+    if places:
+        has_index = places[-1] >= 0
+        allowed = f"{places[0]} to {places[-1]}" if has_index else "none: its pods have no index"
+    return InputError(
+        "no pod with this index",
+        got=index,
+        allowed=allowed,
+        fix=f"holdfast logs {job.name}",
+    )
+
+
 def _no_log(platform: Platform, job: JobSnapshot, selection: Selection) -> InputError:
     has_run = job.finished or (job.workload and condition(job.workload, "Evicted"))
     if has_run and not job.pods:
@@ -147,14 +160,10 @@ def _no_log(platform: Platform, job: JobSnapshot, selection: Selection) -> Input
             allowed="a job with pods that have started",
             fix=suggest_cloud_logs(platform, job),
         )
-    places = sorted(get_place(pod) for pod in job.pods)
-    if selection.index is not None and selection.index not in places:
-        return InputError(
-            "no pod with this index",
-            got=selection.index,
-            allowed=f"{places[0]} to {places[-1]}" if places else "none: the job has no pod",
-            fix=f"holdfast logs {job.name}",
-        )
+    if selection.index is not None:
+        places = sorted(get_place(pod) for pod in job.pods)
+        if selection.index not in places:
+            return _no_index(job, selection.index, places)
     if selection.previous:
         return InputError(
             "no earlier attempt is kept in the cluster",

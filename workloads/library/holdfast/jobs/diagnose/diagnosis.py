@@ -26,6 +26,7 @@ from holdfast.jobs.diagnose.reasons import Cause, Reason, brief, describe
 from holdfast.jobs.diagnose.unscheduled import explain_refusal, explain_unscheduled
 from holdfast.vocabulary.capacity import ANNOTATION_YIELDED, LABEL_LEAST_NODES
 
+_OVERDUE = "DeadlineExceeded"
 RECOVERED_S = 600.0
 """Time after which a restarted program has recovered from its crash."""
 
@@ -79,13 +80,34 @@ def _explain_finish(job: JobSnapshot, _: ClusterSnapshot) -> Cause | None:
         return Cause(Reason.DONE, "nothing: it is complete", "-", _describe_command(job))
     if job.finished != "Failed":
         return None
-    failure = explain_failure(job)
     reason = condition(job.body, "Failed")
+    if _has_reached_limit(job, reason.get("reason", "")):
+        blocker = f"it ran for its max_hours, {job.limit_s / 3600:g} h since its last start"
+        action = "raise max_hours in its file and submit it: it resumes from its last checkpoint"
+        return Cause(Reason.FAILED, blocker, action, _describe_command(job))
+    failure = explain_failure(job)
     details = f"{reason.get('reason', '')}: {reason.get('message', '')}"
     action = "fix the cause, delete the job, submit it again: it resumes from its last checkpoint"
     if failure is None:
         return Cause(Reason.FAILED, details, action, _describe_command(job))
     return Cause(Reason.FAILED, f"{failure.blocker}; {details}", action, failure.evidence)
+
+
+def _has_reached_limit(job: JobSnapshot, reason: str) -> bool:
+    """Return whether a job failed for its deadline.
+
+    A JobSet names the action of its rule, so all rules that fail it must be about deadlines.
+    """
+    if not job.limit_s:
+        return False
+    if job.kind != "JobSet":
+        return reason == _OVERDUE
+    rules = job.body["spec"].get("failurePolicy", {}).get("rules") or ()
+    for rule in rules:
+        is_failing = rule.get("action") == "FailJobSet"
+        if is_failing and rule.get("onJobFailureReasons") != [_OVERDUE]:
+            return False
+    return reason == "FailJobSetFailurePolicyAction"
 
 
 def _explain_hold(job: JobSnapshot, cluster: ClusterSnapshot) -> Cause | None:

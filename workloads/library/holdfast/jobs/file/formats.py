@@ -61,7 +61,7 @@ GPUS = Form(
 BUCKET = Form(
     "gs://[a-z0-9][-_.a-z0-9]{1,61}[a-z0-9](/[^*?\\[\\]#,\"'\\s]*)?",
     "gs://BUCKET or gs://BUCKET/FOLDER",
-    "write the bucket with gs://",
+    "write gs:// and the bucket, whose name has 3 to 63 characters",
 )
 SECRET = Form(
     "[A-Za-z0-9_-]{1,255}(/(latest|[1-9][0-9]*))?",

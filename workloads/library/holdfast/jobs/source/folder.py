@@ -183,10 +183,7 @@ def _add(
     if len(listing.files) > MAX_FILES or listing.size > MAX_BYTES:
         raise InputError(
             f"source: {listing.root} is too large",
-            got=(
-                f"more than {len(listing.files) - 1:,} files or {MAX_BYTES >> 20} MiB, counted up"
-                f" to {name}"
-            ),
+            got=f"{len(listing.files):,} files of {listing.size >> 20:,} MiB in all, up to {name}",
             allowed=f"{MAX_FILES:,} files and {MAX_BYTES >> 20} MiB of code",
             fix="add data and results to .gitignore, and put data into a bucket for `data`",
         )

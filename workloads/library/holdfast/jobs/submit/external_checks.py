@@ -148,12 +148,20 @@ def require_pushed(image: str, platform: Platform) -> None:
     """Raise InputError if the platform has not pushed one of its own images yet."""
     if image in platform.images:
         return
+    fix = f"ask the platform team to push the image {image}"
+    if image not in ROLES:
+        raise InputError(
+            f"{platform.name} has no image {image} yet, which the pods of a batch need too",
+            got=", ".join(sorted(platform.images)) or "no image",
+            allowed=f"{image} among the images of {platform.name}",
+            fix=fix,
+        )
     pushed = sorted(set(platform.images) & set(ROLES))
     raise InputError(
         f"{platform.name} has no image {image} yet",
         got=image,
         allowed=", ".join([*pushed, "NAME@sha256:DIGEST"]),
-        fix=f"ask the platform team to push the image {image}, or give one of yours by digest",
+        fix=f"{fix}, or give one of yours by digest",
     )
 
 
