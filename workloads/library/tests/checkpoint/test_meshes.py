@@ -254,7 +254,7 @@ class StridedShard:
         raise NotImplementedError
 
 
-def test_uneven_shards_of_two_axes_are_where_fsdp_puts_them() -> None:
+def test_uneven_strided_shard_splits_last() -> None:
     for coordinate, expected in {
         (0, 0): [0, 1, 2],
         (0, 1): [5, 6, 7],
