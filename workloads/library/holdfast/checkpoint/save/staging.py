@@ -3,9 +3,10 @@ is needed.
 
 It is a memfd: it has no name that a killed job could leave behind, is not bound by the 64 MiB of a
 container's /dev/shm, and counts against the pod's memory like any other. A save copies the state
-there and training goes on.
+there and training goes on. Frozen parameters are copied each time too: nothing cheaper than a look
+at their bytes shows that they are unchanged.
 
-Decision: infra/decisions/0020.
+Decisions: infra/decisions/0020, infra/decisions/0174.
 """
 
 import mmap

@@ -337,17 +337,49 @@ def _list_indices(
     view[axis] = -1
     indices = torch.arange(shape[axis]).view(view)
     coordinate = mesh.get_coordinate() or []
-    for dimension, placement in enumerate(placements):
-        if getattr(placement, "dim", None) == axis:
-            split = placement._split_tensor  # pyright: ignore[reportAttributeAccessIssue]
-            chunks, _ = split(
-                indices,
-                mesh.size(dimension),
-                with_padding=False,
-                contiguous=False,
-            )
-            indices = chunks[coordinate[dimension]]
+    for dimension, placement in _order_splits(axis, mesh, placements):
+        split = placement._split_tensor  # pyright: ignore[reportAttributeAccessIssue]
+        chunks, _ = split(
+            indices,
+            mesh.size(dimension),
+            with_padding=False,
+            contiguous=False,
+        )
+        indices = chunks[coordinate[dimension]]
     return indices.flatten().tolist()
+
+
+def _order_splits(
+    axis: int,
+    mesh: "DeviceMesh",
+    placements: "tuple[Placement, ...]",
+) -> "list[tuple[int, Placement]]":
+    """Return the dimensions of the mesh that split the axis, in the order of their splits.
+
+    FSDP2 splits what tensor parallelism has split, although its dimension comes first: a strided
+    shard. PyTorch 2.8 gives such a shard other elements than it has if they do not divide evenly,
+    so it becomes a plain one that splits last.
+    """
+    from torch.distributed.tensor import Shard
+
+    splits: list[tuple[int, Placement]] = []
+    strided: list[int] = []
+    later_parts = 1
+    for dimension, placement in enumerate(placements):
+        if getattr(placement, "dim", None) != axis:
+            continue
+        splits.append((dimension, placement))
+        if hasattr(placement, "split_factor"):
+            strided.append(len(splits) - 1)
+        elif strided:
+            later_parts *= mesh.size(dimension)
+    if len(strided) != 1:
+        return splits
+    dimension, placement = splits[strided[0]]
+    if placement.split_factor != later_parts:  # pyright: ignore[reportAttributeAccessIssue]
+        return splits
+    del splits[strided[0]]
+    return [*splits, (dimension, Shard(axis))]
 
 
 def _join(indices: list[int]) -> tuple[Interval, ...]:

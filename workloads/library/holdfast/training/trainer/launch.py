@@ -68,8 +68,10 @@ class Agent(LocalElasticAgent):
     The original waits for a lost node until the window ends.
     """
 
-    def _start_workers(self, worker_group: WorkerGroup) -> dict[int, Any]:
-        workers = super()._start_workers(worker_group)
+    def _start_workers(  # pyright: ignore[reportIncompatibleVariableOverride]
+        self, worker_group: WorkerGroup
+    ) -> dict[int, Any]:
+        workers: Any = super()._start_workers(worker_group)  # pyright: ignore[reportCallIssue]
         # PyTorch before 2.9 knows no TORCHELASTIC_SIGNALS_TO_HANDLE: on SIGTERM it would kill the
         # ranks.
         notices.of_process().take_signals()

@@ -125,6 +125,48 @@ def test_frozen_parameters_that_change_are_written_each_time(tmp_path: Path) -> 
     assert len(list_shared(tmp_path)) <= 2 * shared, "no new objects with every save"
 
 
+def add_in_place(weight: nn.Parameter) -> None:
+    with torch.no_grad():
+        weight[0, 0] += 1
+
+
+def add_to_data(weight: nn.Parameter) -> None:
+    weight.data[0, 0] += 1
+
+
+def add_to_array(weight: nn.Parameter) -> None:
+    weight.numpy()[0, 0] += 1
+
+
+def replace_data(weight: nn.Parameter) -> None:
+    weight.data = weight + 1
+
+
+# The second and the third, as averages kept by hand and merges of adapters do, leave PyTorch's own
+# counter of changes as it was: infra/decisions/0174.
+@pytest.mark.parametrize(
+    "write",
+    [
+        add_in_place,
+        add_to_data,
+        add_to_array,
+        replace_data,
+    ],
+)
+def test_changed_frozen_parameter_is_written(
+    tmp_path: Path, write: Callable[[nn.Parameter], None]
+) -> None:
+    def change(model: Adapted, step: int) -> None:
+        if step == 2:
+            write(model.base.weight)
+
+    _, weights = train(tmp_path, 2)
+    _, changed = train(tmp_path, 4, change=change)
+    before = weights["base.weight"]
+    assert not torch.equal(changed["base.weight"], before)
+    check_equal(tmp_path, 4, changed)
+
+
 def test_shared_objects_go_with_their_last_commit(tmp_path: Path) -> None:
     train(tmp_path, 3, keep=2)
     first = list_shared(tmp_path)
