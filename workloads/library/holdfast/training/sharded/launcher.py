@@ -59,6 +59,8 @@ MEMORIES_WITH_FOLDER = 2
 CONNECT_S = 60.0
 GATHER_S = 20.0
 """Seconds that a start, or a node that joins, waits for more nodes."""
+FIRST_READY_PAUSE_S = 0.005
+LONGEST_READY_PAUSE_S = 0.05
 MAX_DOMAIN = 200
 """Longest failure domain, in characters: each rank gets those of all nodes."""
 
@@ -349,6 +351,8 @@ class _Launcher:
         lost.
         """
         deadline = time.monotonic() + self._lag.bound_s
+        # Members that enter the epoch together are ready within milliseconds of each other.
+        pause_s = FIRST_READY_PAUSE_S
         while time.monotonic() < deadline:
             statuses = self._peers.look_at_members([*epoch.members])
             if epoch.lead in statuses:
@@ -364,8 +368,9 @@ class _Launcher:
             if len(ready) == len(epoch.members):
                 return ready
             with contextlib.suppress(Empty):
-                if self._exit_codes.get(timeout=0.05) is None:
+                if self._exit_codes.get(timeout=pause_s) is None:
                     return None
+            pause_s = min(2 * pause_s, LONGEST_READY_PAUSE_S)
         return None
 
     def _make_environment(
