@@ -6,7 +6,7 @@ starts ranks on request, reports their exit codes, and kills its ranks when the 
 program that is not Python is executed.
 """
 
-# Why it is so: infra/decisions/0031.
+# Why it is so: infra/decisions/0031, infra/decisions/0181.
 
 import atexit
 import json
