@@ -58,12 +58,13 @@ def check_meshes(captured: Captured, places: PeerPlaces, world_size: int) -> Non
         if is_inside and mesh.size() == world_size:
             continue
         shape = " x ".join(map(str, mesh.shape))
-        divisors = [str(inner) for inner in range(1, size + 1) if size % inner == 0]
+        inner_sizes = [inner for inner in range(1, size + 1) if size % inner == 0]
+        shapes = [f"{world_size // inner} x {inner}" for inner in inner_sizes]
         raise InputError(
             "the mesh of a tensor cannot lose one node",
             got=f"{key} on a mesh of {shape} ranks; {size} ranks on each node",
             allowed=(
-                f"a first dimension over all nodes, and others of {' or '.join(divisors)} ranks"
+                f"{' or '.join(shapes)} ranks: a first dimension over all nodes, and the others"
                 " inside a node"
             ),
             fix="put tensor parallelism and shards of a replica inside a node; or fix `nodes`",

@@ -48,11 +48,12 @@ class FailureDetector:
         self._last_survey = now()
         silence_s = min(initial_silence_s, _MAX_INTERVAL_S)
         self._silence_s: dict[int, float] = dict.fromkeys(places, silence_s)
+        self._failures: dict[int, int] = dict.fromkeys(places, 0)
+        """Number of consecutive connections that failed."""
         if predecessor:
             for place in places:
                 self._silence_s[place] = predecessor._silence_s.get(place, 0.0)
-        self._failures: dict[int, int] = dict.fromkeys(places, 0)
-        """Number of consecutive connections that failed."""
+                self._failures[place] = predecessor._failures.get(place, 0)
         self.unanswered: frozenset[int] = frozenset()
         """Members that may still answer the newest survey, and do not count as lost."""
         self.silent: dict[int, str] = {}

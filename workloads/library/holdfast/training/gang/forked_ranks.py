@@ -6,7 +6,7 @@ starts ranks on request, reports their exit codes, and kills its ranks when the 
 program that is not Python is executed.
 """
 
-# Why it is so: infra/decisions/0031.
+# Why it is so: infra/decisions/0031, infra/decisions/0181.
 
 import atexit
 import json
@@ -19,6 +19,7 @@ import socket
 import sys
 import threading
 import traceback
+import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from importlib import import_module
@@ -288,6 +289,7 @@ def _run(command: Sequence[str]) -> NoReturn:
     # Set now, while there is one thread: torch creates its pool again after a fork, and two threads
     # that both find the old one (backward starts its own) crash the process.
     torch.set_num_threads(torch.get_num_threads())
+    _drop_inherited_finalizers()
     code = _run_python(arguments)
     for thread in threading.enumerate():
         if thread is not threading.current_thread() and not thread.daemon:
@@ -296,6 +298,16 @@ def _run(command: Sequence[str]) -> NoReturn:
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code & 0xFF)
+
+
+def _drop_inherited_finalizers() -> None:
+    """Keeps finalizers that were registered before the fork from running when this rank exits.
+
+    They release what belongs to the process that registered them. Torch has one for each library of
+    operators: together they take 0.1 s and more, for which a gang that changes its size waits.
+    """
+    for finalizer in list(weakref.finalize._registry):  # pyright: ignore[reportAttributeAccessIssue]
+        finalizer.atexit = False
 
 
 def _run_python(arguments: list[str]) -> int:

@@ -1,7 +1,7 @@
 """Finds out why an epoch of a sharded gang ends, and keeps its memory until the others have it."""
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import Any
@@ -51,11 +51,15 @@ class EpochEnd:
         self._storage = storage
         self._show = show
 
-    def is_at_step(self, epoch: Epoch) -> bool:
-        """Tells whether a member has asked all to stop at a step, to leave or to admit others."""
+    def is_at_step(self, epoch: Epoch, silent: Collection[int]) -> bool:
+        """Tells whether a member has asked all to stop at a step, to leave or to admit others.
+
+        `silent` are members that are not asked: an unreachable machine takes a second each time.
+        """
         if not self._node.resizes:
             return False
-        for status in self._peers.look_at_members([*epoch.members]).values():
+        members = [member for member in epoch.members if member.index not in silent]
+        for status in self._peers.look_at_members(members).values():
             if status.get(LEAVING) or status.get(RESIZING) == epoch.number:
                 return True
         return False
@@ -156,6 +160,26 @@ class EpochEnd:
             return
         if step:
             logs.info("save", f"stored step {step} from the memory of nodes before they end")
+
+
+class LeavingNodes:
+    """Finds the nodes that have left the gang and still serve their memory."""
+
+    def __init__(self, peers: Peers) -> None:
+        self._peers = peers
+        # A node that was lost before this one started may still serve its memory.
+        self._candidates = set(range(len(peers.addresses)))
+        """Nodes that may hold a part of the state: an unreachable one has lost it."""
+
+    def find(self, epoch: Epoch) -> list[dict[str, Any]]:
+        """Returns the statuses of the nodes that are not in `epoch` and serve their memory."""
+        members = {member.index for member in epoch.members}
+        absent = sorted(self._candidates - members)
+        survey = self._peers.survey(absent)
+        slow = survey.unanswered | survey.unknown
+        self._candidates = members | survey.answers.keys() | slow
+        statuses = [status for _, status in sorted(survey.answers.items())]
+        return [status for status in statuses if status.get(LEAVING)]
 
 
 def has_restored(statuses: Mapping[int, dict[str, Any]], number: int) -> bool:

@@ -41,7 +41,7 @@ from holdfast.training.gang.peer_client import Peers, select_members
 from holdfast.training.gang.process_group import opening
 from holdfast.training.gang.regroup import LEAVING, Regroup, find_leaving
 from holdfast.training.gang.saves import open_store
-from holdfast.training.sharded.epoch_end import RESIZING, RESTORED, EpochEnd
+from holdfast.training.sharded.epoch_end import RESIZING, RESTORED, EpochEnd, LeavingNodes
 from holdfast.training.sharded.settings import ShardedNode, check_shapes, describe_versions
 from holdfast.training.tcp_gate import LOOPBACK, Gate, Tunnel, host_loopback_store, join_key
 from holdfast.vocabulary import exit_codes
@@ -59,6 +59,8 @@ MEMORIES_WITH_FOLDER = 2
 CONNECT_S = 60.0
 GATHER_S = 20.0
 """Seconds that a start, or a node that joins, waits for more nodes."""
+FIRST_READY_PAUSE_S = 0.005
+LONGEST_READY_PAUSE_S = 0.05
 MAX_DOMAIN = 200
 """Longest failure domain, in characters: each rank gets those of all nodes."""
 
@@ -126,6 +128,7 @@ class _Launcher:
             hold_s=node.wait_s,
         )
         self._epoch_end = EpochEnd(node, self._control, self._peers, storage, self._show)
+        self._leaving_nodes = LeavingNodes(self._peers)
         self._lag = Lag(120.0)
         # A notice ends this node only. A gang that waits for all nodes meets again with this one's
         # replacement, so until then it serves its memory as a member.
@@ -215,7 +218,8 @@ class _Launcher:
             action = "this node keeps its memory and goes on with those that remain or join"
         else:
             action = "this node keeps its memory and waits"
-        reason = "ends at a step" if self._epoch_end.is_at_step(epoch) else "lost a node"
+        is_at_step = self._epoch_end.is_at_step(epoch, self._watch.silent)
+        reason = "ends at a step" if is_at_step else "lost a node"
         logs.warning("gang", f"epoch {epoch.number} {reason}: {action}")
 
     def _run_epoch(self, epoch: Epoch, start: float) -> int | None:
@@ -349,6 +353,8 @@ class _Launcher:
         lost.
         """
         deadline = time.monotonic() + self._lag.bound_s
+        # Members that enter the epoch together are ready within milliseconds of each other.
+        pause_s = FIRST_READY_PAUSE_S
         while time.monotonic() < deadline:
             statuses = self._peers.look_at_members([*epoch.members])
             if epoch.lead in statuses:
@@ -364,8 +370,9 @@ class _Launcher:
             if len(ready) == len(epoch.members):
                 return ready
             with contextlib.suppress(Empty):
-                if self._exit_codes.get(timeout=0.05) is None:
+                if self._exit_codes.get(timeout=pause_s) is None:
                     return None
+            pause_s = min(2 * pause_s, LONGEST_READY_PAUSE_S)
         return None
 
     def _make_environment(
@@ -427,13 +434,7 @@ class _Launcher:
         """Returns the keepers of nodes that have left and still serve their memory."""
         if not self._node.resizes:
             return ()
-        members = {member.index for member in epoch.members}
-        absent = [index for index in range(len(self._node.nodes)) if index not in members]
-        keepers = list[Address]()
-        for _, status in sorted(self._peers.look(absent).items()):
-            if status.get(LEAVING):
-                keepers.append(self._find_keeper(status))
-        return tuple(keepers)
+        return tuple(map(self._find_keeper, self._leaving_nodes.find(epoch)))
 
     def _forward_notice(self) -> None:
         """Waits for the notice and forwards it to the ranks. Runs in a thread."""

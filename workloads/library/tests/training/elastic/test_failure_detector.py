@@ -118,6 +118,21 @@ def test_one_failed_connection_after_a_long_silence_is_not_a_loss() -> None:
     assert played.hears(GONE, after_s=0.25), "a process that died after it was starved"
 
 
+def test_failed_connections_are_carried_over_to_the_next_detector() -> None:
+    """Each question to an unreachable machine takes a second while a gang waits."""
+    played = Played()
+    while not played.hears(GONE, after_s=1.0):
+        pass
+    played.detector = FailureDetector(
+        cast(Peers, played),
+        [1],
+        silent_s=SILENT_S,
+        predecessor=played.detector,
+        now=lambda: played.now_s,
+    )
+    assert played.hears(GONE, after_s=1.0)
+
+
 def test_silence_is_carried_over_to_the_next_detector() -> None:
     played = Played()
     for _ in range(11):

@@ -33,6 +33,8 @@ from holdfast.training.gang.member_server import EPOCHS, Control
 from holdfast.training.gang.membership import Epoch, Member, newest_number, propose, read_epoch
 from holdfast.training.gang.node import Node
 from holdfast.training.gang.peer_client import Peers, Survey
+from holdfast.training.gang.regroup import LEAVING
+from holdfast.training.sharded.epoch_end import LeavingNodes
 from holdfast.training.sharded.settings import ShardedNode
 from holdfast.training.tcp_gate import join_key
 from holdfast.vocabulary.environment import ENV_KEY_FILE
@@ -537,3 +539,35 @@ def test_only_the_lead_asks_all_members(me: int, places: list[int]) -> None:
         if me:  # what the lead has lost is lost
             aborts.get(timeout=30)
     watch.close()
+
+
+class Surveyed:
+    """Peers of four places, of which some answer that they leave."""
+
+    addresses = (("10.0.0.1", 1),) * 4
+
+    def __init__(self) -> None:
+        self.asked: list[list[int]] = []
+        self.leaving: list[int] = []
+        self.slow: frozenset[int] = frozenset()
+
+    def survey(self, places: list[int]) -> Survey:
+        self.asked.append(places)
+        answers = {place: {"index": place, LEAVING: 1} for place in places if place in self.leaving}
+        return Survey(answers=answers, unanswered=self.slow & {*places})
+
+
+def test_unreachable_nodes_are_asked_once_for_the_memory_that_they_serve() -> None:
+    """The question to a machine that is gone takes a second, for which all ranks would wait."""
+    peers = Surveyed()
+    nodes = LeavingNodes(cast(Peers, peers))
+    peers.leaving = [1]
+    peers.slow = frozenset({2})
+    first = Epoch(number=1, members=members(0))
+    assert [status["index"] for status in nodes.find(first)] == [1]
+    peers.leaving = [1, 2]
+    assert [status["index"] for status in nodes.find(first)] == [1, 2]
+    # A place that was a member since may leave again.
+    nodes.find(Epoch(number=2, members=members(0, 3)))
+    nodes.find(first)
+    assert peers.asked == [[1, 2, 3], [1, 2], [1, 2], [1, 2, 3]]

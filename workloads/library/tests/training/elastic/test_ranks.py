@@ -85,6 +85,38 @@ sys.exit(1)
 """
 
 
+FINALIZERS = """
+import sys, weakref
+from queue import SimpleQueue
+from holdfast.training.gang.forked_ranks import ForkedRanks
+weakref.finalize(sys, print, "the launcher's is released")
+ranks = ForkedRanks([sys.executable, sys.argv[1]])
+ended = SimpleQueue()
+ranks.start([{"RANK": "0"}], ended)
+assert ended.get() == 0
+print("the rank has ended")
+"""
+
+
+def test_forked_rank_runs_its_own_finalizers_only(tmp_path: Path) -> None:
+    program = tmp_path / "train.py"
+    program.write_text(
+        'import sys, weakref\nweakref.finalize(sys, print, "the rank\'s is released")\n'
+    )
+    command = [
+        sys.executable,
+        "-c",
+        FINALIZERS,
+        str(program),
+    ]
+    result = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
+    assert result.stdout.splitlines() == [
+        "the rank's is released",
+        "the rank has ended",
+        "the launcher's is released",
+    ]
+
+
 def test_forked_rank_preloads_its_client_and_the_compiler_after_a_failure(tmp_path: Path) -> None:
     """All nodes wait for the first start of a replacement's ranks: the compiler is half of what
     they would import. To import the client takes longer than to restore from a neighbour's memory.
