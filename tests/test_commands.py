@@ -251,9 +251,9 @@ def test_command_help_fits_80_columns(
     """Examples are longer: a line that is broken cannot be copied."""
     monkeypatch.setenv("COLUMNS", "80")
     shown = re.split(r"Examples?:", read_help(name, capsys))[0]
-    wide = [line for line in shown.splitlines() if len(line) > 80]
     assert shown
-    assert wide == []
+    for line in shown.splitlines():
+        assert len(line) <= 80, line
 
 
 def test_json_page_has_each_platform_command() -> None:
@@ -262,9 +262,11 @@ def test_json_page_has_each_platform_command() -> None:
     table = page.partition("## Commands of the platform\n")[2].partition("\n## ")[0]
     commands = set()
     for name, command in COMMANDS.items():
-        options = {option for parameter in command.params for option in parameter.opts}
-        if "--json" in options and not name.startswith("holdfast "):
-            commands.add(name)
+        if name.startswith("holdfast "):
+            continue
+        for parameter in command.params:
+            if "--json" in parameter.opts:
+                commands.add(name)
     assert set(re.findall(r"^\| `([^`]+)` \|", table, re.M)) == commands
 
 
