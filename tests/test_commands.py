@@ -217,22 +217,57 @@ def test_only_what_reads_this_checkout_has_an_environment_by_default() -> None:
     ) == {"infra new"}
 
 
-GROUPS = ["holdfast", "infra", "workloads", "monitoring"] + [
-    f"holdfast {name}" for name in ("train", "batch", "serve", "checkpoints")
-]
+def list_groups() -> list[str]:
+    """Return the programs and groups of commands, by what is in them."""
+    groups = set(APPS)
+    for name in COMMANDS:
+        program, *words = name.split()
+        if len(words) > 1:
+            groups.add(f"{program} {words[0]}")
+    return sorted(groups)
 
 
-@pytest.mark.parametrize("group", GROUPS)
+def read_help(name: str, capsys: pytest.CaptureFixture[str]) -> str:
+    program, *words = name.split()
+    with contextlib.suppress(SystemExit):
+        run_app(APPS[program], [*words, "--help"])
+    return capsys.readouterr().out
+
+
+@pytest.mark.parametrize("group", list_groups())
 def test_no_sentence_is_cut_at_80_columns(
     group: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-    name, *rest = group.split()
-    with contextlib.suppress(SystemExit):
-        run_app(APPS[name], [*rest, "--help"])
-    shown = capsys.readouterr().out
+    shown = read_help(group, capsys)
     assert "..." not in shown.partition("\n\n")[2]
     assert max(map(len, shown.splitlines())) <= 80
+
+
+@pytest.mark.parametrize("name", sorted(COMMANDS))
+def test_command_help_fits_80_columns(
+    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Examples are longer: a line that is broken cannot be copied."""
+    monkeypatch.setenv("COLUMNS", "80")
+    shown = re.split(r"Examples?:", read_help(name, capsys))[0]
+    assert shown
+    for line in shown.splitlines():
+        assert len(line) <= 80, line
+
+
+def test_json_page_has_each_platform_command() -> None:
+    """Its fields, and the commands of holdfast, are compared by the library's tests."""
+    page = (ROOT / "workloads/library/docs/reference/json-outputs.md").read_text()
+    table = page.partition("## Commands of the platform\n")[2].partition("\n## ")[0]
+    commands = set()
+    for name, command in COMMANDS.items():
+        if name.startswith("holdfast "):
+            continue
+        for parameter in command.params:
+            if "--json" in parameter.opts:
+                commands.add(name)
+    assert set(re.findall(r"^\| `([^`]+)` \|", table, re.M)) == commands
 
 
 def test_holdfast_lists_commands_by_task_without_cluster_processes(

@@ -48,7 +48,11 @@ def list_rows() -> Iterator[str]:
 
 
 def describe_sales(sold_as: Any) -> str:
-    return ", ".join(capacity.value for capacity in Capacity if capacity in sold_as)
+    words = []
+    for capacity in Capacity:
+        if capacity in sold_as:
+            words.append(capacity.value)
+    return ", ".join(words)
 
 
 @pytest.mark.parametrize("row", list(list_rows()))

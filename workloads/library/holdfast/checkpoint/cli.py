@@ -12,9 +12,11 @@ from holdfast.support.command_line import CommandGroup
 from holdfast.support.duration_option import duration_option
 from holdfast.support.examples import examples
 from holdfast.support.progress import show_waiting, working
+from holdfast.support.tables import print_json
 from holdfast.vocabulary.exit_codes import EXIT_CODES_HELP, EXIT_FINDINGS
 
 if TYPE_CHECKING:
+    from holdfast.checkpoint.format import Commit
     from holdfast.checkpoint.inspection import Row
     from holdfast.checkpoint.stores.storage import Storage
 
@@ -27,6 +29,8 @@ app = typer.Typer(
 
 Url = Annotated[str, typer.Argument(help="file:///dir, a path, or gs://bucket/prefix.")]
 Run = Annotated[str | None, typer.Option(help="Name of one run; default: all.")]
+
+Json = Annotated[bool, typer.Option("--json", help="One JSON object on standard output.")]
 
 
 @app.command(
@@ -42,9 +46,7 @@ def list_attempts(
     quick: Annotated[
         bool, typer.Option("--quick", help="Read commits and manifests, not the tensors.")
     ] = False,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="One JSON object on standard output.")
-    ] = False,
+    as_json: Json = False,
 ) -> None:
     """List every attempt: step, bytes, age, and whether it verifies or why it is skipped. Exit code
     1: something is damaged.
@@ -133,6 +135,7 @@ def export(
     adapter: Annotated[
         str | None, typer.Option(help="Name of the adapter; needed if there are several.")
     ] = None,
+    as_json: Json = False,
 ) -> None:
     """Write a checkpoint that verifies, the newest by default, in another format. Next to a
     config.json, from_pretrained() loads model.safetensors and the folder of hf.
@@ -153,6 +156,15 @@ def export(
             adapter=adapter,
             adapter_config=adapter_config,
         )
+    if as_json:
+        print_json(
+            "export",
+            out=str(out),
+            step=exported.step,
+            tensors=exported.tensors,
+            bytes=exported.bytes,
+        )
+        return
     size = f"{exported.bytes / 1e6:.1f} MB"
     print(f"{out}: step {exported.step}, {exported.tensors} tensors, {size}")
 
@@ -172,6 +184,7 @@ def import_(
         str, typer.Option(help="Entry of the state that gets tensors without one.")
     ] = "model",
     step: Annotated[int, typer.Option(help="Steps that it has been trained for.", min=0)] = 0,
+    as_json: Json = False,
 ) -> None:
     """Write a checkpoint of another format as the first one of a run. Code in a file of torch.save
     is refused and never run.
@@ -186,7 +199,7 @@ def import_(
             entry=entry,
             step=step,
         )
-    print(f"{url}: run {run}, step {commit.step}, {commit.total_bytes / 1e6:.1f} MB")
+    _print_copy(url, run, commit, as_json=as_json)
 
 
 @app.command(
@@ -202,6 +215,7 @@ def branch(
     into: Annotated[
         str | None, typer.Option(help="URL of the new run; default: the same store.")
     ] = None,
+    as_json: Json = False,
 ) -> None:
     """Copy a step of a run to be the first checkpoint of a new run, with all of its state. It also
     reads a run's folder that was copied under another name.
@@ -212,7 +226,7 @@ def branch(
     target = storage if into is None else _open_storage(into, create=True)
     with working(f"copy {run}"):
         commit = copy_step(storage, run, step, target, to)
-    print(f"{into or url}: run {to}, step {commit.step}, {commit.total_bytes / 1e6:.1f} MB")
+    _print_copy(into or url, to, commit, as_json=as_json)
 
 
 @app.command(
@@ -225,6 +239,7 @@ def back(
     run: Annotated[str, typer.Option(help="Name of the run.")],
     step: Annotated[int, typer.Option(help="Step that the next start restores.", min=0)],
     yes: Annotated[bool, typer.Option("--yes", help="Delete the commits of newer steps.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Make an older step the newest one, after a loss spike. Stop the job first; a trainer that
     still runs ends at its next save.
@@ -233,6 +248,9 @@ def back(
 
     with working(f"read {url}"):
         deleted = go_back(_open_storage(url), run, step, confirmed=yes)
+    if as_json:
+        print_json("back", url=url, run=run, step=step, deleted=list(deleted))
+        return
     removed = ", ".join(map(str, deleted)) or "none"
     print(f"{url}: run {run} continues from step {step}; deleted steps: {removed}")
 
@@ -253,6 +271,7 @@ def verify_exact(
         float,
         duration_option("Time for all starts together: 1s to 1d."),
     ] = 1800.0,
+    as_json: Json = False,
 ) -> None:
     """Train undisturbed, then killed and resumed in several ways, and compare the bits. Exit code
     1: they differ. It prints the first difference with its cause, and stops there.
@@ -261,12 +280,14 @@ def verify_exact(
     itself are written.
     """
     import tempfile
+    from dataclasses import asdict
 
     from holdfast.checkpoint.verify_exact import verify
     from holdfast.support.values import between
 
     between("--timeout", timeout, 1, 86_400)
     exact = True
+    deaths: list[dict[str, object]] = []
     with tempfile.TemporaryDirectory(prefix="holdfast-verify-") as folder:
         results = verify(
             command,
@@ -280,13 +301,24 @@ def verify_exact(
             else:
                 resumed = f"resumed at {result.resumed_at}"
             event = f"{result.death} at step {result.step}, {resumed}"
-            print(f"{event}: {result.finding or 'exact'}", flush=True)
+            stream = sys.stderr if as_json else sys.stdout
+            print(f"{event}: {result.finding or 'exact'}", file=stream, flush=True)
+            deaths.append(asdict(result))
             exact &= not result.finding
             # The other ways to die would show the same cause, at the price of two starts each.
             if not exact:
                 break
+    if as_json:
+        print_json("verify-exact", exact=exact, deaths=deaths)
     if not exact:
         raise typer.Exit(EXIT_FINDINGS)
+
+
+def _print_copy(url: str, run: str, commit: "Commit", *, as_json: bool) -> None:
+    if as_json:
+        print_json("checkpoint-copy", url=url, run=run, step=commit.step, bytes=commit.total_bytes)
+        return
+    print(f"{url}: run {run}, step {commit.step}, {commit.total_bytes / 1e6:.1f} MB")
 
 
 def _open_storage(url: str, *, create: bool = False) -> "Storage":

@@ -10,6 +10,7 @@ import typer
 
 from holdfast.jobs.options import Context, Form, Json, Output, PlatformFile
 from holdfast.place.cli import churn, prices
+from holdfast.support.command_line import CommandGroup
 from holdfast.support.errors import InputError, Unjudged
 from holdfast.support.examples import examples
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from holdfast.platform import Platform
 
 placement = typer.Typer(
+    cls=CommandGroup,
     help="Compare cost and finish time of a job on each capacity.",
     rich_markup_mode=None,
 )

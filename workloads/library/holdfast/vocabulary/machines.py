@@ -82,7 +82,7 @@ def _machine(
 
 
 def _read_refused(name: str, row: Mapping[str, Any]) -> RefusedMachine:
-    typed = {
+    typed: dict[str, Any] = {
         "shape": tuple(row["shape"]),
         "sold_as": tuple(Capacity(word) for word in row["sold_as"]),
     }

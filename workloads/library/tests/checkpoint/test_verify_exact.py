@@ -1,5 +1,6 @@
 """A user's loop is shown to be exact, or the missing line is named."""
 
+import json
 import sys
 import time
 from collections.abc import Iterator
@@ -110,6 +111,24 @@ def script_command(folder: Path, script: str, *python: str) -> list[str]:
 def test_set_order_is_named_as_the_cause(tmp_path: Path) -> None:
     command = recording_command("[*{*'abcdefgh'}]")
     assert "it depends on the order of a set" in finding(tmp_path, command, steps=4)
+
+
+def test_verdict_is_printed_as_json() -> None:
+    command = [
+        "verify-exact",
+        "--steps",
+        "4",
+        "--json",
+        "--",
+        *recording_command("[*{*'abcdefgh'}]"),
+    ]
+    result = CliRunner().invoke(app, command)
+    assert result.exit_code == 1, result.output
+    answer = json.loads(result.stdout)
+    assert answer["schema"] == "holdfast.verify-exact/1"
+    assert answer["exact"] is False
+    (death,) = answer["deaths"]
+    assert "order of a set" in death["finding"]
 
 
 def test_a_prefetching_loop_gets_a_fix_and_is_exact_with_it(

@@ -66,19 +66,34 @@ OTHERS = (
             "Spot Preemptible A4 Nvidia B200 (1 gpu slice) running in Americas",
             (GPU, "nvidia-b200", SPOT),
         ),
-        ("Nvidia Tesla T4 GPU running in Americas", (GPU, "nvidia-tesla-t4", DEMAND)),
+        (
+            "Nvidia Tesla T4 GPU running in Americas",
+            (GPU, "nvidia-tesla-t4", DEMAND),
+        ),
         (
             "Nvidia Tesla T4 GPU attached to DWS Defined Duration VMs running in Iowa",
             (GPU, "nvidia-tesla-t4", FLEX),
         ),
-        ("N1 Predefined Instance Core running in Americas", (CORE, "n1", DEMAND)),
-        ("Spot Preemptible N1 Predefined Instance Ram running in Paris", (RAM, "n1", SPOT)),
-        ("RTX 6000 96GB running in Iowa", (GPU, "nvidia-rtx-pro-6000", DEMAND)),
+        (
+            "N1 Predefined Instance Core running in Americas",
+            (CORE, "n1", DEMAND),
+        ),
+        (
+            "Spot Preemptible N1 Predefined Instance Ram running in Paris",
+            (RAM, "n1", SPOT),
+        ),
+        (
+            "RTX 6000 96GB running in Iowa",
+            (GPU, "nvidia-rtx-pro-6000", DEMAND),
+        ),
         (
             "RTX 6000 96GB attached to Spot Preemptible VMs running in Belgium",
             (GPU, "nvidia-rtx-pro-6000", SPOT),
         ),
-        ("G4 Instance Core running in Iowa", (CORE, "g4", DEMAND)),
+        (
+            "G4 Instance Core running in Iowa",
+            (CORE, "g4", DEMAND),
+        ),
         ("1/8 vGPU no lssd running in Iowa", None),
         ("Nvidia Tesla T4 Virtual Workstation GPU running in Americas", None),
         *((other, None) for other in OTHERS),

@@ -457,6 +457,40 @@ def test_branch_and_back_are_commands(tmp_path: Path) -> None:
 
 
 @pytest.mark.process
+def test_commands_print_json_for_scripts(tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    train(store, "first", 3)
+    out = tmp_path / "model.safetensors"
+    exported = json.loads(invoke("export", store, "--run", "first", "--out", out, "--json"))
+    assert exported["schema"] == "holdfast.export/1"
+    assert (exported["step"], exported["out"]) == (3, str(out))
+    assert out.stat().st_size > exported["bytes"] > 0 < exported["tensors"]
+    branched = json.loads(invoke("branch", store, "--run", "first", "--to", "next", "--json"))
+    imported = json.loads(invoke("import", out, store, "--run", "again", "--step", 7, "--json"))
+    for copy, run, step in ((branched, "next", 3), (imported, "again", 7)):
+        assert copy["schema"] == "holdfast.checkpoint-copy/1"
+        assert (copy["url"], copy["run"], copy["step"]) == (str(store), run, step)
+        assert copy["bytes"] > 0
+    answer = invoke(
+        "back",
+        store,
+        "--run",
+        "first",
+        "--step",
+        2,
+        "--yes",
+        "--json",
+    )
+    assert json.loads(answer) == {
+        "schema": "holdfast.back/1",
+        "url": str(store),
+        "run": "first",
+        "step": 2,
+        "deleted": [3],
+    }
+
+
+@pytest.mark.process
 def test_folder_that_was_copied_by_hand_has_a_way_out(tmp_path: Path) -> None:
     _, expected = train(tmp_path, "first", 4)
     shutil.copytree(tmp_path / "first", tmp_path / "copied")
