@@ -112,7 +112,9 @@ class Cluster:
         rule = self.maintenance_days
         days = rule.partition("BYDAY=")[2].split(",") if "BYDAY" in rule else WEEKDAYS
         fewest = min(_count_days(days, first) for first in range(len(WEEKDAYS)))
-        return (4 * len(days) + fewest) * (end - start).total_seconds() / 3600
+        windows = 4 * len(days) + fewest
+        window_s = (end - start).total_seconds()
+        return windows * window_s / 3600
 
     def may_extend_grace(self) -> bool:
         """Tell whether every accepted version of the control plane supports the 120 s window."""

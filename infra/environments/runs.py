@@ -55,8 +55,9 @@ class Run:
         """The prefixes of its objects. They end with a slash, so that `train/` excludes
         `train-2`.
         """
-        numbered = tuple(f"{self.name}-{index}/" for index in range(self.indices))
-        return numbered or (f"{self.name}/",)
+        if not self.indices:
+            return (f"{self.name}/",)
+        return tuple(f"{self.name}-{index}/" for index in range(self.indices))
 
 
 def check_apart(runs: tuple[Run, ...]) -> None:
