@@ -15,6 +15,7 @@ from holdfast.support.progress import show_waiting, working
 from holdfast.vocabulary.exit_codes import EXIT_CODES_HELP, EXIT_FINDINGS
 
 if TYPE_CHECKING:
+    from holdfast.checkpoint.format import Commit
     from holdfast.checkpoint.inspection import Row
     from holdfast.checkpoint.stores.storage import Storage
 
@@ -186,6 +187,10 @@ def import_(
             entry=entry,
             step=step,
         )
+    _print_commit(url, run, commit)
+
+
+def _print_commit(url: str, run: str, commit: "Commit") -> None:
     print(f"{url}: run {run}, step {commit.step}, {commit.total_bytes / 1e6:.1f} MB")
 
 
@@ -212,7 +217,7 @@ def branch(
     target = storage if into is None else _open_storage(into, create=True)
     with working(f"copy {run}"):
         commit = copy_step(storage, run, step, target, to)
-    print(f"{into or url}: run {to}, step {commit.step}, {commit.total_bytes / 1e6:.1f} MB")
+    _print_commit(into or url, to, commit)
 
 
 @app.command(

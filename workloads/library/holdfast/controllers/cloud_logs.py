@@ -57,6 +57,9 @@ WATCHER_EVENTS = (EVICT, MOVED, FAULTY, SCHEDULED)
 _JOB_LABELS = tuple(f"k8s-pod/{label.replace('.', '_')}" for label in JOB_LABELS)
 Entry = Mapping[str, Any]
 
+Writer = tuple[str, str, str]
+"""Job, namespace and name of the pod that wrote a line."""
+
 
 class CloudLogs(threading.Thread):
     def __init__(
@@ -78,8 +81,7 @@ class CloudLogs(threading.Thread):
         self._cluster = cluster
         self._closing = threading.Event()
         self._lock = threading.Lock()
-        self._waiting: dict[tuple[str, str, str], list[bytes]] = {}
-        """Lines by job, namespace and name of the pod that wrote them."""
+        self._waiting: dict[Writer, list[bytes]] = {}
         self._newest = rfc3339(clock() - LOOK_BACK_S)
         self._query: dict[str, Any] = {}
         """The query whose pages are not all read."""
@@ -87,8 +89,8 @@ class CloudLogs(threading.Thread):
         self._floods = Floods()
         self._tally = Tally()
         """The lines of this turn."""
-        self._dropped: Counter[tuple[str, str, str]] = Counter()
-        """Writer -> lines that were given up since the last call of `news`."""
+        self._dropped: Counter[Writer] = Counter()
+        """Lines that were given up since the last call of `news`."""
         self._turns = 0
         """Turns that the present query has taken."""
         self._started_s = clock()
@@ -103,7 +105,8 @@ class CloudLogs(threading.Thread):
             self._dropped = Counter()
         news: list[Lines] = []
         for writer in dict.fromkeys((*waiting, *dropped)):
-            news.append(Lines(waiting.get(writer, ()), *writer, dropped=dropped[writer]))
+            lines = waiting.get(writer, ())
+            news.append(Lines(lines, *writer, dropped=dropped[writer]))
         return news
 
     def of_job(self, job: str, begin_s: float, namespace: str = "") -> Reading:
@@ -205,13 +208,15 @@ class CloudLogs(threading.Thread):
             tally.add((), unix_s(entry["timestamp"]))
         self._hand_on(reversed(self._pick_fresh(entries)))
         now_s = self._clock()
-        is_over = len(entries) > flood.lines_per_s * max(now_s - apart.read_until_s, EVERY_S)
+        unread_s = max(now_s - apart.read_until_s, EVERY_S)
+        is_over = len(entries) > flood.lines_per_s * unread_s
         if page.get("nextPageToken"):
             is_over = True
             missed_s = max(0.0, tally.first_s - apart.read_until_s)
             pod = "" if flood.is_job else flood.name
+            writer = (flood.job, flood.namespace, pod)
             with self._lock:
-                self._dropped[flood.job, flood.namespace, pod] += tally.estimate_lines(missed_s)
+                self._dropped[writer] += tally.estimate_lines(missed_s)
         # The common query reads the last LATE_S again: the flood must have left them.
         if not is_over and now_s - apart.over_s > LATE_S + EVERY_S:
             return

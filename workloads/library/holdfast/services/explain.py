@@ -34,7 +34,8 @@ class Explanation:
         """Return name and text of each line."""
         lines = [("service", f"{self.name} in {self.namespace} serves {self.source}")]
         lines += self.parts.items()
-        lines += [("scaler", f"{name}: {reason}") for name, reason in self.scalers.items()]
+        for name, reason in self.scalers.items():
+            lines.append(("scaler", f"{name}: {reason}"))
         return [*lines, ("address", self.address), ("try", self.curl)]
 
     def as_json(self) -> dict[str, Any]:

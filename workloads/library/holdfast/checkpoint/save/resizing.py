@@ -51,14 +51,18 @@ def check_meshes(captured: Captured, places: PeerPlaces, world_size: int) -> Non
         if sharded is None:
             continue
         mesh = sharded.device_mesh
-        nodes = mesh.mesh.flatten(1) // size if mesh.ndim > 1 else mesh.mesh.unsqueeze(1) // size
+        blocks = mesh.mesh.flatten(1) if mesh.ndim > 1 else mesh.mesh.unsqueeze(1)
+        nodes = blocks // size
         if len(nodes.unique()) == 1 and mesh.size() < world_size:
             continue  # inside a node, such as tensor parallelism alone
         is_inside = all(len(block.unique()) == 1 for block in nodes)
         if is_inside and mesh.size() == world_size:
             continue
         shape = " x ".join(map(str, mesh.shape))
-        divisors = [str(inner) for inner in range(1, size + 1) if size % inner == 0]
+        divisors: list[str] = []
+        for divisor in range(1, size + 1):
+            if size % divisor == 0:
+                divisors.append(str(divisor))
         raise InputError(
             "the mesh of a tensor cannot lose one node",
             got=f"{key} on a mesh of {shape} ranks; {size} ranks on each node",

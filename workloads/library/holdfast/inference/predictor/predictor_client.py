@@ -106,7 +106,9 @@ class ProcessPredictor:
             str(descriptor),
             str(os.getpid()),
         ]
-        env = {name: value for name, value in os.environ.items() if name not in _WITHHELD}
+        env = dict(os.environ)
+        for name in _WITHHELD:
+            env.pop(name, None)
         with child_end:
             self._process = subprocess.Popen(
                 command,
