@@ -265,9 +265,8 @@ class Wish:
 
 def parse_job(wish: Wish) -> Job:
     """Return the job of the options of `place`. Raises InputError, which names the option."""
-    min_nodes, max_nodes = (0, 0)
-    if wish.nodes:
-        min_nodes, max_nodes = node_range.parse(wish.nodes, MAX_GPUS)
+    nodes = node_range.parse(wish.nodes, MAX_GPUS) if wish.nodes else (0, 0)
+    min_nodes, max_nodes = nodes
     batch = wish.checkpoint == "queue"
     return Job(
         accelerator=parse_accelerator(wish.gpu),
