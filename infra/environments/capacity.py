@@ -29,8 +29,8 @@ from infra.environments.checks import (
     dns_name,
     forms,
     numbers,
-    one_of,
     require,
+    require_choice,
     unique,
 )
 
@@ -87,7 +87,7 @@ def _require_accelerator(field: str, got: str) -> None:
         ", ".join(sorted(ACCELERATORS)),
         "choose one of these, or add it to machines.toml with zones and prices",
     )
-    one_of(field, got, ACCELERATORS)
+    require_choice(field, got, ACCELERATORS)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -177,7 +177,7 @@ class NodeGroup:
             disk_gib=(MIN_DISK_GIB, 65_536),
         )
         between(f"{field}.min_nodes", self.min_nodes, 0, self.max_nodes)
-        one_of(f"{field}.disk_type", self.disk_type, DISK_TYPES)
+        require_choice(f"{field}.disk_type", self.disk_type, DISK_TYPES)
         unique(f"{field}.zones", self.zones)
         self._check_capacity(field)
         self._check_compact(field)
@@ -185,13 +185,13 @@ class NodeGroup:
     def _check_words(self) -> None:
         dns_name("groups[].name", self.name, 30)
         field = f"groups[{self.name}]"
-        one_of(f"{field}.role", self.role, tuple(Role))
-        one_of(f"{field}.capacity", self.capacity, tuple(Capacity))
+        require_choice(f"{field}.role", self.role, tuple(Role))
+        require_choice(f"{field}.capacity", self.capacity, tuple(Capacity))
         if self.accelerator:
             _require_accelerator(f"{field}.accelerator", self.accelerator)
 
     def _check_machine(self, field: str, machine_type: str) -> None:
-        one_of(field, machine_type, MACHINE_TYPES)
+        require_choice(field, machine_type, MACHINE_TYPES)
         machine = MACHINE_TYPES[machine_type]
         gpus = f"{machine.gpus} x {machine.accelerator}" if machine.gpus else "no GPU"
         fitting = []
@@ -380,7 +380,7 @@ class AutoProvisioning:
             disk_gib=(MIN_DISK_GIB, 65_536),
             max_nodes=(1, MAX_NODES_PER_POOL),
         )
-        one_of("auto_provisioning.disk_type", self.disk_type, DISK_TYPES)
+        require_choice("auto_provisioning.disk_type", self.disk_type, DISK_TYPES)
         unique("auto_provisioning.accelerators", [cap.accelerator for cap in self.accelerators])
 
     def cap(self, accelerator: str) -> int:

@@ -115,10 +115,10 @@ def test_runs_error_classes_and_refusals_are_bounded(monkeypatch: pytest.MonkeyP
         for n in range(99)
     ]
     samples = run_pass(sample.encoded([*runs, *classes]))
-    assert len({dict(s.labels)["job"] for s in samples if s.metric == "goodput_ratio"}) == 3
-    of_first = [
-        s for s in samples if s.metric == "batch_failures_total" and dict(s.labels)["job"] == "j0"
-    ]
+    ratios = [series for series in samples if series.metric == "goodput_ratio"]
+    assert len({dict(series.labels)["job"] for series in ratios}) == 3
+    failures = [series for series in samples if series.metric == "batch_failures_total"]
+    of_first = [series for series in failures if dict(series.labels)["job"] == "j0"]
     assert len(of_first) == jobs_module.MOST_ERROR_CLASSES + 1
     assert sum(s.value for s in of_first) == 100
     assert sum(s.value for s in samples if s.metric == "event_lines_refused_total") == 6
@@ -139,7 +139,7 @@ def test_null_and_the_longest_cloud_line_are_read() -> None:
     )
 
 
-def test_capacities_of_moves_are_known_ones_or_other() -> None:
+def test_move_capacities_are_known_or_other() -> None:
     """A pod may write a move of its own job, to anything."""
     moves = [
         line(EPOCH + n, "moved", "j", source="spot", capacity=f"c{n}", reason="r")
@@ -147,9 +147,10 @@ def test_capacities_of_moves_are_known_ones_or_other() -> None:
     ]
     known = line(EPOCH, "moved", "j", source="spot", capacity="on-demand", reason="r")
     samples = run_pass(sample.encoded([*moves, known]))
-    counts = {
-        dict(s.labels)["capacity"]: s.value for s in samples if s.metric == "placement_moves_total"
-    }
+    counts: dict[str, float] = {}
+    for series in samples:
+        if series.metric == "placement_moves_total":
+            counts[dict(series.labels)["capacity"]] = series.value
     assert counts == {"other": 50, "on-demand": 1}
 
 

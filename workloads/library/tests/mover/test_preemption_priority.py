@@ -81,7 +81,7 @@ def test_program_without_lines_counts_by_its_age() -> None:
     assert at_stake_s([], NOW, 0.0) == 0
 
 
-def test_forged_start_of_yesterday_counts_from_the_admission() -> None:
+def test_a_start_forged_to_yesterday_counts_from_the_admission() -> None:
     body = workload("forger")
     body["status"]["conditions"][0]["lastTransitionTime"] = rfc3339(NOW - MIN_RUN_S)
     assert write_all(body, hours=24) == {"w-forger": "1"}
