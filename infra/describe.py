@@ -125,14 +125,14 @@ def digests(name: str) -> dict[str, str]:
     except FileNotFoundError:
         return {}
     except (ValueError, AttributeError, TypeError) as error:
-        raise _damaged_file(name, error) from error
+        raise _make_file_error(name, error) from error
     if damaged:
         role = damaged[0]
-        raise _damaged_file(name, f"{role} of {name}: {images[role]!r:.80}")
+        raise _make_file_error(name, f"{role} of {name}: {images[role]!r:.80}")
     return images
 
 
-def _damaged_file(name: str, defect: object) -> InputError:
+def _make_file_error(name: str, defect: object) -> InputError:
     file = "/".join(DIGESTS.parts[-3:])
     return InputError(
         "file of image digests",

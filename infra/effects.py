@@ -5,7 +5,7 @@ platform documents. The difference of cloud resources is that of `infra plan` an
 # Decision: infra/decisions/0134.
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -77,11 +77,14 @@ def _compare_numbers(
     after: Mapping[str, float],
     unit: str,
 ) -> Iterator[Effect]:
-    for name in (*before, *(name for name in after if name not in before)):
-        old = before.get(name, 0)
-        new = after.get(name, 0)
-        if old != new:
-            yield Effect(takes=new < old, text=f"{name}: {old:g} to {new:g} {unit}")
+    for name in dict.fromkeys([*before, *after]):
+        yield from _compare_number(name, before.get(name, 0), after.get(name, 0), unit)
+
+
+def _compare_number(name: str, old: float, new: float, unit: str) -> Iterator[Effect]:
+    if old != new:
+        text = f"{name}: {old:g} to {new:g} {unit}"
+        yield Effect(takes=new < old, text=text)
 
 
 def _compare_names(
@@ -108,11 +111,12 @@ def _count_gpus(platform: Platform) -> Counter[str]:
     for pool in platform.pools:
         count = pool.max_nodes * pool.gpus_per_node
         if count:
-            gpus[_name_offer(pool.capacity, pool.accelerator)] += count
+            offer = _name_offer(pool.capacity, pool.accelerator)
+            gpus[offer] += count
             in_pools[pool.accelerator] += count
     for accelerator, cap in platform.auto_provisioning.items():
-        rest = max(0, cap - in_pools[accelerator])
-        gpus[_name_offer(Capacity.FLEX_START, accelerator)] += rest
+        offer = _name_offer(Capacity.FLEX_START, accelerator)
+        gpus[offer] += max(0, cap - in_pools[accelerator])
     return gpus
 
 
@@ -128,20 +132,27 @@ def _list_flavors(platform: Platform) -> list[str]:
         if platform.quota(name) and pool.capacity in (Capacity.SPOT, *STAYING):
             flavors.append(f"{QUEUES[pool.capacity]}-{name}")
     for accelerator in platform.auto_provisioning:
-        shares = {Capacity.FLEX_START: 0, Capacity.QUEUED: 0}
         rest = platform.quota(accelerator)
-        shares[Capacity.FLEX_START] += rest - rest // 2
-        shares[Capacity.QUEUED] += rest // 2
+        shares = {
+            Capacity.FLEX_START: rest - rest // 2,
+            Capacity.QUEUED: rest // 2,
+        }
         for name, (pool, *_) in platform.classes.items():
             if pool.accelerator == accelerator and pool.capacity in shares:
                 shares[pool.capacity] += platform.quota(name)
-        flavors += [f"{QUEUES[kind]}-{accelerator}" for kind, gpus in shares.items() if gpus]
+        for capacity, gpus in shares.items():
+            if gpus:
+                flavors.append(f"{QUEUES[capacity]}-{accelerator}")
     return flavors
 
 
+def _prefix_keys(prefix: str, numbers: Mapping[str, int]) -> dict[str, int]:
+    return {f"{prefix}{key}": number for key, number in numbers.items()}
+
+
 def _compare_quotas(before: Platform, after: Platform) -> Iterator[Effect]:
-    old = {f"quota of {source}": gpus for source, gpus in before.quotas.items()}
-    new = {f"quota of {source}": gpus for source, gpus in after.quotas.items()}
+    old = _prefix_keys("quota of ", before.quotas)
+    new = _prefix_keys("quota of ", after.quotas)
     yield from _compare_numbers(old, new, "GPUs that jobs may use at the same time")
 
 
@@ -162,10 +173,9 @@ def _compare_pools(before: Platform, after: Platform) -> Iterator[Effect]:
         new = new_pools[name]
         if _list_fixed_settings(old) != _list_fixed_settings(new):
             yield Effect(takes=True, text=f"node pool {name} is replaced: {consequence}")
-        nodes = {f"node pool {name}": old.max_nodes}, {f"node pool {name}": new.max_nodes}
-        yield from _compare_numbers(*nodes, "nodes at most")
-        minimum = {f"node pool {name}": old.min_nodes}, {f"node pool {name}": new.min_nodes}
-        yield from _compare_numbers(*minimum, "nodes that always run")
+        title = f"node pool {name}"
+        yield from _compare_number(title, old.max_nodes, new.max_nodes, "nodes at most")
+        yield from _compare_number(title, old.min_nodes, new.min_nodes, "nodes that always run")
 
 
 def _compare_zones(before: Platform, after: Platform) -> Iterator[Effect]:
@@ -174,16 +184,11 @@ def _compare_zones(before: Platform, after: Platform) -> Iterator[Effect]:
 
 
 def _compare_window(before: Platform, after: Platform) -> Iterator[Effect]:
-    old, new = (
-        {f"notice on Spot pool {pool.name}": pool.window.pod_s for pool in platform.pools}
-        for platform in (before, after)
-    )
-    names = sorted(old.keys() & new.keys())
-    yield from _compare_numbers(
-        {name: old[name] for name in names},
-        {name: new[name] for name in names},
-        "s for a pod",
-    )
+    old_windows = {pool.name: pool.window.pod_s for pool in before.pools}
+    new_windows = {pool.name: pool.window.pod_s for pool in after.pools}
+    for name in sorted(old_windows.keys() & new_windows.keys()):
+        title = f"notice on Spot pool {name}"
+        yield from _compare_number(title, old_windows[name], new_windows[name], "s for a pod")
 
 
 def _compare_runs(before: Platform, after: Platform) -> Iterator[Effect]:
@@ -191,8 +196,9 @@ def _compare_runs(before: Platform, after: Platform) -> Iterator[Effect]:
     if not after.runs and before.runs:
         yield Effect(takes=True, text="runs are no longer kept apart: all training shares a folder")
         return
-    old = [run.name for run in before.runs]
-    yield from _compare_names(old, [run.name for run in after.runs], "run", consequence)
+    old_names = [run.name for run in before.runs]
+    new_names = [run.name for run in after.runs]
+    yield from _compare_names(old_names, new_names, "run", consequence)
 
 
 def _compare_teams(before: Platform, after: Platform) -> Iterator[Effect]:
@@ -204,23 +210,24 @@ def _compare_teams(before: Platform, after: Platform) -> Iterator[Effect]:
         if name not in new_teams:
             continue
         new = new_teams[name]
-        spaces = list(old.namespaces), list(new.namespaces)
-        yield from _compare_names(*spaces, f"namespace of team {name}:")
+        kind = f"namespace of team {name}:"
+        yield from _compare_names(list(old.namespaces), list(new.namespaces), kind)
         if old.members != new.members:
             yield Effect(takes=True, text=f"team {name}: {old.members or 'nobody'} may not submit")
-        old_quotas = {f"team {name}, {gpu}": gpus for gpu, gpus in old.quotas.items()}
-        new_quotas = {f"team {name}, {gpu}": gpus for gpu, gpus in new.quotas.items()}
+        title = f"team {name}"
+        old_quotas = _prefix_keys(f"{title}, ", old.quotas)
+        new_quotas = _prefix_keys(f"{title}, ", new.quotas)
         yield from _compare_numbers(old_quotas, new_quotas, "GPUs guaranteed")
-        old_services = {f"team {name}": old.service_gpus}
-        new_services = {f"team {name}": new.service_gpus}
-        yield from _compare_numbers(old_services, new_services, "GPUs of services")
+        yield from _compare_number(title, old.service_gpus, new.service_gpus, "GPUs of services")
 
 
 def _compare_egress(before: Platform, after: Platform) -> Iterator[Effect]:
-    spaces = [*before.job_namespaces, *(name for name in after.job_namespaces)]
-    for space in dict.fromkeys(spaces):
-        hosts = list(before.list_egress(space)), list(after.list_egress(space))
-        yield from _compare_names(*hosts, f"way out of {space}:", "its pods wait for it in vain")
+    namespaces = dict.fromkeys([*before.job_namespaces, *after.job_namespaces])
+    for namespace in namespaces:
+        old_hosts = list(before.list_egress(namespace))
+        new_hosts = list(after.list_egress(namespace))
+        kind = f"way out of {namespace}:"
+        yield from _compare_names(old_hosts, new_hosts, kind, "its pods wait for it in vain")
 
 
 def _compare_services(before: Platform, after: Platform) -> Iterator[Effect]:
@@ -228,24 +235,32 @@ def _compare_services(before: Platform, after: Platform) -> Iterator[Effect]:
     new_database = [after.database.connection] if after.database else []
     consequence = "results that are in it, and the queue of batches"
     yield from _compare_names(old_database, new_database, "database", consequence)
-    topics = list(before.topics.values()), list(after.topics.values())
-    yield from _compare_names(*topics, "topic", "with its backlog")
-    if after.serving and not before.serving:
+    old_topics = list(before.topics.values())
+    new_topics = list(after.topics.values())
+    yield from _compare_names(old_topics, new_topics, "topic", "with its backlog")
+    old = before.serving
+    new = after.serving
+    if new and not old:
         yield Effect(takes=False, text="online inference")
-    if before.serving and not after.serving:
+    if old and not new:
         yield Effect(takes=True, text="online inference goes: servers and proxies are deleted")
-    if before.serving and after.serving:
-        old = {
-            "servers on demand, at least": before.serving.base_replicas,
-            "servers on demand, at most": before.serving.base_most,
-            "servers on Spot, at most": before.serving.overflow_most,
+    if old and new:
+        counts = {
+            "servers on demand, at least": (old.base_replicas, new.base_replicas),
+            "servers on demand, at most": (old.base_most, new.base_most),
+            "servers on Spot, at most": (old.overflow_most, new.overflow_most),
         }
-        new = {
-            "servers on demand, at least": after.serving.base_replicas,
-            "servers on demand, at most": after.serving.base_most,
-            "servers on Spot, at most": after.serving.overflow_most,
-        }
-        yield from _compare_numbers(old, new, "replicas")
+        for name, (old_count, new_count) in counts.items():
+            yield from _compare_number(name, old_count, new_count, "replicas")
+
+
+def _is_narrower(patterns: Sequence[str] | None, old_patterns: Sequence[str] | None) -> bool:
+    """Tell whether fewer images may run. Without patterns, no policy refuses an image."""
+    if old_patterns is None:
+        return True
+    if not patterns:
+        return False
+    return not set(old_patterns) <= set(patterns)
 
 
 def _compare_protections(before: Platform, after: Platform) -> Iterator[Effect]:
@@ -262,11 +277,10 @@ def _compare_protections(before: Platform, after: Platform) -> Iterator[Effect]:
     old_patterns = before.security.image_patterns
     new_patterns = after.security.image_patterns
     if old_patterns != new_patterns:
-        # None means that no policy refuses an image.
         allowed = "all" if new_patterns is None else ", ".join(new_patterns)
-        narrower = old_patterns is None or not set(old_patterns) <= set(
-            new_patterns or old_patterns
+        yield Effect(
+            takes=_is_narrower(new_patterns, old_patterns),
+            text=f"images that may run: {allowed}",
         )
-        yield Effect(takes=narrower, text=f"images that may run: {allowed}")
     if before.drills != after.drills:
         yield Effect(takes=before.drills, text="drills may evict pods here (allow_drills)")

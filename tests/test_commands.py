@@ -78,7 +78,7 @@ def started_by_users() -> list[str]:
     return names
 
 
-def words_of(file: str) -> list[str]:
+def list_words(file: str) -> list[str]:
     if file.startswith(".ci/"):
         return [str(ROOT / file)]
     module = (
@@ -94,7 +94,7 @@ def test_help_is_shown_and_nothing_is_done(file: str, tmp_path: Path) -> None:
         "PYTHONPATH": f"{ROOT}:{ROOT / LIBRARY}",
         "PYTHONDONTWRITEBYTECODE": "1",
     }
-    done = ran([sys.executable, *words_of(file), "--help"], tmp_path, variables)
+    done = ran([sys.executable, *list_words(file), "--help"], tmp_path, variables)
     if "ModuleNotFoundError" in done.stderr:
         pytest.skip("a framework of an environment of its own")
     assert done.returncode == 0, done.stderr

@@ -203,7 +203,10 @@ def make_words(name: str, odd: Any, value: str) -> list[str]:
             options.append(parameter.opts[0])
         else:
             options.append(f"{parameter.opts[0]}={text}")
-    return [*name.split()[1:], *options, *(["--", *positional] if positional else [])]
+    words = [*name.split()[1:], *options]
+    if positional:
+        words += ["--", *positional]
+    return words
 
 
 def judge(name: str, odd: Any, value: str) -> None:
@@ -260,7 +263,8 @@ def test_a_help_text_ends_with_examples_that_the_command_line_takes(name: str) -
 def read_help(name: str) -> str:
     shown = io.StringIO()
     with contextlib.redirect_stdout(shown), contextlib.suppress(SystemExit):
-        run_app(APPS[name.split()[0]], [*name.split()[1:], "--help"])
+        area, *words = name.split()
+        run_app(APPS[area], [*words, "--help"])
     return shown.getvalue()
 
 

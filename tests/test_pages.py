@@ -30,21 +30,17 @@ STARTS = (*(f"python -m {name} " for name in APPS), "holdfast ")
 CODE = re.compile(r"```(?:sh|bash|console)\n(.*?)```|`([^`\n]+)`", re.DOTALL)
 MAKEFILES = [ROOT / "Makefile", ROOT / "workloads/library/library.mk"]
 FOUND = "document.querySelectorAll('.md-search-result__item a').length"
-TARGETS = {
-    name
-    for file in MAKEFILES
-    for name in re.findall(r"^([a-z-]+):", file.read_text(), re.MULTILINE)
-}
+TARGETS: set[str] = set()
+for _makefile in MAKEFILES:
+    TARGETS.update(re.findall(r"^([a-z-]+):", _makefile.read_text(), re.MULTILINE))
 
 
 def read_typed_lines(page: str) -> list[str]:
     """Lines of code that somebody may type, continuation lines joined."""
     lines_typed: list[str] = []
     for block, inline in CODE.findall((ROOT / page).read_text()):
-        lines = (
-            line.removeprefix("$ ").strip()
-            for line in (block or inline).replace("\\\n", " ").splitlines()
-        )
+        text = (block or inline).replace("\\\n", " ")
+        lines = [line.removeprefix("$ ").strip() for line in text.splitlines()]
         # `kubectl exec ... -- python -m holdfast ...` is a command of ours, too.
         for line in lines:
             for part in (line, line.partition(" -- ")[2]):

@@ -106,7 +106,7 @@ def test_a_release_has_every_file_that_its_workflow_promises(
 
 
 @pytest.mark.parametrize("group", release.LOCKS)
-def test_a_bill_of_materials_has_every_package_of_the_lock(group: str) -> None:
+def test_the_sbom_has_every_locked_package(group: str) -> None:
     lock = (ROOT / "requirements" / f"{group}.txt").read_text()
     bill = sbom.make_bill(lock, "1.2.3")
     assert json.loads(json.dumps(bill)) == bill
@@ -152,7 +152,7 @@ def test_the_wheel_and_sdist_alone_are_uploaded(
 
 
 @pytest.mark.parametrize("files", [[], ["other-0.1.0.tar.gz"], ["holdfast_gke-99.0.tar.gz"]])
-def test_files_of_another_release_or_name_are_not_uploaded(
+def test_files_with_another_release_or_name_are_not_uploaded(
     files: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for name in files:

@@ -18,9 +18,9 @@ from tests.support import bootstrap, program, ran
 
 ROOT = Path(__file__).parents[1]
 LOCKS = sorted((ROOT / "requirements").glob("*.txt"))
-SOURCES = [
-    f for p in ("infra", "workloads", "monitoring") for f in sorted((ROOT / p).rglob("*.py"))
-]
+SOURCES: list[Path] = []
+for _folder in ("infra", "workloads", "monitoring"):
+    SOURCES.extend(sorted((ROOT / _folder).rglob("*.py")))
 
 
 @pytest.mark.parametrize("lock", LOCKS, ids=lambda p: p.name)

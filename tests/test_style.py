@@ -36,7 +36,7 @@ def test_plain_code_passes() -> None:
     assert check_style.check({"a.py": PLAIN, "tests/test_a.py": PLAIN}, allow()) == []
 
 
-def test_each_kind_of_offence_is_listed_with_its_line() -> None:
+def test_each_offence_kind_is_listed_with_its_line() -> None:
     for kind, source in OFFENCES.items():
         problems = check_style.check({"a.py": source}, allow())
         assert [f"[{kind}: 1 in the file, 0 allowed]" in line for line in problems] == [True], kind

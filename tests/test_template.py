@@ -82,15 +82,16 @@ def test_its_links_lead_to_files(template: Path) -> None:
         for link in re.findall(r"\]\(([^)#:\s]+)(?:#[^)]*)?\)", page.read_text()):
             links.append((page, link))
     assert links
-    assert not [f"{page}: {link}" for page, link in links if not (page.parent / link).exists()]
+    broken_links: list[str] = []
+    for page, link in links:
+        if not (page.parent / link).exists():
+            broken_links.append(f"{page}: {link}")
+    assert not broken_links
 
 
 def test_template_imports_the_pinned_wheel_and_nothing_else(template: Path) -> None:
-    (pin,) = [
-        line
-        for line in (template / "requirements/dev.txt").read_text().splitlines()
-        if "./vendor/" in line
-    ]
+    lines = (template / "requirements/dev.txt").read_text().splitlines()
+    (pin,) = [line for line in lines if "./vendor/" in line]
     assert "holdfast_gke-0.1.0-py3-none-any.whl --hash=sha256:" in pin
     code = (
         "import holdfast, infra.main, workloads.__main__; print(holdfast.__file__,"

@@ -68,7 +68,9 @@ def test_every_tier_can_judge_a_folder(tier: tiers.Tier) -> None:
 def test_workers_start_with_slow_files_and_run_every_test_once() -> None:
     tests = []
     for place in range(100):
-        tests.append((Path(f"{'abcde'[place // 20]}/test_{place // 5}.py"), place % 20 == 19))
+        folder = "abcde"[place // 20]
+        file = Path(f"{folder}/test_{place // 5}.py")
+        tests.append((file, place % 20 == 19))
     order = tiers.deal(tests, 4)
     assert sorted(order) == [*range(100)]
     assert {order[share] // 20 for share in (0, 25, 50, 75)} == {0, 1, 2, 3}

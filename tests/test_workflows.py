@@ -60,7 +60,8 @@ PROMOTION = ("plan", "deploy", "drift")
 
 
 def find_job(name: str) -> dict[str, Any]:
-    (job,) = YAML(typ="safe").load((WORKFLOWS / f"{name}.yml").read_text())["jobs"].values()
+    workflow = YAML(typ="safe").load((WORKFLOWS / f"{name}.yml").read_text())
+    (job,) = workflow["jobs"].values()
     return job
 
 
@@ -109,7 +110,8 @@ def test_environments_deploy_in_order_each_behind_its_gate() -> None:
 
 def list_steps(name: str) -> dict[str, str]:
     """Name of a step -> its script, of the last job of a workflow."""
-    jobs = YAML(typ="safe").load((WORKFLOWS / f"{name}.yml").read_text())["jobs"]
+    workflow = YAML(typ="safe").load((WORKFLOWS / f"{name}.yml").read_text())
+    jobs = workflow["jobs"]
     steps: dict[str, str] = {}
     for step in [*jobs.values()][-1]["steps"]:
         if "name" in step:
@@ -173,7 +175,8 @@ def test_the_cluster_half_is_applied_once_its_images_are_known(
     for name in ("make", "gcloud"):
         program(calls / name, f'#!/bin/sh\necho "{name} $*" >> {log}\n')
     program(tmp_path / ".venv/bin/python", f'#!/bin/sh\nexec {sys.executable} "$@"\n')
-    step = next(step for step in find_job("deploy")["steps"] if "cluster" in step.get("name", ""))
+    steps = find_job("deploy")["steps"]
+    step = next(step for step in steps if "cluster" in step.get("name", ""))
     variables = {
         "PATH": f"{calls}:{os.environ['PATH']}",
         "PYTHONPATH": f"{ROOT}:{ROOT}/workloads/library",

@@ -39,7 +39,7 @@ def require(
         raise InputError(field, got=got, allowed=allowed, fix=fix)
 
 
-def one_of(field: str, got: str, allowed: Collection[str]) -> None:
+def require_choice(field: str, got: str, allowed: Collection[str]) -> None:
     """Require that `got` is one of `allowed`; the fix names the nearest."""
     if got in allowed:
         return

@@ -9,7 +9,15 @@ from datetime import datetime
 
 from holdfast.support.errors import InputError
 from holdfast.support.values import moment
-from infra.environments.checks import between, dns_name, forms, numbers, one_of, require, unique
+from infra.environments.checks import (
+    between,
+    dns_name,
+    forms,
+    numbers,
+    require,
+    require_choice,
+    unique,
+)
 
 MIN_EXTENDED_GRACE_VERSION = (1, 35)
 DAY_S = 86_400
@@ -52,7 +60,7 @@ class Freeze:
     def __post_init__(self) -> None:
         field = "cluster.freezes[]"
         dns_name(f"{field}.name", self.name, 63)
-        one_of(f"{field}.scope", self.scope, tuple(LONGEST_FREEZE_DAYS))
+        require_choice(f"{field}.scope", self.scope, tuple(LONGEST_FREEZE_DAYS))
         start = _moment(f"{field}.starts", self.starts)
         end = _moment(f"{field}.ends", self.ends)
         days = (end - start).total_seconds() / DAY_S
@@ -81,7 +89,9 @@ class Cluster:
     def __post_init__(self) -> None:
         if self.name:
             dns_name("cluster.name", self.name, 40)
-        one_of("cluster.release_channel", self.release_channel, ("RAPID", "REGULAR", "STABLE"))
+        require_choice(
+            "cluster.release_channel", self.release_channel, ("RAPID", "REGULAR", "STABLE")
+        )
         forms("cluster.", self, "min_version", "maintenance_days")
         start = _moment("cluster.maintenance_start", self.maintenance_start)
         end = _moment("cluster.maintenance_end", self.maintenance_end)
@@ -112,7 +122,9 @@ class Cluster:
         rule = self.maintenance_days
         days = rule.partition("BYDAY=")[2].split(",") if "BYDAY" in rule else WEEKDAYS
         fewest = min(_count_days(days, first) for first in range(len(WEEKDAYS)))
-        return (4 * len(days) + fewest) * (end - start).total_seconds() / 3600
+        windows = 4 * len(days) + fewest
+        window_s = (end - start).total_seconds()
+        return windows * window_s / 3600
 
     def may_extend_grace(self) -> bool:
         """Tell whether every accepted version of the control plane supports the 120 s window."""

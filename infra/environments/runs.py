@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from holdfast.vocabulary.roles import TEAMS_FOLDER
-from infra.environments.checks import between, dns_name, one_of, require, unique
+from infra.environments.checks import between, dns_name, require, require_choice, unique
 
 DEFAULT_RUN = "default"
 """The folder of the checkpoints below which all training writes if no runs are listed, as the
@@ -43,7 +43,7 @@ class Run:
         between(f"storage.runs[{self.name}].indices", self.indices, 0, MAX_INDICES)
         unique(f"storage.runs[{self.name}].read_by", self.read_by)
         for role in self.read_by:
-            one_of(f"storage.runs[{self.name}].read_by", role, READERS)
+            require_choice(f"storage.runs[{self.name}].read_by", role, READERS)
 
     @property
     def account(self) -> str:
@@ -55,8 +55,9 @@ class Run:
         """The prefixes of its objects. They end with a slash, so that `train/` excludes
         `train-2`.
         """
-        numbered = tuple(f"{self.name}-{index}/" for index in range(self.indices))
-        return numbered or (f"{self.name}/",)
+        if not self.indices:
+            return (f"{self.name}/",)
+        return tuple(f"{self.name}-{index}/" for index in range(self.indices))
 
 
 def check_apart(runs: tuple[Run, ...]) -> None:

@@ -15,8 +15,8 @@ from infra.environments.checks import (
     forms,
     ipv4_range,
     numbers,
-    one_of,
     require,
+    require_choice,
     unique,
 )
 from infra.environments.runs import DEFAULT_RUN, Run, check_apart
@@ -73,7 +73,7 @@ class ExistingNetwork:
         dns_name("network.existing.pods_range", self.pods_range, 63)
         dns_name("network.existing.services_range", self.services_range, 63)
         for part in self.creates:
-            one_of("network.existing.creates[]", part, NETWORK_PARTS)
+            require_choice("network.existing.creates[]", part, NETWORK_PARTS)
         numbers("network.existing.", self)
         owners = {path.split("/")[1] for path in (self.network, self.subnet)}
         fix = "take both from one project"

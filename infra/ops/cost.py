@@ -60,7 +60,8 @@ class Cost:
 
     def list_unpriced(self) -> list[str]:
         """The parts that the sums leave out."""
-        names = [part.name for part in (*self.floor, *self.full) if part.usd_per_hour is None]
+        parts = [*self.floor, *self.full]
+        names = [part.name for part in parts if part.usd_per_hour is None]
         return list(dict.fromkeys(names))
 
     def lines(self) -> list[str]:
@@ -82,7 +83,8 @@ def estimate(environment: Environment, table: Table | None = None) -> Cost:
     table = table or load()
     fixed = list(_iter_fixed(environment))
     floor = [*fixed, *_iter_pools(environment, table, full=False)]
-    full = [*fixed, *_iter_pools(environment, table, full=True), *_iter_caps(environment, table)]
+    full = [*fixed, *_iter_pools(environment, table, full=True)]
+    full += _iter_caps(environment, table)
     return Cost(floor=tuple(floor), full=tuple(full))
 
 
@@ -112,9 +114,11 @@ def _iter_pools(environment: Environment, table: Table, *, full: bool) -> Iterat
         # A reservation is paid for whether its machines run or not.
         nodes = pool.max_nodes if full or pool.own_usd_per_hour else pool.min_nodes
         if nodes:
+            machines = f"{nodes} x {pool.machine_type} {pool.capacity.value}"
             usd = _price_or_none(environment, pool, table)
-            name = f"{nodes} x {pool.machine_type} {pool.capacity.value} ({pool.name})"
-            yield Part(name=name, usd_per_hour=None if usd is None else nodes * usd)
+            if usd is not None:
+                usd *= nodes
+            yield Part(name=f"{machines} ({pool.name})", usd_per_hour=usd)
 
 
 def _price_or_none(environment: Environment, pool: Pool, table: Table) -> float | None:

@@ -70,9 +70,11 @@ class EngineFailed(Unjudged):
     """The engine exited with an error; `output` has all that it printed."""
 
     def __init__(self, call: str, output: str) -> None:
-        lines = [line[:300] for line in output.strip().splitlines()]
         # The cause is at the end, after up to thousands of lines of refreshing.
-        super().__init__("\n".join([f"the engine failed: {call}", *lines[-60:]]))
+        lines = [f"the engine failed: {call}"]
+        for line in output.strip().splitlines()[-60:]:
+            lines.append(line[:300])
+        super().__init__("\n".join(lines))
         self.output = output
 
 
@@ -231,7 +233,8 @@ def _cache_folder() -> Path:
 
 def exports() -> list[str]:
     """Return the lines of a shell that set what plain `cdktf` and `terraform` need."""
-    folders = [str(Path(__file__).parents[2] / ".node" / "node_modules" / ".bin")]
+    root = Path(__file__).parents[2]
+    folders = [str(root / ".node" / "node_modules" / ".bin")]
     node = node_folder()
     if node:
         folders.append(str(node))

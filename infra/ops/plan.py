@@ -126,4 +126,5 @@ def list_changes(plan_json: Mapping[str, Any]) -> list[Change]:
 
 def counts(changes: list[Change]) -> dict[str, int]:
     """Count the resources that are created or changed in place, by kind."""
-    return dict(sorted(Counter(change.kind for change in changes if not change.destroys).items()))
+    kinds = sorted(change.kind for change in changes if not change.destroys)
+    return dict(Counter(kinds))

@@ -186,8 +186,10 @@ def outputs(environment: Environment, as_json: bool = False) -> None:
         print()
         rows = []
         for part in estimate.floor:
-            usd = part.usd_per_hour
-            rows.append((part.name, "no price" if usd is None else f"{HOURS_A_MONTH * usd:,.0f}"))
+            price = "no price"
+            if part.usd_per_hour is not None:
+                price = f"{HOURS_A_MONTH * part.usd_per_hour:,.0f}"
+            rows.append((part.name, price))
         print_table(("ALWAYS RUNS", "USD A MONTH"), rows)
         print(*estimate.lines(), sep="\n")
 

@@ -47,10 +47,15 @@ def _unpack_pinned(root: Path) -> Path:
         )
     wheel = root / pin[1]
     digest = pin[2]
-    if not wheel.is_file() or hashlib.sha256(wheel.read_bytes()).hexdigest() != digest:
+    defect = ""
+    if not wheel.is_file():
+        defect = "is missing"
+    elif hashlib.sha256(wheel.read_bytes()).hexdigest() != digest:
+        defect = "with another hash"
+    if defect:
         raise Unjudged(
             f"the library of {root}\n"
-            f"  got:     {pin[1]} {'with another hash' if wheel.is_file() else 'is missing'}\n"
+            f"  got:     {pin[1]} {defect}\n"
             f"  allowed: the wheel whose hash is in {LOCK}\n"
             "  fix:     take the wheel and its line from the same release"
         )

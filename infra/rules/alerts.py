@@ -34,8 +34,10 @@ def alert_durations(facts: Facts) -> Iterator[Finding]:
     for query in _iter_queries(facts):
         for path, limit in MAX_S.items():
             text = query.get(path)
+            if text is None:
+                continue
             seconds = duration_s(str(text)) if str(text).endswith("s") else None
-            if text is not None and (seconds is None or seconds % STEP_S or seconds > limit):
+            if seconds is None or seconds % STEP_S or seconds > limit:
                 yield query.finding(path, f"a multiple of 30s up to {limit}s", "correct it")
 
 

@@ -51,8 +51,9 @@ def nap_caps_finite(facts: Facts) -> Iterator[Finding]:
             high = limit.get("maximum") or 0
             ceiling = CEILINGS.get(name, MAX_GPUS)
             if not 0 <= low <= high or not 1 <= high <= ceiling:
+                path = f"{LIMITS}[{name}]"
                 allowed = f"0 <= minimum <= maximum, maximum 1 to {ceiling:,}"
-                yield cluster.finding(f"{LIMITS}[{name}]", allowed, "set a cap", f"{low}..{high}")
+                yield cluster.finding(path, allowed, "set a cap", f"{low}..{high}")
 
 
 @rule(
@@ -91,8 +92,8 @@ def nap_leaves_flex_start(facts: Facts) -> Iterator[Finding]:
         for name, limit in _limits(cluster).items():
             if name not in ACCELERATORS or name in in_flex_pools:
                 continue
-            machine = min(item.gpus for item in MACHINE_TYPES.values() if item.accelerator == name)
-            allowed = totals[name] + machine
+            machines = [item for item in MACHINE_TYPES.values() if item.accelerator == name]
+            allowed = totals[name] + min(machine.gpus for machine in machines)
             # The rule nap-caps-cover-pools reports a cap below the pools.
             if totals[name] <= limit.get("maximum", 0) < allowed:
                 yield cluster.finding(

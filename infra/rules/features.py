@@ -62,7 +62,10 @@ NODE_ROLES = {
 )
 def features_have_what_they_need(facts: Facts) -> Iterator[Finding]:
     """Each feature that needs an API or a role has it."""
-    enabled = {str(service.get("service")).partition(".")[0] for service in facts.of(SERVICE)}
+    enabled: set[str] = set()
+    for service in facts.of(SERVICE):
+        host = str(service.get("service"))
+        enabled.add(host.partition(".")[0])
     # Without any, the organisation enables APIs, or another stack was planned; doctor asks then.
     if enabled:
         for address, path, name in _iter_apis(facts):

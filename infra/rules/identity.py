@@ -62,9 +62,12 @@ def project_roles(facts: Facts) -> Iterator[Finding]:
     a condition.
     """
     for grant in facts.of("google_project_iam_member", "google_project_iam_binding"):
-        members = [m for m in _members(grant) if not _may_have(facts.environment, grant, m)]
+        members: list[str] = []
+        for member in sorted(_members(grant)):
+            if not _may_have(facts.environment, grant, member):
+                members.append(member)
         if members:
-            got = f"{grant.get('role')} for {', '.join(sorted(members))}"
+            got = f"{grant.get('role')} for {', '.join(members)}"
             yield grant.finding(
                 "role",
                 ", ".join(PROJECT_ROLES),
@@ -181,8 +184,8 @@ def _folders_in_condition(environment: Environment, grant: PlannedResource) -> s
     return set()
 
 
-def _folders_of_run(run: Run) -> set[str]:
-    return {f"{run.name}-{index}" for index in range(run.indices)} or {run.name}
+def _list_run_folders(run: Run) -> set[str]:
+    return {prefix.removesuffix("/") for prefix in run.prefixes}
 
 
 def _names_one_run(environment: Environment, grant: PlannedResource) -> bool:
@@ -200,12 +203,12 @@ def _names_one_run(environment: Environment, grant: PlannedResource) -> bool:
         return False
     account = re.sub(r".*/subject/ns/([^/]+)/sa/run-", r"\1/", members.pop())
     for run in environment.storage.runs:
-        if account == f"{_namespace_of_run(environment, run)}/{run.name}":
-            return folders == _folders_of_run(run)
+        if account == f"{_find_namespace(environment, run)}/{run.name}":
+            return folders == _list_run_folders(run)
     return False
 
 
-def _namespace_of_run(environment: Environment, run: Run) -> str:
+def _find_namespace(environment: Environment, run: Run) -> str:
     for team in environment.teams:
         if run.name in team.runs:
             return team.spaces[0]
@@ -232,7 +235,7 @@ def _readable_folders(environment: Environment, member: str) -> set[str]:
             continue
         for run in environment.storage.runs:
             if role in run.read_by:
-                folders |= _folders_of_run(run)
+                folders |= _list_run_folders(run)
     return folders | _folders_read_by_teams(environment).get(member, set())
 
 
@@ -246,7 +249,7 @@ def _folders_read_by_teams(environment: Environment) -> dict[str, set[str]]:
         folders[member] = set()
         for run in environment.storage.runs:
             if run.name in team.runs:
-                folders[member] |= _folders_of_run(run)
+                folders[member] |= _list_run_folders(run)
     return folders
 
 
@@ -289,7 +292,9 @@ def servers_have_a_run(facts: Facts) -> Iterator[Finding]:
     """If runs are isolated, online inference may read at least one."""
     environment = facts.environment
     runs = environment.storage.runs
-    if environment.serving and runs and not any("server" in run.read_by for run in runs):
+    if not environment.serving or not runs:
+        return
+    if not any("server" in run.read_by for run in runs):
         allowed = "a run that servers read"
         fix = 'add read_by=("server",) to the run that is served'
         yield environment_finding(environment, "storage.runs", "none", allowed, fix)

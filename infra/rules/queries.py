@@ -16,7 +16,8 @@ _PAIRS = {
     "]": "[",
     "}": "{",
 }
-_NAMES: dict[str, list[str]] = tomllib.loads(Path(__file__).with_name("promql.toml").read_text())
+_NAMES_FILE = Path(__file__).with_name("promql.toml")
+_NAMES: dict[str, list[str]] = tomllib.loads(_NAMES_FILE.read_text())
 CALLABLE = frozenset(name for names in _NAMES.values() for name in names)
 """Every name that PromQL allows before a parenthesis."""
 
@@ -96,12 +97,14 @@ def find_filter_defect(text: str) -> str:
 
 def _find_open(bare: str) -> str:
     """Return the first bracket or quote that is not closed; `bare` has no complete strings."""
-    expected: list[str] = []
+    opened: list[str] = []
     for character in bare.replace('""', ""):
         if character in "\"'":
             return f"{character} is not closed"
         if character in _PAIRS.values():
-            expected.append(character)
-        elif character in _PAIRS and (not expected or expected.pop() != _PAIRS[character]):
-            return f"{character} closes nothing"
-    return f"{expected[-1]} is not closed" if expected else ""
+            opened.append(character)
+        elif character in _PAIRS:
+            opening = opened.pop() if opened else ""
+            if opening != _PAIRS[character]:
+                return f"{character} closes nothing"
+    return f"{opened[-1]} is not closed" if opened else ""

@@ -26,7 +26,8 @@ def database_by_identity(facts: Facts) -> Iterator[Finding]:
     migrator = facts.environment.database_user("migrator")
     for user in facts.of("google_sql_user"):
         # The migrator alone changes the schema.
-        if SUPERUSER in (user.get("database_roles") or ()) and user.get("name") != migrator:
+        roles = user.get("database_roles") or ()
+        if SUPERUSER in roles and user.get("name") != migrator:
             yield user.finding(
                 "database_roles",
                 f"none of {SUPERUSER}",

@@ -90,7 +90,7 @@ def test_an_empty_project_is_told_what_to_run_and_nothing_is_changed(
 
 
 @pytest.mark.usefixtures("system")
-def test_each_gap_of_a_deployed_cluster_is_named(api: Api, world: World, google: Google) -> None:
+def test_each_gap_in_a_deployed_cluster_is_named(api: Api, world: World, google: Google) -> None:
     for body in platform(RenderContext(EXAMPLE)):
         if body["kind"] in ("Namespace", "ResourceFlavor", "ClusterQueue"):
             api.apply(api.path_of(body), body)

@@ -35,7 +35,8 @@ def rendered_token(world: World) -> str:
     for doc in docs:
         if doc["kind"] != "PodMonitoring":
             world.api.apply(world.api.path_of(doc), doc)
-    path = next(world.api.path_of(doc) for doc in docs if doc["kind"] == "Secret")
+    secret = next(doc for doc in docs if doc["kind"] == "Secret")
+    path = world.api.path_of(secret)
     return base64.b64decode(
         until("the token is there", lambda: world.api.get(path).get("data"))["token"]
     ).decode()

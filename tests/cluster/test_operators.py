@@ -40,7 +40,8 @@ def own(plane: ControlPlane) -> Api:
     """Of that one, with a system pool."""
     api = Api(plane.kubeconfig("admin"))
     system = RenderContext(platforms.load("example")).system
-    names = nodes.add(api, [nodes.node(system, f"system-{n}") for n in range(2)])
+    bodies = [nodes.node(system, f"system-{n}") for n in range(2)]
+    names = nodes.add(api, bodies)
     until("the system pool is ready", lambda: nodes.ready(api, names))
     return api
 
@@ -63,7 +64,8 @@ def test_the_vendored_manifest_is_what_the_pinned_module_holds(operator: Operato
         for line in pins
         if line.startswith(f"{operator.module} v{operator.version} ")
     )
-    rendered = vendor.render(operator, tool.binary.parent, checksum, str(TOOLS["kubectl"].binary))
+    kubectl = str(TOOLS["kubectl"].binary)
+    rendered = vendor.render(operator, tool.binary.parent, checksum, kubectl)
     assert operator.file.read_text() == rendered, (
         "run `python -m workloads.operators.vendor` and commit the result"
     )
@@ -152,9 +154,7 @@ def before_every_pod(api: Api) -> bool:
 
 
 @pytest.mark.usefixtures("kueue")
-def test_jobs_of_namespaces_that_are_not_ours_are_left_alone(
-    world: World, spot: Pool, api: Api
-) -> None:
+def test_jobs_in_foreign_namespaces_are_left_alone(world: World, spot: Pool, api: Api) -> None:
     api.merge(
         f"/api/v1/namespaces/{world.name}",
         {"metadata": {"labels": {"app.kubernetes.io/part-of": None}}},

@@ -43,7 +43,10 @@ def cleared(api: Api) -> Iterator[None]:
 
 
 def pods(api: Api) -> list[Object]:
-    return [pod for space in NAMESPACES for pod in api.items(f"/api/v1/namespaces/{space}/pods")]
+    pods: list[Object] = []
+    for space in NAMESPACES:
+        pods += api.items(f"/api/v1/namespaces/{space}/pods")
+    return pods
 
 
 @pytest.mark.usefixtures("gke_kinds", "cleared")
@@ -93,9 +96,7 @@ def test_a_dry_run_names_what_goes_and_changes_nothing(api: Api) -> None:
 
 
 @pytest.mark.usefixtures("gke_kinds", "cleared")
-def test_the_exporter_of_gpu_faults_gets_a_pod_on_each_gpu_node_alone(
-    world: World, api: Api
-) -> None:
+def test_gpu_fault_exporter_runs_on_gpu_nodes_only(world: World, api: Api) -> None:
     """Admitted by Pod Security and past the taints of Spot; the simulated node starts nothing."""
     example = platforms.with_images("example")
     list(platform.apply(api, RenderContext(example)))
@@ -137,7 +138,8 @@ def _prunes_only_its_own(api: Api, context: RenderContext) -> None:
             "kind": "PriorityClass",
             "value": 1,
         }
-        api.apply(f"{classes}/{name}", head | {"metadata": {"name": name, "labels": labels}})
+        metadata = {"name": name, "labels": labels}
+        api.apply(f"{classes}/{name}", head | {"metadata": metadata})
     api.apply(
         "/api/v1/namespaces/old-space",
         {

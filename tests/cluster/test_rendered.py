@@ -83,14 +83,15 @@ def test_the_real_api_server_accepts_every_rendered_object_strictly(api: Api) ->
     assert not refused, "\n".join(refused)
     # Else it could not fail: a misspelled field of a pod in each kind.
     for kind in ("Deployment", "Job", "JobSet"):
-        doc = copy.deepcopy(next(d for d in judged() if d["kind"] == kind))
+        original = next(doc for doc in judged() if doc["kind"] == kind)
+        doc = copy.deepcopy(original)
         _, spec = next(templates([doc]))
         spec["tolerations"] = [{"important": "true"}]
         with pytest.raises(ApiError, match="important"):
             api.apply(api.path_of(doc), doc, dryRun="All")
 
 
-def test_every_pod_is_admitted_under_the_security_level_of_its_namespace(api: Api) -> None:
+def test_every_pod_is_admitted_at_its_namespace_security_level(api: Api) -> None:
     """Of a workload the API server only warns; a pod that breaks the level it refuses."""
     for doc in judged():
         if doc["kind"] in PLATFORM_KINDS:
@@ -242,7 +243,8 @@ def test_the_rendered_gang_is_admitted_and_survives_a_preemption(world: World, a
         before = wait_gang(api, gang, size, set())
         world.preempt([before[0]["spec"]["nodeName"]])
         world.add_nodes(platforms.load("example").pool("spot-a100"), 1)
-        after = wait_gang(api, gang, size, {pod["metadata"]["uid"] for pod in before})
+        uids = {pod["metadata"]["uid"] for pod in before}
+        after = wait_gang(api, gang, size, uids)
         assert [{attempt(pod) for pod in pods} for pods in (before, after)] == [{0}, {1}]
         status = api.get(path)["status"]
         assert status["restarts"] == 1

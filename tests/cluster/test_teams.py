@@ -201,10 +201,9 @@ def sharing(world: World, api: Api, **of_one: Any) -> Generator[list[str]]:
     `of_one`: more fields of the first.
     """
     quotas = (Quota(source="nvidia-l4", gpus=2),)
-    first, other = (
-        Team(name=f"{name}-{world.name.removeprefix('t-')}", quotas=quotas)
-        for name in ("one", "other")
-    )
+    suffix = world.name.removeprefix("t-")
+    first = Team(name=f"one-{suffix}", quotas=quotas)
+    other = Team(name=f"other-{suffix}", quotas=quotas)
     first = replace(first, **of_one)
     spaces = [first.spaces[0], other.spaces[0]]
     bodies = []

@@ -53,7 +53,9 @@ def _term_holds(term: str, attributes: Attributes) -> bool:
     starts = STARTS.fullmatch(term)
     if starts:
         value = getattr(attributes, starts[1])
-        return value.startswith(starts[4]) if starts[2] == "starts" else value.endswith(starts[4])
+        if starts[2] == "starts":
+            return value.startswith(starts[4])
+        return value.endswith(starts[4])
     only = ONLY_ROLES.fullmatch(term)
     if only:
         return {*attributes.modified_roles} <= {*re.findall(r"'([^']*)'", only[1])}

@@ -99,7 +99,8 @@ ELSEWHERE = {
 
 def list_constraints(heading: str) -> dict[str, str]:
     """Return constraint -> row of the table after a sentence of the page."""
-    table = PAGE.read_text().partition(heading)[2].partition("\n\n")[2].partition("\n\n")[0]
+    section = PAGE.read_text().partition(heading)[2]
+    table = section.split("\n\n")[1]
     constraints: dict[str, str] = {}
     for row in table.splitlines():
         if "`" in row:

@@ -62,7 +62,7 @@ def rights(environment: Environment, identity: str, name: str) -> set[str]:
 
 
 @ENVIRONMENTS
-def test_no_account_of_a_team_reads_or_writes_checkpoints_of_another(
+def test_no_team_account_reads_or_writes_foreign_checkpoints(
     environment: Environment,
 ) -> None:
     for team in environment.teams:
@@ -83,7 +83,7 @@ def test_no_account_of_a_team_reads_or_writes_checkpoints_of_another(
 
 
 @ENVIRONMENTS
-def test_a_run_of_any_name_saves_in_the_folder_of_its_team(environment: Environment) -> None:
+def test_a_run_with_any_name_saves_in_its_team_folder(environment: Environment) -> None:
     platform = describe.platform(environment, {})
     job = OwnJob(
         name="never-deployed",
@@ -142,14 +142,13 @@ def test_a_team_name_that_is_too_long_gets_a_digest() -> None:
 
 @ENVIRONMENTS
 @pytest.mark.parametrize("wider", [None, "teams/speech/", "teams/", "teams/vision"])
-def test_a_wider_grant_of_a_team_breaks_a_rule(environment: Environment, wider: str | None) -> None:
+def test_a_wider_team_grant_breaks_a_rule(environment: Environment, wider: str | None) -> None:
     facts = read_specs(environment)
     bucket = environment.bucket("checkpoints")
     expression = f'resource.name.startsWith("projects/_/buckets/{bucket}/objects/{wider}")'
     condition: Any = wider and {"expression": expression}
-    grants, listing = (
-        f"google_storage_bucket_iam_member.team-vision{suffix}" for suffix in ("", "-list")
-    )
+    grants = "google_storage_bucket_iam_member.team-vision"
+    listing = f"{grants}-list"
     written = put(grants, "condition", condition)(facts)
     read = put(grants, "role", "roles/storage.objectViewer")(written)
     named = put(listing, "role", "roles/storage.objectViewer")(facts)

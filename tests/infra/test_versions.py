@@ -33,9 +33,8 @@ def test_gpu_driver_runs_that_cuda() -> None:
 
 def test_control_planes_in_tests_are_allowed_versions() -> None:
     """The oldest one is the oldest there is; each is what its pins say."""
-    newest, oldest = (
-        int(version.split(".")[1]) for version in (KUBERNETES_VERSION, OLDEST_KUBERNETES)
-    )
+    newest = int(KUBERNETES_VERSION.split(".")[1])
+    oldest = int(OLDEST_KUBERNETES.split(".")[1])
     assert oldest == GKE_MINORS[0] < newest <= GKE_MINORS[1]
     for folder, version in (
         ("kubernetes", KUBERNETES_VERSION),

@@ -50,7 +50,8 @@ def list_needed(environment: Environment, *phases: str) -> set[Right]:
         need = NEEDS[resource.kind]
         if need.get("at") != BY_HAND:
             on = find_target(resource, environment.project)
-            rights |= {(permission, on) for phase in phases for permission in need[phase]}
+            for phase in phases:
+                rights |= {(permission, on) for permission in need[phase]}
     return rights
 
 

@@ -32,7 +32,8 @@ def synthesised(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tup
         with support.lock(file.with_suffix(".lock")):
             if not file.exists():
                 paths = _read_plan(environment, out)
-                file.write_text(json.dumps({stack: str(path) for stack, path in paths.items()}))
+                names = {stack: str(path) for stack, path in paths.items()}
+                file.write_text(json.dumps(names))
         plans = {}
         for stack, path in json.loads(file.read_text()).items():
             plans[stack] = json.loads(Path(path).read_text())

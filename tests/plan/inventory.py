@@ -59,7 +59,10 @@ def _prune(value: Any) -> Any:
 
 
 def _digest(text: object) -> str | None:
-    return f"sha256:{sha256(str(text).encode()).hexdigest()[:16]}" if text else None
+    if not text:
+        return None
+    digest = sha256(str(text).encode()).hexdigest()
+    return f"sha256:{digest[:16]}"
 
 
 def differences(inventory: dict[str, Any], plan_json: dict[str, Any]) -> list[str]:
@@ -99,7 +102,8 @@ def addresses(plans: dict[str, dict[str, Any]]) -> list[str]:
 def write(environment: str) -> list[str]:
     """Record one environment, and return its addresses."""
     load(environment)
-    plans = {stack: json.loads(file.read_text()) for stack, file in plan(environment).items()}
+    files = plan(environment)
+    plans = {stack: json.loads(file.read_text()) for stack, file in files.items()}
     folder = FOLDER / environment
     folder.mkdir(parents=True, exist_ok=True)
     yaml = YAML()

@@ -114,9 +114,8 @@ def change_by_hand(world: World) -> None:
         for path, r in world.resources.items()
         if path.endswith("/nodePools/spot-l4-g2-standard-8")
     )
-    pool["config"]["taints"] = [
-        taint for taint in pool["config"]["taints"] if taint["key"] != "provisioning-tier"
-    ]
+    taints = pool["config"]["taints"]
+    pool["config"]["taints"] = [taint for taint in taints if taint["key"] != "provisioning-tier"]
 
 
 # World -> the resource of the foundation that Google then refuses, in what words, and what is
@@ -189,7 +188,8 @@ def _story(project: apply.Project, protected: Path, unprotected: Path) -> dict[s
         # As the workflows do both: each with the roles of its own account.
         planner = replace(project, caller="planner")
         deployer = replace(project, caller="deployer")
-        changes = list(pool.map(planner.changes, [project.folder / stack for stack in STACKS]))
+        folders = [project.folder / stack for stack in STACKS]
+        changes = list(pool.map(planner.changes, folders))
         list(
             pool.map(
                 deployer.apply,
@@ -261,10 +261,12 @@ def test_wrong_creation_order_is_refused(played: Played, world: str) -> None:
 def test_set_order_differs_without_the_exceptions(played: Played) -> None:
     """Every plan would change lists that the stand-in answers in another order."""
     differs = played.without_exceptions
-    before, after = (
-        differs["google_container_node_pool.pool-spot-a100"][side] for side in ("before", "after")
-    )
-    assert before["node_config"][0]["taint"] == list(reversed(after["node_config"][0]["taint"]))
+    change = differs["google_container_node_pool.pool-spot-a100"]
+    before = change["before"]
+    after = change["after"]
+    taints_before = before["node_config"][0]["taint"]
+    taints_after = after["node_config"][0]["taint"]
+    assert taints_before == list(reversed(taints_after))
     assert "google_container_cluster.cluster" in differs
 
 

@@ -86,7 +86,8 @@ class Shell:
 
     def run_command(self, words: Sequence[str]) -> subprocess.CompletedProcess[str]:
         """Run the CDK's command line as a person types it, with Node and the engine on PATH."""
-        path = [str(self.command.parent), str(engine.node_folder()), self.variables["PATH"]]
+        node_folder = str(engine.node_folder())
+        path = [str(self.command.parent), node_folder, self.variables["PATH"]]
         # As `deploy` starts it: without a terraform on PATH the wheel's is named.
         environment = {
             **self.variables,
@@ -127,7 +128,8 @@ def play_page(fork: Path, command: Path, packages: Sequence[Path] = ()) -> dict[
             world=world,
         )
         # Synthesis in this process set Node's options for jsii; the command line warns of them.
-        variables = {k: v for k, v in project.engine().environment.items() if k != "NODE_OPTIONS"}
+        variables = dict(project.engine().environment)
+        variables.pop("NODE_OPTIONS", None)
         folders = [*packages, fork, fork / "workloads/library"]
         variables |= {
             "HOLDFAST_ENV": "example",

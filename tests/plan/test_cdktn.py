@@ -66,6 +66,10 @@ def test_moved_lock_meets_what_cdk_terrain_requires(tmp_path: Path, lock: str) -
             assert pins[requirement.name] in requirement.specifier, f"{name} requires {requirement}"
 
 
+def read_leaves(stack: Path) -> dict[str, Any]:
+    return leaves(json.loads((stack / "cdk.tf.json").read_text()))
+
+
 def leaves(value: Any, path: str = "") -> dict[str, Any]:
     """Return dotted path -> value, for every value that is no container, or an empty one."""
     values: dict[str, Any] = {}
@@ -99,10 +103,8 @@ def test_only_the_librarys_version_differs_without_overrides(
     )
     assert list(with_cdktf) == list(with_cdktn)
     for stack in with_cdktf:
-        old, new = (
-            leaves(json.loads((side[stack] / "cdk.tf.json").read_text()))
-            for side in (with_cdktf, with_cdktn)
-        )
+        old = read_leaves(with_cdktf[stack])
+        new = read_leaves(with_cdktn[stack])
         differ = {
             path: (old.get(path), new.get(path))
             for path in old.keys() | new.keys()

@@ -41,7 +41,8 @@ def install_command(folder: Path) -> Path:
     once, in the user's cache.
     """
     lock = folder / "package-lock.json"
-    home = CACHE / f"cdktn-cli-{hashlib.sha256(lock.read_bytes()).hexdigest()[:16]}"
+    digest = hashlib.sha256(lock.read_bytes()).hexdigest()
+    home = CACHE / f"cdktn-cli-{digest[:16]}"
     command = home / "node_modules" / ".bin" / "cdktn"
     npm = Path(sys.prefix) / "bin" / "npm"
     options = ["--no-audit", "--no-fund", "--loglevel=error", "--prefer-offline"]

@@ -91,12 +91,14 @@ def test_the_week_as_the_page_tells_it(fork: Path, tmp_path: Path) -> None:
             continue
         # What deploys is played in test_apply.py.
         script = re.sub(r"make bootstrap deploy ENV=\w+\n", "", block)
-        done = run_in_fork(fork, "bash", "-e", "-c", script, PATH=f"{bin_}:{os.environ['PATH']}")
+        path = f"{bin_}:{os.environ['PATH']}"
+        done = run_in_fork(fork, "bash", "-e", "-c", script, PATH=path)
         printed += [done.stdout, done.stderr]
     text = "".join(printed)
     assert text.count("0 findings, 0 placeholders: right") == 3
     assert "0 destroy or replace, 0 rules broken" in text and "0 error, 0 warning" in text
-    planned = str(resources(run_path(str(fork / FOLDER / "acmedev.py"))["ENVIRONMENT"]))
+    module = run_path(str(fork / FOLDER / "acmedev.py"))
+    planned = str(resources(module["ENVIRONMENT"]))
     assert all(
         word in planned for word in ("[vision/batch]", "[speech/trainer]", "attribute.repository")
     )
@@ -109,7 +111,8 @@ def test_the_week_as_the_page_tells_it(fork: Path, tmp_path: Path) -> None:
     ]
     for entry in entries:
         assert f"@acme-ml-{entry['env'].removeprefix('acme')}." in entry["deployer"]
-        environment = run_path(str(fork / FOLDER / f"{entry['env']}.py"))["ENVIRONMENT"]
+        module = run_path(str(fork / FOLDER / f"{entry['env']}.py"))
+        environment = module["ENVIRONMENT"]
         (other_gate,) = {"dev", "production"} - {entry["gate"]}
         grants = str(resources(environment))
         assert f":environment:{entry['gate']}" in grants

@@ -31,7 +31,8 @@ JUDGES = (
 
 def run_in_fork(fork: Path, *command: str, **variables: str) -> subprocess.CompletedProcess[str]:
     """A command in the fork that ended well: with its own code, whatever is installed here."""
-    python_path = os.pathsep.join([str(fork), str(fork / "workloads" / "library")])
+    library = fork / "workloads" / "library"
+    python_path = f"{fork}{os.pathsep}{library}"
     variables = {
         **os.environ,
         "PYTHONPATH": python_path,
@@ -39,7 +40,8 @@ def run_in_fork(fork: Path, *command: str, **variables: str) -> subprocess.Compl
         **variables,
     }
     done = ran(command, fork, variables)
-    assert done.returncode == 0, f"{command}\n{done.stdout[-3_000:]}\n{done.stderr[-3_000:]}"
+    printed = f"{done.stdout[-3_000:]}\n{done.stderr[-3_000:]}"
+    assert done.returncode == 0, f"{command}\n{printed}"
     return done
 
 
@@ -62,7 +64,8 @@ def fill_in(file: Path, project: str) -> None:
 def read_commands(readme: str) -> list[list[str]]:
     """The commands of the README for a fork, of which `eu` is the environment."""
     block = readme.partition("## Fork it")[2].split("```")[1]
-    lines = [line.partition("#")[0].split() for line in block.strip().splitlines()[1:]]
+    commands = block.strip().splitlines()[1:]
+    lines = [command.partition("#")[0].split() for command in commands]
     return [[re.sub(r"\beu\b", "globex", word) for word in line] for line in lines]
 
 

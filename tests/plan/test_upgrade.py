@@ -174,7 +174,8 @@ def test_a_side_without_a_plan_says_why(
     got, output = check(fork, "upstream")
     assert got == code and word in str(output.get("unloadable", output.get("stderr"))), output
     if older:
-        heads = [line.split(":")[0].strip() for line in str(output["stderr"]).splitlines()]
+        lines = str(output["stderr"]).splitlines()
+        heads = [line.split(":")[0].strip() for line in lines]
         assert heads == ["could not judge", "got", "allowed", "fix"]
 
 

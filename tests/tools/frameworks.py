@@ -41,12 +41,13 @@ ALONE = {TORCHTITAN}
 """Sets whose dependencies are not installed."""
 
 
-def _lock_of(name: str) -> Path:
+def _find_lock(name: str) -> Path:
     return ROOT / "requirements" / f"{name}.txt"
 
 
 def folder(name: str = FRAMEWORKS) -> Path:
-    key = hashlib.sha256(_lock_of(name).read_bytes() + sys.version.encode()).hexdigest()[:16]
+    content = _find_lock(name).read_bytes() + sys.version.encode()
+    key = hashlib.sha256(content).hexdigest()[:16]
     return support.bootstrap().CACHE / f"{name}-{key}"
 
 
@@ -65,7 +66,7 @@ def install(name: str = FRAMEWORKS) -> Path:
                     "install",
                     *options,
                     "-r",
-                    str(_lock_of(name)),
+                    str(_find_lock(name)),
                 ],
                 check=True,
             )
@@ -77,7 +78,9 @@ def lock(name: str) -> None:
     own_pins = re.findall(
         r"^([a-z0-9_.-]+)==", (ROOT / "requirements/dev.txt").read_text(), re.MULTILINE
     )
-    left_out = [flag for name in own_pins for flag in ("--no-emit-package", name)]
+    left_out: list[str] = []
+    for name in own_pins:
+        left_out += ("--no-emit-package", name)
     options = [
         "--quiet",
         "--universal",
@@ -87,7 +90,7 @@ def lock(name: str) -> None:
         "--python-version",
         "3.11",
     ]
-    target = _lock_of(name)
+    target = _find_lock(name)
     if name in ALONE:
         options.append("--no-deps")
     constraint = [

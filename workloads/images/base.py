@@ -15,7 +15,10 @@ from workloads.images import copying, pins
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("image", nargs="?", help="IMAGE:TAG; default: the one that is recorded")
-    image = parser.parse_args().image or json.loads(pins.BASE.read_text(encoding="utf-8"))["image"]
+    image = parser.parse_args().image
+    if not image:
+        recorded = json.loads(pins.BASE.read_text(encoding="utf-8"))
+        image = recorded["image"]
     with working(f"ask for {image}"):
         digest = copying.resolve(image, plain_http=False)
     pins.record_base(image, digest)

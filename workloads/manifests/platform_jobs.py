@@ -90,9 +90,13 @@ def migration(context: RenderContext) -> Iterator[Body]:
         return
     results = database.access(context, "migrator")
     rights = {"batch": "holdfast_worker", "exporter": "holdfast_exporter"}
-    teams = [team_role(team.name) for team in context.platform.other_teams]
-    rights |= {role: "holdfast_worker" for role in teams if role in instance.users}
-    grants = [f"--grant={instance.users[role]}={right}" for role, right in rights.items()]
+    for team in context.platform.other_teams:
+        role = team_role(team.name)
+        if role in instance.users:
+            rights[role] = "holdfast_worker"
+    grants: list[str] = []
+    for role, right in rights.items():
+        grants.append(f"--grant={instance.users[role]}={right}")
     work = _settings(
         name="migrate",
         role="migrator",

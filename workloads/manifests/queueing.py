@@ -36,6 +36,9 @@ from holdfast.vocabulary.pools import (
 )
 from holdfast.vocabulary.roles import JOB_NAMESPACES
 
+LentFlavor = tuple[Body, int]
+"""A flavor, and the GPUs that a queue lends of it."""
+
 # Time before the end of a flex-start node at which GKE looks for the next one and drains it.
 RECYCLE_LEAD_S = 3_600
 # After the last retry the job is deactivated for good. Kueue's default of three takes seven
@@ -61,7 +64,7 @@ def objects(context: RenderContext) -> Iterator[Body]:
     yield from _compute_classes(context)
 
 
-def _queues(context: RenderContext, queue: str, flavors: list[tuple[Body, int]]) -> Iterator[Body]:
+def _queues(context: RenderContext, queue: str, flavors: list[LentFlavor]) -> Iterator[Body]:
     """Builds a ClusterQueue for each team, and a LocalQueue in each of the team's namespaces."""
     for team, shares in _share(context, flavors).items():
         name = f"{team}-{queue}" if team else queue
@@ -89,23 +92,25 @@ def _list_limits(context: RenderContext, team: str) -> dict[str, int]:
     return limits
 
 
-def _flavors(context: RenderContext) -> dict[str, list[tuple[Body, int]]]:
+def _flavors(context: RenderContext) -> dict[str, list[LentFlavor]]:
     """Queue -> flavors with the GPUs that each lends, by the environment's quotas and caps."""
-    flavors: dict[str, list[tuple[Body, int]]] = {queue: [] for queue in QUEUES.values()}
-    flavors[QUEUE_ANY] = []
+    flavors: dict[str, list[LentFlavor]] = {}
+    for queue in (*QUEUES.values(), QUEUE_ANY):
+        flavors[queue] = []
     for name, (group, *_) in context.platform.classes.items():
         queue = QUEUES[group.capacity]
         gpus = context.platform.quota(name)
-        is_lent = group.role in JOB_ROLES and group.capacity in (Capacity.SPOT, *STAYING)
-        if gpus and is_lent:
+        if group.role not in JOB_ROLES or group.capacity not in (Capacity.SPOT, *STAYING):
+            continue
+        if gpus:
             labels = {LABEL_POOL_CLASS: name}
             # The same keys in each: JobSet adds them to its Jobs, and removes none when a job
             # changes its queue. Else Kueue lends it GPUs of another kind when those that it asks
             # for are all lent.
             if group.accelerator:
                 labels[LABEL_ACCELERATOR] = group.accelerator
-            tolerations = group.tolerations()
-            flavors[queue].append((_flavor(f"{queue}-{name}", labels, tolerations), gpus))
+            flavor = _flavor(f"{queue}-{name}", labels, group.tolerations())
+            flavors[queue].append((flavor, gpus))
     for accelerator in context.platform.auto_provisioning:
         # With the driver: a job that may be moved selects none itself, since on-demand machines get
         # theirs from their pool.
@@ -116,7 +121,8 @@ def _flavors(context: RenderContext) -> dict[str, list[tuple[Body, int]]]:
         }
         for queue, gpus in shares.items():
             if gpus:
-                flavors[queue].append((_flavor(f"{queue}-{accelerator}", labels, []), gpus))
+                flavor = _flavor(f"{queue}-{accelerator}", labels, [])
+                flavors[queue].append((flavor, gpus))
     for gpu_choice in list_gpu_choices(context.platform):
         labels = {LABEL_COMPUTE_CLASS: gpu_choice.name}
         flavor = _flavor(gpu_choice.name, labels, [])
@@ -124,24 +130,24 @@ def _flavors(context: RenderContext) -> dict[str, list[tuple[Body, int]]]:
     return flavors
 
 
-def _share(
-    context: RenderContext, flavors: list[tuple[Body, int]]
-) -> dict[str, list[tuple[Body, int]]]:
+def _share(context: RenderContext, flavors: list[LentFlavor]) -> dict[str, list[LentFlavor]]:
     """Divides flavors between teams: team, empty for the default one, -> flavors with its GPUs.
 
     Each team is guaranteed its GPUs; beyond that the cohort lends. Where a flavor has less than its
     teams are guaranteed, they share it in proportion.
     """
     teams = context.platform.other_teams
-    shares: dict[str, list[tuple[Body, int]]] = {"": []}
+    shares: dict[str, list[LentFlavor]] = {"": []}
     for team in teams:
         shares[team.name] = []
     for flavor, gpus in flavors:
         kind = flavor["spec"]["nodeLabels"].get(LABEL_ACCELERATOR, "")
         guaranteed = sum(team.quotas.get(kind, 0) for team in teams)
+        shared = min(gpus, guaranteed)
         remainder = gpus
         for team in teams:
-            share = team.quotas.get(kind, 0) * min(gpus, guaranteed) // max(1, guaranteed)
+            quota = team.quotas.get(kind, 0)
+            share = quota * shared // max(1, guaranteed)
             shares[team.name].append((flavor, share))
             remainder -= share
         shares[""].append((flavor, remainder))
@@ -164,15 +170,16 @@ def _gpu_quota(flavor: Body, gpus: int, limits: Mapping[str, int]) -> Body:
         "nominalQuota": str(gpus),
     }
     labels = flavor["spec"]["nodeLabels"]
-    most = limits.get(labels.get(LABEL_ACCELERATOR) or labels.get(LABEL_COMPUTE_CLASS, ""))
-    if most is None:
-        return quota
-    return quota | {"borrowingLimit": str(max(0, most - gpus))}
+    kind = labels.get(LABEL_ACCELERATOR) or labels.get(LABEL_COMPUTE_CLASS, "")
+    limit = limits.get(kind)
+    if limit is not None:
+        quota["borrowingLimit"] = str(max(0, limit - gpus))
+    return quota
 
 
 def _cluster_queue(
     name: str,
-    flavors: list[tuple[Body, int]],
+    flavors: list[LentFlavor],
     limits: Mapping[str, int],
     *,
     queued: bool,

@@ -153,10 +153,14 @@ def _name_objects(text: str) -> set[str]:
         kind = re.search(r"^kind: (.+)$", body, re.M)
         metadata = re.search(r"^metadata:\n((?: .*\n)+)", body, re.M)
         if kind and metadata:
+            title = f"{kind[1]}/"
             name = re.search(r"^  name: (.+)$", metadata[1], re.M)
+            if name:
+                title += name[1]
             namespace = re.search(r"^  namespace: (.+)$", metadata[1], re.M)
-            suffix = f" in {namespace[1]}" if namespace else ""
-            names.add(f"{kind[1]}/{name[1] if name else ''}{suffix}")
+            if namespace:
+                title += f" in {namespace[1]}"
+            names.add(title)
     return names
 
 

@@ -177,8 +177,9 @@ def _check_migration(api: Api, platform: Platform) -> Answer:
     if condition is None or condition["type"] not in ("Complete", "Failed"):
         return False, f"Job {name} has not ended", f"holdfast explain {name}"
     is_complete = condition["type"] == "Complete"
+    outcome = condition.get("message") or condition["type"]
     fix = f"kubectl logs -n {namespace} job/{name}; delete it, then make apply ENV={platform.name}"
-    return is_complete, f"Job {name}: {condition.get('message') or condition['type']}", fix
+    return is_complete, f"Job {name}: {outcome}", fix
 
 
 def _find_true_condition(job: Object) -> Object | None:

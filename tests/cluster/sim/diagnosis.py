@@ -75,7 +75,8 @@ def _waiting_workloads(api: Api) -> list[str]:
 
 def _condition(condition: Object) -> str:
     reason = condition.get("reason", "")
-    return f"{condition['type']}={condition['status']} {reason} {condition.get('message', '')}"
+    state = f"{condition['type']}={condition['status']}"
+    return f"{state} {reason} {condition.get('message', '')}"
 
 
 def _nodes(api: Api) -> list[str]:

@@ -20,4 +20,6 @@ def events(path: Path, event_type: str) -> list[Object]:
 
 def committed_before(path: Path, moment: float) -> int:
     """The step that a restore at `moment` owes; 0 before the first commit."""
-    return max((line["step"] for line in events(path, "commit") if line["t"] < moment), default=0)
+    commits = events(path, "commit")
+    steps = [line["step"] for line in commits if line["t"] < moment]
+    return max(steps, default=0)

@@ -30,7 +30,7 @@ def free_ports(count: int, address: str = "127.0.0.1") -> list[int]:
 def alive(pid: int) -> bool:
     """A zombie is dead: it only waits to be collected."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+        return _read_status(pid)[0] != "Z"
     except (FileNotFoundError, ProcessLookupError):
         return False
 
@@ -45,11 +45,20 @@ def owner() -> str:
 def is_orphan(name: str) -> bool:
     """`name` begins with the owner() of a run that has died."""
     match = re.match(r"(\d+)x([0-9a-f]{2})(?![0-9a-f])", name)
-    return match is not None and not (alive(int(match[1])) and _start(int(match[1])) == match[2])
+    if match is None:
+        return False
+    pid = int(match[1])
+    return not alive(pid) or _start(pid) != match[2]
+
+
+def _read_status(pid: int) -> list[str]:
+    """Reads the fields after the command, which may itself hold parentheses."""
+    text = Path(f"/proc/{pid}/stat").read_text()
+    return text.rpartition(")")[2].split()
 
 
 def _start(pid: int) -> str:
-    ticks = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
+    ticks = int(_read_status(pid)[19])
     return f"{ticks % 256:02x}"
 
 

@@ -102,7 +102,8 @@ class Here:
             "imagePullPolicy": "IfNotPresent",
             "workingDir": str(ROOT),
         }
-        container["command"] = [sys.executable, *self._with_options(container["command"][1:])]
+        words = container["command"][1:]
+        container["command"] = [sys.executable, *self._with_options(words)]
         entries = []
         for entry in container["env"]:
             if entry["name"] not in {*ENVIRONMENT, ENV_GPUS}:
@@ -112,9 +113,8 @@ class Here:
         ]
         spec["volumes"] = [v for v in spec.get("volumes", ()) if "emptyDir" in v]
         volume_names = {volume["name"] for volume in spec["volumes"]}
-        container["volumeMounts"] = [
-            m for m in container.get("volumeMounts", ()) if m["name"] in volume_names
-        ]
+        mounts = container.get("volumeMounts", ())
+        container["volumeMounts"] = [mount for mount in mounts if mount["name"] in volume_names]
         for n, path in enumerate((*HOST_FOLDERS, self._writable)):
             spec["volumes"].append(
                 {

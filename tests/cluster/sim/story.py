@@ -38,7 +38,8 @@ class StoryClock:
 
     def of(self, real_s: float) -> float:
         """When in the story something happened that really happened then."""
-        return real_s + sum(skipped for jump_s, skipped in self._jumps if jump_s <= real_s)
+        jumps = [skipped for jump_s, skipped in self._jumps if jump_s <= real_s]
+        return real_s + sum(jumps)
 
     def skip(self, minutes: int, each_minute: Callable[[], None]) -> None:
         """The cluster stands still meanwhile: what it records carries whole seconds, so the jump is
@@ -103,7 +104,8 @@ class Watched:
         ]
         self.watchers = []
         for watcher, kind in kinds:
-            self.watchers.append(Watcher(self._in_story(kind), watcher, self.cluster, self.lock))
+            story_kind = self._in_story(kind)
+            self.watchers.append(Watcher(story_kind, watcher, self.cluster, self.lock))
 
     def _in_story(self, kind: Kind) -> Kind:
         versions = self._seen.setdefault(kind.path, {})

@@ -78,7 +78,8 @@ def wrong(section: Any, **fields: Any) -> list[tuple[str, str, Make]]:
     """A row for each field, alone wrong, whose name the error gives."""
     cases: list[tuple[str, str, Make]] = []
     for name, value in fields.items():
-        cases.append((f"{type(section).__name__}.{name}", name, on(section, **{name: value})))
+        title = f"{type(section).__name__}.{name}"
+        cases.append((title, name, on(section, **{name: value})))
     return cases
 
 

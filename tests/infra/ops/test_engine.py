@@ -125,7 +125,8 @@ def test_a_shell_gets_the_mirror_the_engine_and_cdktf(tmp_path: Path) -> None:
     script = f'eval "$({sys.executable} -m infra.ops.engine)"; env'
     done = ran(["bash", "-e", "-c", script], ROOT, variables)
     assert done.returncode == 0, done.stderr
-    shown = dict(line.split("=", 1) for line in done.stdout.splitlines() if "=" in line)
+    assignments = [line for line in done.stdout.splitlines() if "=" in line]
+    shown = dict(line.split("=", 1) for line in assignments)
     configuration = Path(shown["TF_CLI_CONFIG_FILE"]).read_text()
     assert f"{tmp_path}/cache/holdfast/engine/mirror" in configuration
     assert ".node/node_modules/.bin" in shown["PATH"].split(":")[0]

@@ -73,7 +73,8 @@ def proof(
         rows = []
         for line in shown.out.partition("VERDICT")[2].splitlines()[1:]:
             rows.append(line.split())
-        return code, {row[0]: " ".join(row[1:-1]) for row in rows}, shown.err
+        texts = {row[0]: " ".join(row[1:-1]) for row in rows}
+        return code, texts, shown.err
 
     return play_proof
 

@@ -169,11 +169,8 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def bodies(path: Path) -> Iterator[Any]:
-    return (
-        body
-        for body in YAML(typ="safe").load_all(path.read_text())
-        if body["kind"] in ("Job", "JobSet")
-    )
+    bodies = YAML(typ="safe").load_all(path.read_text())
+    return (body for body in bodies if body["kind"] in ("Job", "JobSet"))
 
 
 def test_submitted_jobs_fit_the_pool_and_are_waited_for(run: Path) -> None:

@@ -33,8 +33,11 @@ def to_plan_shape(value: Any, key: str = "") -> Any:
 
 
 def in_plan_shape(facts: Facts) -> Facts:
-    planned = tuple(replace(f, values=to_plan_shape(dict(f.values))) for f in facts.resources)
-    return replace(facts, resources=planned)
+    planned = list(facts.resources)
+    for index, resource in enumerate(planned):
+        values = to_plan_shape(dict(resource.values))
+        planned[index] = replace(resource, values=values)
+    return replace(facts, resources=tuple(planned))
 
 
 def test_the_sound_facts_break_no_rule() -> None:

@@ -21,6 +21,8 @@ SLICE_MIN = 2_880
 FAR_MIN = 360
 Series = dict[str, dict[int, float]]
 Labels = tuple[tuple[str, str], ...]
+Minutes = dict[tuple[str, Labels], set[int]]
+"""Alert and labels -> the minutes in which it fired."""
 # Two questions a window: the first and the last of its minutes in which an alert fired.
 WINDOW_MIN = 5
 _FIRING = f'(timestamp(ALERTS{{alertstate="firing"}})[{WINDOW_MIN * 60 - 1}s:1m])'
@@ -66,17 +68,21 @@ class Recorder:
             number = float(value.int64_value or value.double_value)
             since_s = self.began_s if metric.endswith("heartbeat_seconds") else 0.0
             labels = (*sent.resource.labels.items(), *sent.metric.labels.items())
-            self.series[series_name(metric, labels)][self.minute] = number - since_s
+            name = series_name(metric, labels)
+            self.series[name][self.minute] = number - since_s
 
     def add(self, metric: str, labels: dict[str, str], value: float) -> None:
-        self.series[series_name(metric, tuple(labels.items()))][self.minute] = value
+        name = series_name(metric, tuple(labels.items()))
+        self.series[name][self.minute] = value
 
 
 @cache
 def series_name(metric_type: str, labels: Labels) -> str:
     """Return the name in promtool's notation. The later value of a repeated label counts."""
-    text = ",".join(f"{key}={json.dumps(value)}" for key, value in sorted(dict(labels).items()))
-    return f"{promql_name(metric_type)}{{{text}}}"
+    pairs: list[str] = []
+    for key, value in sorted(dict(labels).items()):
+        pairs.append(f"{key}={json.dumps(value)}")
+    return f"{promql_name(metric_type)}{{{','.join(pairs)}}}"
 
 
 def promql_name(metric_type: str) -> str:
@@ -86,7 +92,11 @@ def promql_name(metric_type: str) -> str:
     domain, slash, path = metric_type.partition("/")
     if not slash:
         return metric_type
-    return f"{re.sub(r'[^a-zA-Z0-9_]', '_', domain)}:{re.sub(r'[^a-zA-Z0-9_]', '_', path)}"
+    return f"{_replace_signs(domain)}:{_replace_signs(path)}"
+
+
+def _replace_signs(name: str) -> str:
+    return re.sub(r"[^a-zA-Z0-9_]", "_", name)
 
 
 def firings(
@@ -99,8 +109,9 @@ def firings(
     Slices of the time are played one by one, each with as much before it as a rule looks back;
     rules that look back about as far are played together, with the series that they read.
     """
-    minutes: dict[tuple[str, Labels], set[int]] = defaultdict(set)
-    for rules in _by_reach(rule(alert) for alert in alerts if alert.source is AlertSource.PROMQL):
+    minutes: Minutes = defaultdict(set)
+    promql_alerts = [alert for alert in alerts if alert.source is AlertSource.PROMQL]
+    for rules in _by_reach(map(rule, promql_alerts)):
         before_min = max(_looks_back_min(rule) for rule in rules)
         read = _metrics(rules)
         series = {}
@@ -109,7 +120,8 @@ def firings(
                 series[name] = values
         for first in range(0, recorder.minute + 1, slice_min):
             last = min(first + slice_min - 1, recorder.minute)
-            for key, fired in _firing_minutes(rules, series, first, last, before_min).items():
+            fired_minutes = _firing_minutes(rules, series, first, last, before_min)
+            for key, fired in fired_minutes.items():
                 minutes[key] |= fired
     periods = []
     for (name, labels), values in minutes.items():
@@ -131,7 +143,8 @@ def _by_reach(rules: Iterable[Rule]) -> Iterable[list[Rule]]:
     """
     rules_by_reach: dict[bool, list[Rule]] = defaultdict(list)
     for alert_rule in rules:
-        rules_by_reach[_looks_back_min(alert_rule) > FAR_MIN].append(alert_rule)
+        is_far = _looks_back_min(alert_rule) > FAR_MIN
+        rules_by_reach[is_far].append(alert_rule)
     return rules_by_reach.values()
 
 
@@ -147,12 +160,13 @@ def _looks_back_min(rule: Rule) -> int:
     """Return the minutes that a rule looks back, with the time for which it must hold, and five
     minutes in which a sample stays valid.
     """
-    windows = []
+    total_min = 0.0
     for n, unit in _WINDOW.findall(rule["expr"]):
-        windows.append(int(n) * _UNIT_MIN[unit])
+        total_min += int(n) * _UNIT_MIN[unit]
     hold = re.fullmatch(r"(\d+)([smhd])", rule.get("for", "0s"))
     assert hold, rule
-    return int(sum(windows) + int(hold[1]) * _UNIT_MIN[hold[2]]) + 5
+    total_min += int(hold[1]) * _UNIT_MIN[hold[2]]
+    return int(total_min) + 5
 
 
 def _firing_minutes(
@@ -161,30 +175,33 @@ def _firing_minutes(
     first: int,
     last: int,
     before_min: int,
-) -> dict[tuple[str, Labels], set[int]]:
+) -> Minutes:
     """Return the minutes from `first` to `last` in which each alert fired."""
     begin = max(0, first - before_min)
-    cut = {name: _cut(name, values, begin, last) for name, values in series.items()}
-    minutes_of_window = range(first - begin + WINDOW_MIN - 1, last - begin + WINDOW_MIN, WINDOW_MIN)
-    answer = _ask(
-        rules, {name: values for name, values in cut.items() if values}, minutes_of_window
-    )
-    minutes: dict[tuple[str, Labels], set[int]] = defaultdict(set)
+    cut_series: Series = {}
+    for name, values in series.items():
+        cut_values = _cut(name, values, begin, last)
+        if cut_values:
+            cut_series[name] = cut_values
+    first_window = first - begin + WINDOW_MIN - 1
+    windows = range(first_window, last - begin + WINDOW_MIN, WINDOW_MIN)
+    answer = _ask(rules, cut_series, windows)
+    minutes: Minutes = defaultdict(set)
     for window, labels, minute in _answers(answer):
         name = labels.pop("alertname")
-        key = (
-            name,
-            tuple(sorted((k, v) for k, v in labels.items() if k not in ("alertstate", "severity"))),
-        )
-        window = window + begin
-        minute = minute + begin
-        earlier = []
-        for m in minutes[key]:
-            if m > window - WINDOW_MIN:
-                earlier.append(m)
-        minutes[key] |= set(range(min([minute, *earlier]), max([minute, *earlier]) + 1))
-    inside = {key: {m for m in fired if first <= m <= last} for key, fired in minutes.items()}
-    return {key: fired for key, fired in inside.items() if fired}
+        labels.pop("alertstate", None)
+        labels.pop("severity", None)
+        key = (name, tuple(sorted(labels.items())))
+        window_begin = window + begin - WINDOW_MIN
+        in_window = [fired for fired in minutes[key] if fired > window_begin]
+        in_window.append(minute + begin)
+        minutes[key] |= set(range(min(in_window), max(in_window) + 1))
+    inside: Minutes = {}
+    for key, fired_minutes in minutes.items():
+        fired_inside = fired_minutes & set(range(first, last + 1))
+        if fired_inside:
+            inside[key] = fired_inside
+    return inside
 
 
 def _cut(name: str, values: dict[int, float], begin: int, last: int) -> dict[int, float]:
@@ -235,9 +252,8 @@ def _values(values: dict[int, float]) -> str:
         gap = minute - following
         if gap:
             words.append(f"_x{gap}" if gap > 1 else "_")
-        words.append(
-            f"{values[minute]:g}" if abs(values[minute]) < 1e5 else f"{values[minute]:.0f}"
-        )
+        value = values[minute]
+        words.append(f"{value:g}" if abs(value) < 1e5 else f"{value:.0f}")
         following = minute + 1
     return " ".join(words)
 
@@ -248,16 +264,15 @@ def _answers(output: str) -> Iterable[tuple[int, dict[str, str], int]]:
     for line in output.splitlines():
         moment = _AT.search(line)
         if moment:
-            position = round(
-                sum(int(n) * _UNIT_MIN[unit] for n, unit in re.findall(r"(\d+)([dhms])", moment[1]))
-            )
+            minutes = 0.0
+            for n, unit in re.findall(r"(\d+)([dhms])", moment[1]):
+                minutes += int(n) * _UNIT_MIN[unit]
+            position = round(minutes)
         elif line.strip().startswith("got:"):
             for sample in _SAMPLE.finditer(line):
-                yield (
-                    position,
-                    dict(_LABEL.findall(sample["labels"])),
-                    round(float(sample["value"]) / 60),
-                )
+                labels = dict(_LABEL.findall(sample["labels"]))
+                fired_min = round(float(sample["value"]) / 60)
+                yield position, labels, fired_min
 
 
 def _runs(minutes: set[int]) -> Iterable[tuple[int, int]]:

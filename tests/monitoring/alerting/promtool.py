@@ -51,7 +51,8 @@ class Outcome:
 
 
 def program() -> str:
-    path = shutil.which("promtool") or shutil.which(str(build.TOOLS["promtool"].binary))
+    built = str(build.TOOLS["promtool"].binary)
+    path = shutil.which("promtool") or shutil.which(built)
     if not path:
         raise Unjudged("no promtool: neither on PATH nor built by `make tools`")
     return str(path)

@@ -21,6 +21,11 @@ VALUES = {
     "promised_per_s": 100.0,
 }
 COSTS = (("spot-l4", 0.34), ("flex-a100", 2.02))
+CHARTS = {
+    "on-call": dashboard.on_call(COSTS),
+    "job": dashboard.charts("job"),
+    "serving": dashboard.charts("serving"),
+}
 SCREENS = {
     name: dashboard.render(
         f"c: {name}",
@@ -29,11 +34,7 @@ SCREENS = {
         VALUES,
         choose="job" if name == "job" else "",
     )
-    for name, charts in {
-        "on-call": dashboard.on_call(COSTS),
-        "job": dashboard.charts("job"),
-        "serving": dashboard.charts("serving"),
-    }.items()
+    for name, charts in CHARTS.items()
 }
 
 
@@ -64,14 +65,11 @@ def test_tiles_fill_the_screen_without_overlap(text: str) -> None:
 
 
 def test_hourly_cost_is_nodes_times_price() -> None:
-    [tile] = [
-        t
-        for t in json.loads(SCREENS["on-call"])["mosaicLayout"]["tiles"]
-        if "Cost" in t["widget"]["title"]
-    ]
-    first, second = (
-        d["timeSeriesQuery"]["prometheusQuery"] for d in tile["widget"]["xyChart"]["dataSets"]
-    )
+    tiles = json.loads(SCREENS["on-call"])["mosaicLayout"]["tiles"]
+    [tile] = [tile for tile in tiles if "Cost" in tile["widget"]["title"]]
+    first_set, second_set = tile["widget"]["xyChart"]["dataSets"]
+    first = first_set["timeSeriesQuery"]["prometheusQuery"]
+    second = second_set["timeSeriesQuery"]["prometheusQuery"]
     assert 'nodepool="spot-l4"}) * 0.34' in first
     assert 'nodepool="flex-a100"}) * 2.02' in second
 
@@ -79,7 +77,8 @@ def test_hourly_cost_is_nodes_times_price() -> None:
 def test_every_metric_that_somebody_is_woken_by_can_be_seen() -> None:
     """All of ours but those whose alert says everything."""
     shown = set(re.findall(r"holdfast_(\w+)", "".join(SCREENS.values())))
-    metrics = set(re.findall(r"holdfast_(\w+)", "".join(alert.query for alert in alerts(EXAMPLE))))
+    queries = "".join(alert.query for alert in alerts(EXAMPLE))
+    metrics = set(re.findall(r"holdfast_(\w+)", queries))
     quiet = {
         "provisioning_requests_lost_total",
         "restores_skipped_total",

@@ -52,7 +52,9 @@ def find_permission(method: str) -> str:
     if pools:
         kind = "workloadIdentityPoolProviders" if pools[1] else "workloadIdentityPools"
         # Unverified for attestation rules: taken as a read of the pool.
-        verb = "get" if pools[2] == "listAttestationRules" else VERBS.get(pools[2], pools[2])
+        verb = VERBS.get(pools[2], pools[2])
+        if pools[2] == "listAttestationRules":
+            verb = "get"
         return f"iam.googleapis.com/{kind}.{verb}"
     for end, permission in NAMED.items():
         if method == end or method.endswith(f".{end}"):

@@ -80,7 +80,8 @@ class Call:
 def document(api: str) -> Json:
     home = isolated.site_packages(isolated.environment("discovery"))
     documents = home / "googleapiclient" / "discovery_cache" / "documents"
-    return json.loads((documents / f"{DOCUMENTS.get(api, f'{api}.v1')}.json").read_text())
+    name = DOCUMENTS.get(api, f"{api}.v1")
+    return json.loads((documents / f"{name}.json").read_text())
 
 
 def find(

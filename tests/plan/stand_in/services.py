@@ -207,7 +207,8 @@ def _list_enabled(world: World, call: Call) -> Json:
 
 
 def _enable(world: World, call: Call) -> Json:
-    names = call.body.get("serviceIds") or [call.path.rpartition("/")[2].partition(":")[0]]
+    last_part = call.path.rpartition("/")[2]
+    names = call.body.get("serviceIds") or [last_part.partition(":")[0]]
     world.enabled |= {name.removesuffix(".googleapis.com") for name in names}
     # Other agents are created on request, or on first use.
     for service in {"compute", "container"} & world.enabled:

@@ -59,7 +59,8 @@ class _Handler(BaseHTTPRequestHandler):
     do_HEAD = do_GET
 
     def do_POST(self) -> None:
-        self._answer(202, Location=f"{urlsplit(self.path).path.rstrip('/')}/{uuid.uuid4().hex}")
+        folder = urlsplit(self.path).path.rstrip("/")
+        self._answer(202, Location=f"{folder}/{uuid.uuid4().hex}")
 
     def do_PATCH(self) -> None:
         upload = self._upload()

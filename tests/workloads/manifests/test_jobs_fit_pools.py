@@ -92,7 +92,8 @@ def own_jobs(env: str) -> Iterator[tuple[str, Body]]:
             nodes=nodes,
             capacity=offer.capacity.value,
         )
-        body = manifests.bodies(job, context, placement.place(job, platform, prices.load()))[-1]
+        placed = placement.place(job, platform, prices.load())
+        body = manifests.bodies(job, context, placed)[-1]
         (template,) = templates(body["spec"])
         yield body["metadata"]["labels"][LABEL_QUEUE], template["spec"]
 

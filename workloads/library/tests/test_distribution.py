@@ -35,7 +35,7 @@ def metadata(folder: Path, name: str) -> Path:
     return info
 
 
-def test_nothing_names_the_distribution_of_others() -> None:
+def test_nothing_names_the_foreign_distribution() -> None:
     listed = ran(
         ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
     ).stdout.splitlines()
@@ -61,13 +61,13 @@ def test_nothing_names_the_distribution_of_others() -> None:
         "holdfast==0.1.0",
     ],
 )
-def test_a_text_that_names_the_distribution_of_others_is_found(text: str) -> None:
+def test_a_text_that_names_the_foreign_distribution_is_found(text: str) -> None:
     assert WRONG_NAME.search(text)
 
 
 @pytest.mark.process
 @pytest.mark.parametrize("words", [["-m", "holdfast", "--help"], ["-m", "holdfast", "lint"]])
-def test_the_command_line_does_not_start_beside_the_distribution_of_others(
+def test_the_command_line_refuses_the_foreign_distribution(
     words: list[str], tmp_path: Path
 ) -> None:
     info = metadata(tmp_path, "holdfast-0.5.1.dist-info")
@@ -85,7 +85,7 @@ def test_the_command_line_does_not_start_beside_the_distribution_of_others(
 
 
 @pytest.mark.process
-def test_a_trainer_does_not_start_beside_the_distribution_of_others(tmp_path: Path) -> None:
+def test_a_trainer_refuses_the_foreign_distribution(tmp_path: Path) -> None:
     metadata(tmp_path, "holdfast-0.5.1.dist-info")
     words = [sys.executable, "-c", "from holdfast.checkpoint import Checkpointer"]
     done = ran(words, tmp_path, os.environ | {"PYTHONPATH": f"{tmp_path}:{LIBRARY}"})
@@ -102,7 +102,7 @@ def test_a_trainer_does_not_start_beside_the_distribution_of_others(tmp_path: Pa
         "holdfast-0.5.1-py3.12.egg-info",
     ],
 )
-def test_each_form_of_metadata_is_recognised(
+def test_each_metadata_form_is_recognised(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     metadata(tmp_path, name)
@@ -114,7 +114,7 @@ def test_each_form_of_metadata_is_recognised(
     assert refused.value.fix.endswith("--no-deps holdfast-gke==0.1.0, or its wheel")
 
 
-def test_distributions_of_other_names_are_no_obstacle(
+def test_distributions_with_other_names_are_no_obstacle(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in (

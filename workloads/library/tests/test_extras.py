@@ -282,7 +282,7 @@ def test_extra_demo_plays_the_checkpoint_part_without_a_clone(wheel: Path, tmp_p
 
 
 @pytest.mark.process
-def test_a_package_of_another_extra_would_be_seen() -> None:
+def test_a_package_from_another_extra_would_be_seen() -> None:
     """Else the test above could not fail."""
     assert " is of no package of this extra" in import_all("mover", "holdfast.exporter").stderr
 
@@ -391,7 +391,7 @@ def test_subcommands_have_extras() -> None:
 
 
 @pytest.mark.process
-def test_the_wheel_holds_every_file_of_the_tree_and_is_built_twice_alike(tmp_path: Path) -> None:
+def test_the_wheel_holds_every_file_and_is_reproducible(tmp_path: Path) -> None:
     built = [build_wheel(tmp_path / name, "").read_bytes() for name in ("a", "b")]
     assert built[0] == built[1]
     with zipfile.ZipFile(pins.find_wheel(tmp_path / "a")) as archive:

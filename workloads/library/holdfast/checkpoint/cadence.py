@@ -69,7 +69,8 @@ class EverySeconds:
         is_due = remaining_s < step_s / 2
         ahead_s = self._interval_s() if is_due else remaining_s
         # An early estimate of the step time is a bad one: look again before trusting it for long.
-        return is_due, step + max(1, min(int(ahead_s / step_s), steps))
+        steps_ahead = min(int(ahead_s / step_s), steps)
+        return is_due, step + max(1, steps_ahead)
 
 
 def make_cadence(

@@ -62,7 +62,8 @@ class Tuning:
         """
         # Rounded up, or the remainder would be another shard and one more request.
         share = -(-length // self.parallel)
-        return min(self.shard_bytes, max(MIN_SHARD_BYTES, -(-share // MIB) * MIB))
+        whole_mib = -(-share // MIB)
+        return min(self.shard_bytes, max(MIN_SHARD_BYTES, whole_mib * MIB))
 
     def __post_init__(self) -> None:
         # request_s: below a tenth of a second every request would count as lost, and the store as

@@ -74,8 +74,10 @@ def explain_streams(reference: Trace, trace: Trace) -> str:
             names.add(key.split("/")[1])
     if not names:
         return ""
-    lines = ", ".join(line for name, line in SEEDS.items() if name in names)
-    return f"it draws from a stream that is not seeded; begin with {lines}" if lines else ""
+    lines = [line for name, line in SEEDS.items() if name in names]
+    if not lines:
+        return ""
+    return f"it draws from a stream that is not seeded; begin with {', '.join(lines)}"
 
 
 def explain(

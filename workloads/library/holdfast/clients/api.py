@@ -178,7 +178,10 @@ class Api:
     ) -> Any:
         """Sends one request, and returns the response before its body is read."""
         headers = {"Accept": accept, "Content-Type": content_type}
-        parameters = [(key, str(value)) for key, value in query.items() if value is not None]
+        parameters: list[tuple[str, str]] = []
+        for key, value in query.items():
+            if value is not None:
+                parameters.append((key, str(value)))
         request = self.client.param_serialize(
             method,
             path,

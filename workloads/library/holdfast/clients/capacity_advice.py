@@ -117,7 +117,8 @@ def post(request: Request, address: str, token: str) -> Advice:
 
 def make_body(request: Request) -> dict[str, Any]:
     """Return the request in the form of the API. Flex-start needs the time for which it runs."""
-    zones = [{"zone": f"{ZONES.format(request.project)}/{zone}"} for zone in request.zones]
+    folder = ZONES.format(request.project)
+    zones = [{"zone": f"{folder}/{zone}"} for zone in request.zones]
     selection = {"machineTypes": list(request.machine_types)}
     scheduling = {"provisioningModel": MODELS[request.capacity]}
     if request.capacity is Capacity.FLEX_START:

@@ -96,8 +96,9 @@ class Tally:
 
     def _is_over(self, writer: Flood, count: int) -> bool:
         # A name that no filter can hold belongs to no pod and no job.
-        if not (_VALUE.fullmatch(writer.namespace) and _VALUE.fullmatch(writer.name)):
-            return False
+        for name in (writer.namespace, writer.name):
+            if not _VALUE.fullmatch(name):
+                return False
         return count > writer.lines_per_s * self.span_s
 
 
@@ -121,15 +122,17 @@ class Floods:
         """Adds writers whose lines are read up to `since_s`. Returns those that are new."""
         added: list[Flood] = []
         for flood in floods:
-            is_new = flood not in self.apart and not self._has_job_of(flood)
+            is_new = flood not in self.apart and not self._covers(flood)
             if is_new and len(self.apart) < MOST_FLOODS:
                 self.apart[flood] = Apart(since_s, now_s)
                 added.append(flood)
         return added
 
-    def _has_job_of(self, flood: Flood) -> bool:
+    def _covers(self, flood: Flood) -> bool:
+        """Returns whether the whole job of a pod is set apart."""
         for other in self.apart:
-            if other.is_job and (other.namespace, other.job) == (flood.namespace, flood.job):
+            is_same_job = other.namespace == flood.namespace and other.job == flood.job
+            if other.is_job and is_same_job:
                 return True
         return False
 

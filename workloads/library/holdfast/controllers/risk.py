@@ -28,7 +28,8 @@ class Risk:
         # A clock that stepped back must not count time twice.
         if now_s > since_s:
             key = _make_key(node, now_s)
-            self.seconds[key] = self.seconds.get(key, 0.0) + now_s - since_s
+            earlier_s = self.seconds.get(key, 0.0)
+            self.seconds[key] = earlier_s + now_s - since_s
             self._until_s[name] = now_s
 
     def count_end(self, name: str, node: Node, now_s: float) -> None:

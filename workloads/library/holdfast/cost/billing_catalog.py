@@ -230,7 +230,9 @@ def _usd(sku: Mapping[str, Any], unit: str) -> float:
             fix=("the catalog changed its unit; convert it in holdfast/cost/billing_catalog.py"),
         )
     price = expression["tieredRates"][-1]["unitPrice"]
-    return round(int(price.get("units", 0)) + int(price.get("nanos", 0)) / 1e9, 9)
+    units = int(price.get("units", 0))
+    nanos = int(price.get("nanos", 0))
+    return round(units + nanos / 1e9, 9)
 
 
 def credentials() -> dict[str, str]:

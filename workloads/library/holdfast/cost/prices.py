@@ -217,7 +217,9 @@ def disorders(table: Table) -> Iterator[tuple[str, str, str]]:
                 if quote is not None:
                     usd[capacity] = quote.usd
             if not _is_in_order(usd):
-                prices = [f"{capacity.value} {price:.4f}" for capacity, price in usd.items()]
+                prices: list[str] = []
+                for capacity, price in usd.items():
+                    prices.append(f"{capacity.value} {price:.4f}")
                 yield accelerator, region, ", ".join(prices)
 
 
@@ -244,7 +246,8 @@ def _read_sku(row: dict[str, Any]) -> Sku:
         "usd": float(row["usd"]),
     }
     sku = Sku(**row | typed)
-    if sku.part not in (CORE, RAM, GPU) or sku.basis not in (LISTED, SOLVED, INFERRED):
+    is_valid = sku.part in (CORE, RAM, GPU) and sku.basis in (LISTED, SOLVED, INFERRED)
+    if not is_valid:
         raise ValueError(f"part {sku.part}, basis {sku.basis}")
     if sku.as_of:
         datetime.date.fromisoformat(sku.as_of)

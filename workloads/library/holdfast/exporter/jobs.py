@@ -265,7 +265,8 @@ class Jobs:
                 elif event.kind in KINDS:
                     self._take(event, batch.namespace)
                 elif event.type == FAULTY and not batch.job and self._counts(event):
-                    self.faults[tuple(str(event.fields.get(name)) for name in FAULT_LABELS)] += 1
+                    labels = tuple(str(event.fields.get(name)) for name in FAULT_LABELS)
+                    self.faults[labels] += 1
 
     def _counts(self, event: Event) -> bool:
         return event.t_us >= self.since_s * 1e6

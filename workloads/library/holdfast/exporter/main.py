@@ -134,7 +134,8 @@ def serve(
         writer = CloudWriter(MetricServiceClient(), project, location, cluster_name)
     cluster = Cluster(namespaces=namespaces)
     lock = threading.Lock()
-    watchers = [Watcher(kind, api.client, cluster, lock) for kind in (*KINDS, *QUEUED)]
+    kinds = (*KINDS, *QUEUED)
+    watchers = [Watcher(kind, api.client, cluster, lock) for kind in kinds]
     ratings = None
     if ratings_every_s:
         ratings = Ratings(

@@ -94,7 +94,10 @@ class Ratings:
         self, pods: Iterable[Pod], nodes: Mapping[str, Node], now_s: float
     ) -> Iterable[Line]:
         """Asks for the machines for which pods wait. Yields a line for each trial that ended."""
-        waiting = [pod for pod in pods if pod.waits_since_s and pod.gpus and pod.capacity in RATED]
+        waiting: list[Pod] = []
+        for pod in pods:
+            if pod.waits_since_s and pod.gpus and pod.capacity in RATED:
+                waiting.append(pod)
         if waiting:
             self._read_platform(now_s)
         needs = self._count_needs(waiting)

@@ -93,7 +93,11 @@ class _BucketReader(io.RawIOBase):
         return True
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        starts = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self._file.size}
+        starts = {
+            os.SEEK_SET: 0,
+            os.SEEK_CUR: self._position,
+            os.SEEK_END: self._file.size,
+        }
         self._position = starts[whence] + offset
         return self._position
 
@@ -102,10 +106,12 @@ class _BucketReader(io.RawIOBase):
 
     def readinto(self, buffer: Any) -> int:
         view = memoryview(buffer).cast("B")
-        length = max(0, min(len(view), self._file.size - self._position))
+        rest = max(0, self._file.size - self._position)
+        length = min(len(view), rest)
         if length:
+            target = view[:length]
             with _explain(str(self._file)):
-                self._file.storage.read_into(self._file.name, self._position, view[:length])
+                self._file.storage.read_into(self._file.name, self._position, target)
         self._position += length
         return length
 

@@ -172,8 +172,8 @@ def _find_present_size(ledgers: Sequence[JobLedger]) -> GangSize | None:
     """
     present: GangSize | None = None
     for size in ledgers[-1].sizes:
-        if present and (present.nodes, present.places) == (size.nodes, size.places):
-            present = size._replace(begin_us=present.begin_us)
-        else:
-            present = size
+        begin_us = size.begin_us
+        if present and present.nodes == size.nodes and present.places == size.places:
+            begin_us = present.begin_us
+        present = size._replace(begin_us=begin_us)
     return present

@@ -180,7 +180,8 @@ def find_spread(windows: Sequence[StepWindow]) -> float:
     mean = statistics.fmean(paces)
     if mean <= 0:
         return LEAST_SPREAD
-    return max(LEAST_SPREAD, statistics.stdev(paces) / mean / len(paces) ** 0.5)
+    relative_deviation = statistics.stdev(paces) / mean
+    return max(LEAST_SPREAD, relative_deviation / len(paces) ** 0.5)
 
 
 def _find_step(run: ProcessRun, windows: Sequence[StepWindow]) -> float:
@@ -247,7 +248,8 @@ def _find_interruptions(
         reached = run_windows[-1].last_step
         if step_h:
             # Steps since the last line; a save at the end keeps them.
-            reached += (run.ends_us - run_windows[-1].end_us) / HOUR_US / step_h
+            rest_h = (run.ends_us - run_windows[-1].end_us) / HOUR_US
+            reached += rest_h / step_h
 
 
 def _list_lives_h(

@@ -208,7 +208,8 @@ def _make_variables(jobs: str) -> list[Body]:
 
 def _add_field(jobs: str, field: str, expression: str) -> str:
     """Writes a list of Jobs with one field more: CEL has no other way to name a value."""
-    fields = [f"'{name}': dyn(j.{name})" for name in _FIELDS[: _FIELDS.index(field)]]
+    former_fields = _FIELDS[: _FIELDS.index(field)]
+    fields = [f"'{name}': dyn(j.{name})" for name in former_fields]
     fields.append(f"'{field}': dyn({expression})")
     return f"{jobs}.map(j, {{{', '.join(fields)}}})"
 

@@ -90,14 +90,15 @@ def find_typed(
         yield here, name, body
         for field, item in body.items():
             shape = fields.get(field, "")
+            item_path = (*here, field)
             if shape.startswith("[") and isinstance(item, list):
-                stack += [
-                    ((*here, field, index), shape[1:], entry) for index, entry in enumerate(item)
-                ]
+                for index, entry in enumerate(item):
+                    stack.append(((*item_path, index), shape[1:], entry))
             elif shape.startswith("{") and isinstance(item, dict):
-                stack += [((*here, field, key), shape[1:], entry) for key, entry in item.items()]
+                for key, entry in item.items():
+                    stack.append(((*item_path, key), shape[1:], entry))
             elif shape:
-                stack.append(((*here, field), shape, item))
+                stack.append((item_path, shape, item))
 
 
 def walk_object(obj: Object) -> Iterator[tuple[Path, str, dict[str, Any]]]:
@@ -137,10 +138,11 @@ def _walk(
     for name, item in value.items():
         if not isinstance(name, str) or name.startswith("$"):
             continue
+        field_path = (*path, name)
         if name not in fields:
-            yield UnknownField((*path, name), name, tuple(fields), _find_home(name, here))
+            yield UnknownField(field_path, name, tuple(fields), _find_home(name, here))
             continue
-        yield from _walk_field(item, fields[name], (*path, name), here)
+        yield from _walk_field(item, fields[name], field_path, here)
 
 
 def _walk_field(

@@ -287,7 +287,8 @@ def _judge_object(obj: Object, context: Context) -> Iterator[Finding]:
 
 
 def _make_finding(rule: Rule, hit: Hit, obj: Object) -> Finding:
-    mark = obj.document.locate((*obj.root, *hit.path), of_key=hit.on_key)
+    path = (*obj.root, *hit.path)
+    mark = obj.document.locate(path, of_key=hit.on_key)
     message = hit.message[:MOST_CHARACTERS]  # a name out of a file may be as long as the file
     return rule.finding(
         message,

@@ -20,16 +20,19 @@ def text(report: Report) -> str:
     """Formats for people: place, message, line with a caret, fact it was judged by, fix."""
     blocks = [format_finding(finding) for finding in report.active]
     for finding in report.suppressed:
+        place = _format_place(finding)
         message = printable(finding.message)
         reason = printable(finding.suppressed)
-        blocks.append(f"{_format_place(finding)}: ignored [{finding.rule}] {message}: {reason}\n")
+        blocks.append(f"{place}: ignored [{finding.rule}] {message}: {reason}\n")
     blocks.append(summary(report))
     return "\n".join(blocks) + "\n"
 
 
 def summary(report: Report) -> str:
-    counts = ", ".join(f"{report.count(severity)} {severity.value}" for severity in Severity)
-    parts = [f"{report.objects} objects in {report.files} files: {counts}"]
+    counts: list[str] = []
+    for severity in Severity:
+        counts.append(f"{report.count(severity)} {severity.value}")
+    parts = [f"{report.objects} objects in {report.files} files: {', '.join(counts)}"]
     remarks = {
         "ignored": len(report.suppressed),
         "documents not judged": report.unjudged,
@@ -43,9 +46,10 @@ def summary(report: Report) -> str:
 
 def format_finding(finding: Finding) -> str:
     """Formats one finding for people, in several lines."""
+    place = _format_place(finding)
     severity = finding.severity.value
     message = printable(finding.message)
-    lines = [f"{_format_place(finding)}: {severity}: {message} [{finding.rule}]"]
+    lines = [f"{place}: {severity}: {message} [{finding.rule}]"]
     lines += _quote(finding)
     if finding.basis:
         lines.append(f"    {printable(finding.basis)}")
@@ -71,7 +75,8 @@ def _quote(finding: Finding) -> list[str]:
     # One character for one, so that the carets stay below what they mean.
     line = "".join(character if character.isprintable() else " " for character in line)
     line = line.replace("##[", "#_[")
-    carets = "^" * max(1, min(mark.end, len(line) + 1) - mark.column)
+    end = min(mark.end, len(line) + 1)
+    carets = "^" * max(1, end - mark.column)
     number = str(mark.line)
     margin = " " * len(number)
     indent = " " * (mark.column - 1)

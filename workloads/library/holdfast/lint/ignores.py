@@ -60,11 +60,13 @@ def parse_annotations(obj: Object) -> Iterator[Ignore]:
         if pod.path:
             bodies.append((pod.path, pod.template))
     for path, body in bodies:
+        annotations_path = (*obj.root, *path, "metadata", "annotations")
         for key, value in as_map(dig(body, "metadata", "annotations")).items():
             if key.startswith(ANNOTATION):
-                mark = obj.document.locate((*obj.root, *path, "metadata", "annotations", key))
+                mark = obj.document.locate((*annotations_path, key))
                 rule = key.removeprefix(ANNOTATION)
-                yield Ignore(rule, as_text(value).strip(), obj.file, mark, obj.title)
+                reason = as_text(value).strip()
+                yield Ignore(rule, reason, obj.file, mark, obj.title)
 
 
 def apply(ignores: list[Ignore], findings: list[Finding]) -> list[Finding]:

@@ -18,6 +18,7 @@ from holdfast.lint.objects import (
     as_map,
     as_maps,
     as_text,
+    as_texts,
     dig,
     list_names,
 )
@@ -103,31 +104,37 @@ class ObjectIndex:
         """Finds the autoscalers of a workload."""
         scalers: list[Object] = []
         for scaler in self.list_namespace(SCALER, workload.namespace):
-            target = dig(scaler.spec, "scaleTargetRef")
-            if (dig(target, "kind"), dig(target, "name")) == (workload.kind, workload.name):
+            kind = dig(scaler.spec, "scaleTargetRef", "kind")
+            name = dig(scaler.spec, "scaleTargetRef", "name")
+            if kind == workload.kind and name == workload.name:
                 scalers.append(scaler)
         return scalers
+
+    @cached_property
+    def pods(self) -> list[Pod]:
+        """The pods of all objects."""
+        pods: list[Pod] = []
+        for objects in self.by_kind.values():
+            for obj in objects:
+                pods += obj.pods
+        return pods
 
     @cached_property
     def pods_by_account(self) -> dict[str, list[Pod]]:
         """Name of a service account -> the pods that run as one of this name."""
         pods: dict[str, list[Pod]] = defaultdict(list)
-        for objects in self.by_kind.values():
-            for obj in objects:
-                for pod in obj.pods:
-                    pods[pod.account].append(pod)
+        for pod in self.pods:
+            pods[pod.account].append(pod)
         return pods
 
     @cached_property
     def pod_references(self) -> set[tuple[str, str, str]]:
         """Kind, namespace and name of each object that a pod names."""
         names: set[tuple[str, str, str]] = set()
-        for objects in self.by_kind.values():
-            for obj in objects:
-                namespace = obj.namespace or DEFAULT_NAMESPACE
-                for pod in obj.pods:
-                    for reference in list_references(pod):
-                        names.add((reference.kind, namespace, reference.name))
+        for pod in self.pods:
+            namespace = pod.owner.namespace or DEFAULT_NAMESPACE
+            for reference in list_references(pod):
+                names.add((reference.kind, namespace, reference.name))
         return names
 
     @cached_property
@@ -186,9 +193,10 @@ class ObjectIndex:
         files: set[str] = set()
         for obj in self.by_kind["Kustomization"]:
             folder = PurePosixPath(obj.file).parent
-            paths = [dig(patch, "path") for patch in as_list(obj.body.get("patches"))]
-            paths += as_list(obj.body.get("patchesStrategicMerge"))
-            for path in map(as_text, paths):
+            paths = as_texts(obj.body.get("patchesStrategicMerge"))
+            for patch in as_list(obj.body.get("patches")):
+                paths.append(as_text(dig(patch, "path")))
+            for path in paths:
                 if path and "\n" not in path:
                     files.add((folder / path).as_posix())
         return files
@@ -214,7 +222,9 @@ def get_selector(obj: Object) -> dict[str, Any]:
     """Returns the selector of an object in the form of a LabelSelector."""
     if obj.kind == "Service":
         return {"matchLabels": as_map(obj.spec.get("selector"))}
-    return as_map(obj.spec.get("podSelector" if obj.kind == "NetworkPolicy" else "selector"))
+    if obj.kind == "NetworkPolicy":
+        return as_map(obj.spec.get("podSelector"))
+    return as_map(obj.spec.get("selector"))
 
 
 def selects(selector: Any, pod: Pod) -> bool:
@@ -225,21 +235,25 @@ def selects(selector: Any, pod: Pod) -> bool:
     for expression in as_maps(dig(selector, "matchExpressions")):
         operator = as_text(expression.get("operator"))
         value = labels.get(as_text(expression.get("key")))
-        if not holds(operator, value, list(map(str, as_list(expression.get("values"))))):
+        values = [str(item) for item in as_list(expression.get("values"))]
+        if not holds(operator, value, values):
             return False
     return True
 
 
 def holds(operator: str, value: str | None, values: Collection[str]) -> bool:
     """Returns whether an expression holds for a label; one with an unknown operator does."""
-    is_set = value is not None
-    is_listed = value in values
-    return {
-        "In": is_listed,
-        "NotIn": not is_listed,
-        "Exists": is_set,
-        "DoesNotExist": not is_set,
-    }.get(operator, True)
+    match operator:
+        case "In":
+            return value in values
+        case "NotIn":
+            return value not in values
+        case "Exists":
+            return value is not None
+        case "DoesNotExist":
+            return value is None
+        case _:
+            return True
 
 
 def match_labels(selector: Any) -> dict[str, str]:
@@ -259,8 +273,8 @@ def _quotas(queue: Object, resource: str) -> dict[str, float]:
     quotas: dict[str, float] = {}
     for group in as_list(queue.spec.get("resourceGroups")):
         for flavor in as_list(dig(group, "flavors")):
+            name = as_text(dig(flavor, "name"))
             for entry in as_list(dig(flavor, "resources")):
                 if dig(entry, "name") == resource:
-                    quota = quantity(dig(entry, "nominalQuota")) or 0.0
-                    quotas[as_text(dig(flavor, "name"))] = quota
+                    quotas[name] = quantity(dig(entry, "nominalQuota")) or 0.0
     return quotas

@@ -35,6 +35,10 @@ SHELLS = ("sh", "bash", "ash", "dash", "zsh")
 _VARIABLE = re.compile(r"\$\(([\w.-]{1,200})\)")
 
 
+LocatedMap = tuple[Path, dict[str, Any]]
+"""A mapping of an object, with its path in the object."""
+
+
 def as_map(value: Any) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
@@ -47,10 +51,13 @@ def as_maps(value: Any) -> list[dict[str, Any]]:
     return [item for item in as_list(value) if isinstance(item, dict)]
 
 
-def _list_maps(path: Path, value: Any) -> list[tuple[Path, dict[str, Any]]]:
-    """Returns the mappings of the list at a path, each with its own path."""
-    items = enumerate(as_list(value))
-    return [((*path, index), item) for index, item in items if isinstance(item, dict)]
+def _list_maps(path: Path, value: Any) -> list[LocatedMap]:
+    """Returns the mappings of the list at a path."""
+    maps: list[LocatedMap] = []
+    for index, item in enumerate(as_list(value)):
+        if isinstance(item, dict):
+            maps.append(((*path, index), item))
+    return maps
 
 
 def as_text(value: Any) -> str:
@@ -133,12 +140,13 @@ class Object:
         return [Pod(self, path, template) for path, template in _find_templates(self.body)]
 
     @property
-    def claims(self) -> list[tuple[Path, dict[str, Any]]]:
-        """The specs of its claims for volumes, each with its path."""
+    def claims(self) -> list[LocatedMap]:
+        """The specs of its claims for volumes."""
         path = ("spec", "volumeClaimTemplates")
-        claims: list[tuple[Path, dict[str, Any]]] = []
+        claims: list[LocatedMap] = []
         for claim_path, claim in _list_maps(path, self.spec.get("volumeClaimTemplates")):
-            claims.append(((*claim_path, "spec"), as_map(claim.get("spec"))))
+            spec = as_map(claim.get("spec"))
+            claims.append(((*claim_path, "spec"), spec))
         if self.kind == "PersistentVolumeClaim":
             claims.append((("spec",), self.spec))
         return claims
@@ -179,10 +187,9 @@ class Pod:
             name = as_text(self.owner.metadata.get("name"))
             return {"job-name": name, "batch.kubernetes.io/job-name": name}
         if self.owner.kind == "JobSet" and self.job:
-            replicated_job = as_text(dig(self.owner.body, *self.job.path[:3], "name"))
             return {
                 "jobset.sigs.k8s.io/jobset-name": self.owner.name,
-                "jobset.sigs.k8s.io/replicatedjob-name": replicated_job,
+                "jobset.sigs.k8s.io/replicatedjob-name": as_text(self.job.dig_replicated("name")),
             }
         return {}
 
@@ -202,9 +209,12 @@ class Pod:
         """All containers of the pod, then its init containers."""
         containers: list[Container] = []
         for key in ("containers", "initContainers"):
-            for path, body in _list_maps((*self.spec_path, key), self.spec.get(key)):
+            for path, body in self._list_maps(key):
                 containers.append(Container(self, path, body))
         return containers
+
+    def _list_maps(self, field: str) -> list[LocatedMap]:
+        return _list_maps((*self.spec_path, field), self.spec.get(field))
 
     @cached_property
     def main_containers(self) -> list["Container"]:
@@ -212,12 +222,12 @@ class Pod:
         return [container for container in self.containers if container.is_main]
 
     @cached_property
-    def tolerations(self) -> list[tuple[Path, dict[str, Any]]]:
-        return _list_maps((*self.spec_path, "tolerations"), self.spec.get("tolerations"))
+    def tolerations(self) -> list[LocatedMap]:
+        return self._list_maps("tolerations")
 
     @cached_property
-    def volumes(self) -> list[tuple[Path, dict[str, Any]]]:
-        return _list_maps((*self.spec_path, "volumes"), self.spec.get("volumes"))
+    def volumes(self) -> list[LocatedMap]:
+        return self._list_maps("volumes")
 
     @cached_property
     def gpus(self) -> int:
@@ -276,14 +286,18 @@ class Container:
     def variables(self) -> list[tuple[Path, str, str]]:
         """Path of the value, name and literal value of each environment variable."""
         variables: list[tuple[Path, str, str]] = []
-        for path, item in _list_maps((*self.path, "env"), self.body.get("env")):
+        for path, item in self._list_maps("env"):
             name = as_text(item.get("name"))
-            variables.append(((*path, "value"), name, as_text(item.get("value"))))
+            value = as_text(item.get("value"))
+            variables.append(((*path, "value"), name, value))
         return variables
 
     @cached_property
-    def mounts(self) -> list[tuple[Path, dict[str, Any]]]:
-        return _list_maps((*self.path, "volumeMounts"), self.body.get("volumeMounts"))
+    def mounts(self) -> list[LocatedMap]:
+        return self._list_maps("volumeMounts")
+
+    def _list_maps(self, field: str) -> list[LocatedMap]:
+        return _list_maps((*self.path, field), self.body.get(field))
 
     def list_words(self) -> Iterator[tuple[Path, str]]:
         """Yields the words of the command and its arguments, each with its path."""
@@ -300,8 +314,9 @@ class Container:
     @cached_property
     def words(self) -> list[str]:
         """Command and arguments."""
-        words = as_list(self.body.get("command")) + as_list(self.body.get("args"))
-        return list(map(str, words))
+        command = as_list(self.body.get("command"))
+        arguments = as_list(self.body.get("args"))
+        return [str(word) for word in command + arguments]
 
     @cached_property
     def programs(self) -> list[str]:
@@ -341,7 +356,11 @@ class Container:
 
     def expand(self, text: str) -> str:
         """Replaces $(NAME) by literal variables, as Kubernetes does."""
-        return _VARIABLE.sub(lambda match: as_text(self.env.get(match[1])) or match[0], text)
+        return _VARIABLE.sub(self._replace_variable, text)
+
+    def _replace_variable(self, match: re.Match[str]) -> str:
+        value = as_text(self.env.get(match[1]))
+        return value or match[0]
 
     def number(self, option: str, variable: str = "") -> int | None:
         """Returns a whole number given by an option or a variable; None where neither has one."""
@@ -404,8 +423,12 @@ class Job:
             pods = min(pods, completions)
         if not self.in_jobset:
             return pods
-        replicas = as_int(dig(self.owner.body, *self.path[:3], "replicas"))
+        replicas = as_int(self.dig_replicated("replicas"))
         return pods if replicas is None else pods * replicas
+
+    def dig_replicated(self, field: str) -> Any:
+        """Returns a field of the replicated job of a JobSet that has this spec."""
+        return dig(self.owner.body, *self.path[:3], field)
 
     @property
     def deadlines(self) -> list[tuple[Path, int]]:
@@ -452,7 +475,7 @@ def objects(document: Document, file: str) -> list[Object]:
     return items
 
 
-def _find_templates(body: dict[str, Any]) -> Iterator[tuple[Path, dict[str, Any]]]:
+def _find_templates(body: dict[str, Any]) -> Iterator[LocatedMap]:
     """Yields every pod template in an object of any kind: a mapping whose spec lists containers."""
     stack: list[tuple[Path, Any]] = [((), body)]
     while stack:
@@ -469,11 +492,12 @@ def _find_templates(body: dict[str, Any]) -> Iterator[tuple[Path, dict[str, Any]
                 stack.append(((*path, index), value[index]))
 
 
-def _find_job_specs(owner: Object) -> Iterator[tuple[Path, dict[str, Any]]]:
+def _find_job_specs(owner: Object) -> Iterator[LocatedMap]:
     if owner.kind == "Job":
         yield ("spec",), owner.spec
     elif owner.kind == "CronJob":
-        yield ("spec", "jobTemplate", "spec"), as_map(dig(owner.spec, "jobTemplate", "spec"))
+        path = ("spec", "jobTemplate", "spec")
+        yield path, as_map(dig(owner.body, *path))
     elif owner.kind == "JobSet":
         for index, job in enumerate(as_list(owner.spec.get("replicatedJobs"))):
             path = ("spec", "replicatedJobs", index, "template", "spec")

@@ -39,8 +39,10 @@ class Demand:
 
     def allows(self, labels: dict[str, str], zones: tuple[str, ...]) -> bool:
         if self.key == contract.LABEL_ZONE:
-            return self.operator != "In" or bool(set(self.values) & set(zones))
-        return not is_judged(self.key) or holds(self.operator, labels.get(self.key), self.values)
+            return self.operator != "In" or not set(zones).isdisjoint(self.values)
+        if not is_judged(self.key):
+            return True
+        return holds(self.operator, labels.get(self.key), self.values)
 
 
 class Placement:
@@ -55,7 +57,8 @@ class Placement:
         path = (*self.pod.spec_path, "nodeSelector")
         demands: list[Demand] = []
         for key, value in as_map(self.pod.spec.get("nodeSelector")).items():
-            demands.append(Demand((*path, key), key, "In", (_label_text(value),)))
+            values = (_label_text(value),)
+            demands.append(Demand((*path, key), key, "In", values))
         return demands
 
     @cached_property
@@ -76,24 +79,28 @@ class Placement:
 
     def find_demands(self, *keys: str) -> list[Demand]:
         """Returns the demands for certain values of these labels."""
-        return [demand for demand in self.demands if demand.key in keys and demand.operator == "In"]
+        demands: list[Demand] = []
+        for demand in self.demands:
+            if demand.key in keys and demand.operator == "In":
+                demands.append(demand)
+        return demands
 
     @cached_property
     def matching(self) -> list[Pool]:
         """The pools that the labels allow, whatever their taints."""
-        pools: list[Pool] = []
-        for pool in self.platform.offers:
-            # Auto-provisioning makes flex-start nodes for those that ask by name only.
-            is_offered = pool in self.platform.pools or pool.capacity not in FLEX or self.means_flex
-            if is_offered and self._allows(pool):
-                pools.append(pool)
-        return pools
+        offers = self.platform.offers
+        return [pool for pool in offers if self._is_offered(pool) and self._allows(pool)]
+
+    def _is_offered(self, pool: Pool) -> bool:
+        # Auto-provisioning makes flex-start nodes for those that ask by name only.
+        return pool in self.platform.pools or pool.capacity not in FLEX or self.means_flex
 
     def _allows(self, pool: Pool) -> bool:
         labels = self.platform.labels(pool)
         zones = pool.zones or self.platform.zones
         for term in self.terms:
-            if all(demand.allows(labels, zones) for demand in (*self.selector, *term)):
+            demands = [*self.selector, *term]
+            if all(demand.allows(labels, zones) for demand in demands):
                 return True
         return False
 
@@ -113,16 +120,14 @@ class Placement:
     def pools(self) -> list[Pool]:
         """The pools where the pod can run; where there is none, those that its selectors mean."""
         pools = [pool for pool in self.matching if not self.find_repelling_taints(pool)]
-        return pools or (self.matching if self.demands else [])
+        if pools or not self.demands:
+            return pools
+        return self.matching
 
     @cached_property
     def platform_pools(self) -> list[Pool]:
         """Those of the pools that the platform names; auto-provisioning makes the others."""
-        pools: list[Pool] = []
-        for pool in self.pools:
-            if pool in self.platform.pools:
-                pools.append(pool)
-        return pools
+        return [pool for pool in self.pools if pool in self.platform.pools]
 
     @property
     def gpu_pools(self) -> list[Pool]:
@@ -189,7 +194,7 @@ class Placement:
     @property
     def ties_to_spot(self) -> bool:
         """Returns whether every pool that the labels allow is Spot."""
-        return bool(self.matching) and len(_filter_spot(self.matching)) == len(self.matching)
+        return bool(self.matching) and _filter_spot(self.matching) == self.matching
 
 
 def _is_nearly_spot_key(key: str) -> bool:

@@ -28,7 +28,8 @@ def _find(name: str) -> Rule:
     by_name = dict(rules)
     for rule in rules.values():
         by_name[rule.slug] = rule
-    rule = by_name.get(name) or by_name.get(name.partition("-")[0].upper())
+    rule_id = name.partition("-")[0].upper()
+    rule = by_name.get(name) or by_name.get(rule_id)
     if rule is None:
         matches = get_close_matches(name, by_name, n=1, cutoff=0.3)
         fix = "`holdfast lint --rule all` lists them"
@@ -45,7 +46,10 @@ def _find(name: str) -> Rule:
 
 def _list(rules: list[Rule]) -> str:
     width = max(len(rule.name) for rule in rules)
-    return "".join(f"{rule.name:{width}}  {rule.severity.value:7}  {rule.what}\n" for rule in rules)
+    lines: list[str] = []
+    for rule in rules:
+        lines.append(f"{rule.name:{width}}  {rule.severity.value:7}  {rule.what}\n")
+    return "".join(lines)
 
 
 def page(rule: Rule) -> str:

@@ -58,8 +58,10 @@ def handlers(script: str) -> list[str]:
     script = _COMMENT.sub("", script)
     commands: list[str] = []
     for match in _TRAP.finditer(script):
-        if len(commands) < MAX_TRAPS and _TERM & set(match[2].split()):
-            commands.append(_get_handler(match[1], script))
+        handler = match[1]
+        signals = match[2].split()
+        if len(commands) < MAX_TRAPS and not _TERM.isdisjoint(signals):
+            commands.append(_get_handler(handler, script))
     return commands
 
 

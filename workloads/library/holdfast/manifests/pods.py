@@ -147,7 +147,8 @@ class PodSettings:
 def template(context: RenderContext, work: PodSettings) -> client.V1PodTemplateSpec:
     """Builds the pod template of a workload."""
     work = _add_key(context, work)
-    labels = {LABEL_NAME: work.name, LABEL_PART_OF: PART_OF} | _identity(work) | work.labels
+    labels = {LABEL_NAME: work.name, LABEL_PART_OF: PART_OF}
+    labels |= _identity(work) | work.labels
     if work.calls_kubernetes:
         labels |= CALLS
     account = work.role

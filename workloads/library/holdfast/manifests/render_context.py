@@ -125,7 +125,8 @@ class RenderContext:
     def image(self, role: str) -> str:
         # Zeros: no image was pushed for this environment yet. Such a pod stays in ImagePullBackOff,
         # it runs nothing else.
-        return f"{self.platform.registry}/{role}@sha256:{self.platform.images.get(role, '0' * 64)}"
+        digest = self.platform.images.get(role, "0" * 64)
+        return f"{self.platform.registry}/{role}@sha256:{digest}"
 
     def require_digests(self, roles: Sequence[str]) -> None:
         """Raises InputError if one of `roles` has no image yet.

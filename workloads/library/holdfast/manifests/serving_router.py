@@ -43,8 +43,9 @@ def routers(context: RenderContext, hop: FirstHop) -> Iterator[Body]:
     yield deployment(context, namespace, _pods(context, hop))
     gauge = serving.ROUTER_STREAMS_OPEN
     yield from scaling.metrics(namespace, [gauge])
-    target = int(_SCALE_UP_SHARE * STREAMS)
-    yield scaling.scaler(name, namespace, (ROUTERS, count_routers(hop.requests)), {gauge: target})
+    targets = {gauge: int(_SCALE_UP_SHARE * STREAMS)}
+    replicas = (ROUTERS, count_routers(hop.requests))
+    yield scaling.scaler(name, namespace, replicas, targets)
     yield scraping(name, labels, serving.PORT, namespace=namespace)
     yield budget(name, namespace, name, "A router's end cuts its streams: one at a time")
     # Without an address: the proxy chooses a router for each request.

@@ -8,9 +8,11 @@ from pathlib import Path
 
 SKIPS: dict[str, dict[str, str]] = {}
 """Object -> check -> reason."""
-for _row in tomllib.loads(Path(__file__).with_name("skips.toml").read_text())["skip"]:
+_FILE = Path(__file__).with_name("skips.toml")
+for _row in tomllib.loads(_FILE.read_text())["skip"]:
+    _reasons = dict.fromkeys(_row["checks"].split(), _row["reason"])
     for _object in _row["objects"]:
-        SKIPS.setdefault(_object, {}).update(dict.fromkeys(_row["checks"].split(), _row["reason"]))
+        SKIPS.setdefault(_object, {}).update(_reasons)
 
 
 def find(kind: str, namespace: str | None, name: str) -> dict[str, str]:
@@ -25,10 +27,13 @@ def find(kind: str, namespace: str | None, name: str) -> dict[str, str]:
 def annotations(kind: str, namespace: str | None, name: str) -> dict[str, str]:
     """Returns the skips of an object as annotations that Checkov reads."""
     annotations: dict[str, str] = {}
-    for number, (check, reason) in enumerate(find(kind, namespace, name).items(), start=1):
+    checks = find(kind, namespace, name)
+    for number, (check, reason) in enumerate(checks.items(), start=1):
         annotations[f"checkov.io/skip{number}"] = f"{check}={reason}"
     return annotations
 
 
 def _matches(pattern: str, title: str) -> bool:
-    return title.startswith(pattern[:-1]) if pattern.endswith("*") else title == pattern
+    if pattern.endswith("*"):
+        return title.startswith(pattern[:-1])
+    return title == pattern

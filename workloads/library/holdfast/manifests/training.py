@@ -356,7 +356,8 @@ def indexed_job(context: RenderContext, task: Task, *ignored_codes: int) -> clie
 def sweep(context: RenderContext) -> Body:
     """Builds a Job of which each index trains a run of its own."""
     name = "train-sweep"
-    work = spot_work(context, name, context.training, PlacementRule.TRAINING, run=f"{name}-{INDEX}")
+    run = f"{name}-{INDEX}"
+    work = spot_work(context, name, context.training, PlacementRule.TRAINING, run=run)
     return job(context, Task(pods=2, deadline_s=SAMPLE_S, queue="spot", work=work))
 
 

@@ -135,8 +135,11 @@ class FaultyNodes:
         selector = f"{LABEL_NAME}={GPU_EXPORTER}"
         addresses: dict[str, str] = {}
         for pod in self.api.items(path, labelSelector=selector):
-            addresses[pod["spec"].get("nodeName")] = pod["status"].get("podIP")
-        return {name: address for name, address in addresses.items() if name in nodes and address}
+            name = pod["spec"].get("nodeName")
+            address = pod["status"].get("podIP")
+            if name in nodes and address:
+                addresses[name] = address
+        return addresses
 
     def _handle_fault(self, name: str, fault: str, node: Node, now_s: float) -> Line | None:
         """Marks a node for replacement if its turn has come, else reports the fault once."""

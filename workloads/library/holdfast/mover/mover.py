@@ -138,7 +138,8 @@ class Mover:
             return None
         if move is None:
             return None
-        if not self._patch(job, patches.to_queue(job, _find_queue(job, move.to)), "moved"):
+        patch = patches.to_queue(job, _find_queue(job, move.to))
+        if not self._patch(job, patch, "moved"):
             return None
         self._release(job)
         message = f"{move.source.value} to {move.to.value}: {move.reason}"

@@ -88,8 +88,10 @@ def _may_requeue(job: Object, now_s: float) -> bool:
     if annotations.get(ANNOTATION_STOPPED_FOR) == STOPPED_FOR_MAX_USD:
         return False
     limit = annotations.get(ANNOTATION_REQUEUES_FOR, "")
-    if limit.isdecimal() and now_s > unix_s(meta["creationTimestamp"]) + int(limit):
-        return False
+    if limit.isdecimal():
+        created_s = unix_s(meta["creationTimestamp"])
+        if now_s > created_s + int(limit):
+            return False
     return _read_restarts(job) > 0
 
 

@@ -158,7 +158,9 @@ class Spending:
                 first = pods_of_node.get(uid, pod)
                 is_older = pod.running_since_s < first.running_since_s
                 pods_of_node[uid] = pod if is_older else first
-        counted = {uid: self._find_spent(uid, job) for uid, job in limited.items()}
+        counted: dict[str, Spent] = {}
+        for uid, job in limited.items():
+            counted[uid] = self._find_spent(uid, job)
         added = dict.fromkeys(limited, 0.0)
         per_hour = dict.fromkeys(limited, 0.0)
         for name, pods_by_job in pods_by_node.items():

@@ -130,7 +130,8 @@ def _draw_spot_paths(job: Job, world: World) -> tuple[list[Paths], float]:
     units = groups(job)
     # A draw may be as good as 0, and a mean life divides by it.
     churn = np.maximum(world.churn.draw(rng, RUNS), 1e-6)
-    lives = 20 + SLOWEST * job.hours * units * float(np.quantile(churn, 0.99))
+    high_churn = float(np.quantile(churn, 0.99))
+    lives = 20 + SLOWEST * job.hours * units * high_churn
     fold = 1.0
     if job.resumable or job.batch:
         fold = max(1.0, lives / MAX_LIVES)
@@ -205,9 +206,12 @@ def _cheapest(in_time: list[Option]) -> Option:
 
     The first of equals is taken, so that no sample decides.
     """
-    cheapest = min(in_time, key=lambda o: o.mean_usd if not o.refused else math.inf)
-    for option in in_time:
-        if not option.refused and option.costs_as(cheapest):
+    possible = [option for option in in_time if not option.refused]
+    if not possible:
+        return in_time[0]
+    cheapest = min(possible, key=lambda option: option.mean_usd)
+    for option in possible:
+        if option.costs_as(cheapest):
             return option
     return cheapest
 
@@ -285,7 +289,8 @@ def _flex(
     if job.sharded:
         reason = "a lost node of a sharded gang comes back after hours in a queue, or never"
         return replace(option, refused=reason)
-    if not job.resumable and not job.batch and job.hours + job.restart_h > FLEX_MAX_RUN_H:
+    runs_in_one_piece = not job.resumable and not job.batch
+    if runs_in_one_piece and job.hours + job.restart_h > FLEX_MAX_RUN_H:
         reason = f"the job cannot resume and is longer than the {FLEX_MAX_RUN_H:.0f} h of a node"
         return replace(option, refused=reason)
     runs = runs_for(

@@ -62,7 +62,11 @@ def flip(job: Job, world: World, region: str) -> Flip | None:
     if rival is None or spot is None or job.elastic:
         return None
     waits = _usual_waits(job, world)
-    churn = _threshold(lambda churn: spot.usd * slowdown(job, waits, churn) < rival.usd)
+
+    def is_spot_cheaper(churn: float) -> bool:
+        return spot.usd * slowdown(job, waits, churn) < rival.usd
+
+    churn = _threshold(is_spot_cheaper)
     return Flip(against=rival.capacity, churn_per_hour=churn)
 
 
@@ -109,7 +113,8 @@ def slowdown(job: Job, waits: Waits, churn: float) -> float:
     if job.resumable or job.batch:
         fold = max(1.0, rate * job.hours / (LIVES / 4.0))
     spans = _draw_lives(rate, advice.groups(job), fold > 1.0)
-    hours, evictions = _until_done(spans, job.hours / fold, job.restart_h, interval_h, checkpoint_h)
+    work_h = job.hours / fold
+    hours, evictions = _until_done(spans, work_h, job.restart_h, interval_h, checkpoint_h)
     # A machine alone leaves no survivors that are billed while they wait.
     if job.nodes > 1 and not job.batch:
         wait_h = waits.mean_billed_h(advice.billed_wait_h(job))
@@ -163,7 +168,8 @@ def _until_done(
     rows = np.arange(len(spans))
     done = ends.any(axis=1)
     spent = np.cumsum(spans, axis=1) - spans
-    hours = spent[rows, last] + restart_h + (work_h - before[rows, last]) / speed
+    last_work_h = work_h - before[rows, last]
+    hours = spent[rows, last] + restart_h + last_work_h / speed
     with np.errstate(divide="ignore"):
         share = work_h / committed.sum(axis=1)
     projected_hours = spans.sum(axis=1) * share
@@ -181,8 +187,8 @@ def _find_rival(job: Job, world: World, region: str) -> _Rate | None:
         usd = demand.usd * (job.hours + job.restart_h) / job.hours
         rates.append(_Rate(capacity=Capacity.ON_DEMAND, usd=usd))
     flex = advice.quote(job, world, region, Capacity.FLEX_START)
-    fits = job.resumable or job.batch or job.hours + job.restart_h <= FLEX_MAX_RUN_H
-    if flex and fits:
+    can_stop = job.resumable or job.batch
+    if flex and (can_stop or job.hours + job.restart_h <= FLEX_MAX_RUN_H):
         # A restart for each node, and no lost work: its end is known.
         nodes = math.ceil(job.hours / max(FLEX_MAX_RUN_H - job.restart_h, 1e-9))
         usd = flex.usd * (job.hours + nodes * job.restart_h) / job.hours

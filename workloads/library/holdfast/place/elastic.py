@@ -107,12 +107,14 @@ def draw_counts(
     starts = np.concatenate([np.zeros((runs, units, 1)), cycles], axis=2)
     arrivals = first_h[:, :, None] + starts
     losses = arrivals[:, :, :-1] + spans
-    edges = np.concatenate([arrivals.reshape(runs, -1), losses.reshape(runs, -1)], axis=1)
+    arrival_edges = arrivals.reshape(runs, -1)
+    loss_edges = losses.reshape(runs, -1)
+    edges = np.hstack([arrival_edges, loss_edges])
     order = np.argsort(edges, axis=1, kind="stable")
-    signs = np.repeat([1, -1], [arrivals[0].size, losses[0].size])
+    signs = np.repeat([1, -1], [arrival_edges.shape[1], loss_edges.shape[1]])
     change = signs[order] * (nodes // units)
     before = np.zeros((runs, 1), np.int64)
-    count = np.concatenate([before, change.cumsum(axis=1)], axis=1)
+    count = np.hstack([before, change.cumsum(axis=1)])
     return Counts(edges_h=np.take_along_axis(edges, order, axis=1), count=count)
 
 
@@ -173,12 +175,14 @@ def step(
     works = speed > 0
     stall = np.where(works, state.stall, 0.0)
     with np.errstate(divide="ignore", invalid="ignore"):
-        until_done = np.where(works, stall + (work_h - state.done) / speed, np.inf)
+        until_done = stall + (work_h - state.done) / speed
+    until_done = np.where(works, until_done, np.inf)
     hours = np.minimum(np.maximum(end - state.now, 0.0), until_done)
     hours = np.where(state.alive & np.isfinite(hours), hours, 0.0)
     # A gang that has stopped gives its nodes back after the hold.
-    hold_h = np.where(state.node_h > 0.0, np.minimum(hours, gang.hold_h), 0.0)
-    state.node_h += np.where(works, hours, hold_h) * count
+    held_h = np.minimum(hours, gang.hold_h)
+    held_h = np.where(state.node_h > 0.0, held_h, 0.0)
+    state.node_h += np.where(works, hours, held_h) * count
     state.done += speed * np.maximum(hours - stall, 0.0)
     state.stall = np.maximum(state.stall - hours, 0.0)
     state.now += hours
@@ -194,13 +198,15 @@ def _change_count(gang: Gang, state: State, before: Ints, count: Ints) -> None:
     state.losses += shrinks & state.alive
     # Below the least it saves what it can; half a period is what it loses on average.
     undone = np.minimum(state.done, gang.interval_h / 2)
-    state.done -= np.where(worked & ~works & state.alive, undone, 0.0)
+    stops = worked & ~works & state.alive
+    state.done -= np.where(stops, undone, 0.0)
     state.stall = np.where(works, state.stall, 0.0)
     state.stall += np.where(shrinks & works, gang.shrink_h, 0.0)
     # A newcomer is billed from its start; its share of the work begins when it has loaded what it
     # needs.
     join_h = gang.restart_h if gang.join_h is None else gang.join_h
-    grow_h = gang.grow_h + join_h * (count - before) / np.maximum(count, 1)
+    newcomers = count - before
+    grow_h = gang.grow_h + join_h * newcomers / np.maximum(count, 1)
     state.stall += np.where(grows, grow_h, 0.0)
     state.stall = np.where(~worked & works, gang.restart_h, state.stall)
 
@@ -218,8 +224,9 @@ def begin(runs: int) -> State:
 
 def stretches(counts: Counts) -> Iterator[tuple[Ints, Ints, Floats]]:
     """Yield the count before, the count, and its end; the last one has no end."""
-    before = np.zeros(len(counts.edges_h), np.int64)
-    ends = [*counts.edges_h.T, np.full(len(counts.edges_h), np.inf)]
+    runs = len(counts.edges_h)
+    before = np.zeros(runs, np.int64)
+    ends = [*counts.edges_h.T, np.full(runs, np.inf)]
     for count, end in zip(counts.count.T, ends, strict=True):
         yield before, count, end
         before = count
@@ -281,7 +288,8 @@ def _draw_counts(
     """Draw the available nodes; `largest` and `smallest` are the waits for these sizes."""
     rng = np.random.default_rng(0)
     churn = np.maximum(world.churn.draw(rng, MOST_RUNS), 1e-6)
-    mean_losses = SLOWEST * job.hours / fold * float(np.quantile(churn, 0.9))
+    high_churn = float(np.quantile(churn, 0.9))
+    mean_losses = SLOWEST * job.hours / fold * high_churn
     lives = math.ceil(mean_losses + 4.0 * math.sqrt(mean_losses)) + 2
     runs = int(np.clip(SAMPLES / (2 * units * lives), FEWEST_RUNS, MOST_RUNS))
     # A replacement waits as the whole gang would.

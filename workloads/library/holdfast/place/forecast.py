@@ -137,9 +137,10 @@ def shortest_interval(values: Floats, share: float = SHARE) -> tuple[float, floa
     """
     ordered = np.sort(values)
     count = int(np.ceil(share * len(ordered)))
-    widths = ordered[count - 1 :] - ordered[: len(ordered) - count + 1]
-    first = int(np.argmin(widths))
-    return float(ordered[first]), float(ordered[first + count - 1])
+    lows = ordered[: len(ordered) - count + 1]
+    highs = ordered[count - 1 :]
+    shortest = int(np.argmin(highs - lows))
+    return float(lows[shortest]), float(highs[shortest])
 
 
 def _simulate(
@@ -220,8 +221,9 @@ def _simulate(
             left_h - life_h + lost_h,
             left_h,
         )
-    shape = count, lanes
-    return hours.reshape(shape).mean(axis=1), paid_h.reshape(shape).mean(axis=1), undisturbed
+    mean_h = hours.reshape(count, lanes).mean(axis=1)
+    mean_paid_h = paid_h.reshape(count, lanes).mean(axis=1)
+    return mean_h, mean_paid_h, undisturbed
 
 
 def _draw_rates(
@@ -247,7 +249,8 @@ def _draw_life_laws(
     """
     count = sum(life.interrupted for life in outlook.lives)
     if not outlook.prior_per_hour and not count:
-        return np.full(draws, TAILS[-1]), np.full(draws, TAILS[-1] / NEVER_PER_HOUR)
+        tail = np.full(draws, TAILS[-1])
+        return tail, tail / NEVER_PER_HOUR
     total_h = sum(life.hours for life in outlook.lives)
     mean_h = total_h / max(count, 1)
     if outlook.prior_per_hour:

@@ -158,7 +158,8 @@ class Job:
             return offered.machine if offered else None
         usual = reference_machine(self.accelerator)
         machines = MACHINE_TYPES.values()
-        fitting = [m for m in machines if self._fits(m) and is_sold(m, capacity)]
+        sold = [machine for machine in machines if is_sold(machine, capacity)]
+        fitting = [machine for machine in sold if self._fits(machine)]
         # Items of a queue do not talk, so a larger machine only adds the price of its cores and
         # memory. Which of them the predictor needs, only the platform knows: without one it is the
         # usual machine.
@@ -280,7 +281,8 @@ class Wish:
 
 def parse_job(wish: Wish) -> Job:
     """Return the job of the options of `place`. Raises InputError, which names the option."""
-    min_nodes, max_nodes = node_range.parse(wish.nodes, MAX_GPUS) if wish.nodes else (0, 0)
+    nodes = node_range.parse(wish.nodes, MAX_GPUS) if wish.nodes else (0, 0)
+    min_nodes, max_nodes = nodes
     batch = wish.checkpoint == "queue"
     return Job(
         accelerator=parse_accelerator(wish.gpu),

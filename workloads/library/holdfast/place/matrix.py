@@ -100,7 +100,9 @@ def describe_discount(capacity: Capacity) -> str:
             if quote and on_demand:
                 discounts.append(1 - quote.usd / on_demand.usd)
     # Rounded down: a slogan must not promise more than the table has.
-    return f"{math.floor(100 * min(discounts))} to {math.floor(100 * max(discounts))}%"
+    low = math.floor(100 * min(discounts))
+    high = math.floor(100 * max(discounts))
+    return f"{low} to {high}%"
 
 
 RULES: tuple[Rule, ...] = (

@@ -31,10 +31,10 @@ def print_matrix(*, as_json: bool) -> None:
     if as_json:
         print(json.dumps(matrix.as_json(), indent=2))
         return
-    rows = [
-        (rule.id.value, rule.scenario, rule.placement.value, rule.discount, rule.reason)
-        for rule in matrix.RULES
-    ]
+    rows: list[tuple[str, ...]] = []
+    for rule in matrix.RULES:
+        placement = rule.placement.value
+        rows.append((rule.id.value, rule.scenario, placement, rule.discount, rule.reason))
     print_table(("rule", "workload", "runs on", "discount", "because"), rows)
 
 
@@ -46,8 +46,10 @@ def print_prices(*, as_json: bool) -> None:
     for accelerator in ACCELERATORS:
         machine = price_table.reference_machine(accelerator)
         for region in table.regions(accelerator):
-            amounts = (_price(table, machine, region, capacity) for capacity in capacities)
-            rows.append((accelerator, region, machine.name, str(machine.gpus), *amounts))
+            row = [accelerator, region, machine.name, str(machine.gpus)]
+            for capacity in capacities:
+                row.append(_price(table, machine, region, capacity))
+            rows.append(tuple(row))
     if as_json:
         body: list[dict[str, Any]] = []
         for row in rows:
@@ -94,11 +96,9 @@ def refresh_prices() -> None:
 
 def describe_basis(table: price_table.Table) -> str:
     age = (datetime.datetime.now(tz=datetime.UTC).date() - table.fetched_at).days
-    stale = (
-        f"; {age} days old, `holdfast place prices --refresh`"
-        if age > price_table.STALE_DAYS
-        else ""
-    )
+    stale = ""
+    if age > price_table.STALE_DAYS:
+        stale = f"; {age} days old, `holdfast place prices --refresh`"
     return f"prices of {table.fetched_at}, list, USD{stale}; * inferred"
 
 
@@ -172,7 +172,8 @@ def describe_end(option: Option) -> str:
 
 def _notes(job: Job, answer: Answer) -> list[str]:
     world = answer.world
-    notes = [f"{scenario.name}: {scenario.basis}" for scenario in world.scenarios(job)[1:]]
+    scenarios = world.scenarios(job)[1:]
+    notes = [f"{scenario.name}: {scenario.basis}" for scenario in scenarios]
     notes.append(f"preemptions: {world.churn.per_hour:.3g} a node-hour ({world.churn.basis})")
     assumptions = "flex-start queue 30 min (median), on-demand always granted"
     notes.append(f"assumed: restart {job.restart_h * 60:g} min, {assumptions}")
@@ -189,8 +190,10 @@ def _notes(job: Job, answer: Answer) -> list[str]:
         )
     notes.append(describe_basis(world.prices))
     if answer.elsewhere:
-        estimates = answer.elsewhere[:SHOWN_REGIONS]
-        prices = [f"{e.region} {e.capacity.value} {usd(e.usd)}" for e in estimates]
+        prices: list[str] = []
+        for estimate in answer.elsewhere[:SHOWN_REGIONS]:
+            option = f"{estimate.region} {estimate.capacity.value}"
+            prices.append(f"{option} {usd(estimate.usd)}")
         notes.append(f"elsewhere: {', '.join(prices)}")
     note = world.prices.note(job.accelerator, answer.region)
     if note:
@@ -222,8 +225,9 @@ def _row(job: Job, option: Option, recommended: bool, scenarios: int) -> tuple[s
     if option.refused:
         return (*head, "-", *("-",) * scenarios, option.refused)
     price = f"{option.usd_per_hour:.2f}{'*' if option.inferred else ''}"
-    cells = (_cell(job, case) for case in option.cases)
-    return (*head, price, *cells, "<- chosen" if recommended else option.unavailable)
+    cells = [_cell(job, case) for case in option.cases]
+    remark = "<- chosen" if recommended else option.unavailable
+    return (*head, price, *cells, remark)
 
 
 def _cell(job: Job, case: Case) -> str:
@@ -318,7 +322,9 @@ def _option_body(option: Option, names: list[str]) -> dict[str, Any]:
     }
     if option.refused:
         return head
-    cases = {name: _case_body(case) for name, case in zip(names, option.cases, strict=True)}
+    cases: dict[str, Any] = {}
+    for name, case in zip(names, option.cases, strict=True):
+        cases[name] = _case_body(case)
     return head | {
         "usd_per_hour": option.usd_per_hour,
         "price_inferred": option.inferred,

@@ -162,9 +162,10 @@ def patience(*, share: float, reserve: float, ripe: float) -> Callable[[Runs], L
 
     def lines(runs: Runs) -> Lines:
         saved = runs.on_demand_usd - runs.spot_usd
+        both_usd = runs.on_demand_usd + runs.spot_usd
         # Spot that is not cheaper divides by zero here; `pays` keeps those runs off it.
         with np.errstate(divide="ignore", invalid="ignore"):
-            earned_h = ripe * runs.restart_h * (runs.on_demand_usd + runs.spot_usd) / saved
+            earned_h = ripe * runs.restart_h * both_usd / saved
         pays = saved > 0.0
         enter = np.where(pays, net(runs, 2), np.inf)
         leave = np.where(pays, net(runs, 1), np.inf)

@@ -178,7 +178,8 @@ def lifetimes(rng: np.random.Generator, churn: Floats, per_path: int) -> Floats:
     at a unit exponential.
     """
     summed = _integrate_shape()
-    target = rng.exponential(size=(len(churn), per_path)) / _factor(churn)[:, None]
+    draws = rng.exponential(size=(len(churn), per_path))
+    target = draws / _factor(churn)[:, None]
     ages = np.interp(target, summed, AGES_H)
     beyond_h = (target - summed[-1]) / SHAPE[-1]
     return np.where(target > summed[-1], AGES_H[-1] + beyond_h, ages)
@@ -192,20 +193,24 @@ def residuals(rng: np.random.Generator, churn: Floats) -> Floats:
     factor = _factor(churn)[:, None]
     alive = np.exp(-factor * np.interp(_GRID_H, AGES_H, _integrate_shape()))
     widths = np.diff(_GRID_H)
-    body = np.cumsum((alive[:, 1:] + alive[:, :-1]) / 2.0 * widths, axis=1)
+    mean_alive = (alive[:, 1:] + alive[:, :-1]) / 2.0
+    body = np.cumsum(mean_alive * widths, axis=1)
     # From the last band on the rate is constant, so what is left there has no memory.
-    tail = alive[:, -1:] / (factor * SHAPE[-1])
-    share = rng.random((len(churn), 1)) * (body[:, -1:] + tail)
+    old_rate = factor * SHAPE[-1]
+    tail = alive[:, -1:] / old_rate
+    count = len(churn)
+    share = rng.random((count, 1)) * (body[:, -1:] + tail)
     cell = np.minimum((body < share).sum(axis=1), len(_GRID_H) - 2)
     # The grid ends where the last band begins.
-    old = _GRID_H[-1] + rng.exponential(size=len(churn)) / (factor[:, 0] * SHAPE[-1])
-    young = _GRID_H[cell] + rng.random(len(churn)) * widths[cell]
+    old = _GRID_H[-1] + rng.exponential(size=count) / old_rate[:, 0]
+    young = _GRID_H[cell] + rng.random(count) * widths[cell]
     return np.where(share[:, 0] > body[:, -1], old, young)
 
 
 def _integrate_shape() -> Floats:
     """Return the integral of SHAPE up to each age of AGES_H."""
-    return np.concatenate([[0.0], np.cumsum(SHAPE[:-1] * np.diff(AGES_H))])
+    pieces = SHAPE[:-1] * np.diff(AGES_H)
+    return np.concatenate([[0.0], np.cumsum(pieces)])
 
 
 def _factor(churn: Floats) -> Floats:
@@ -225,8 +230,9 @@ def _mean_life(factor: Floats) -> Floats:
     rates = SHAPE[None, :] * factor[:, None]
     count = len(factor)
     pieces = rates[:, :-1] * np.diff(AGES_H)
-    summed = np.concatenate([np.zeros((count, 1)), np.cumsum(pieces, axis=1)], axis=1)
-    dying = np.concatenate([-np.expm1(-pieces), np.ones((count, 1))], axis=1)
+    sums = np.cumsum(pieces, axis=1)
+    summed = np.hstack([np.zeros((count, 1)), sums])
+    dying = np.hstack([-np.expm1(-pieces), np.ones((count, 1))])
     return np.sum(np.exp(-summed) * dying / rates, axis=1)
 
 

@@ -167,7 +167,9 @@ def select_in_time(job: Job, options: list[Option]) -> list[Option]:
     """
     priced: list[Option] = []
     for option in options:
-        if not (option.refused or option.unavailable) and option.finish_at(95) < job.limit_h:
+        if option.refused or option.unavailable:
+            continue
+        if option.finish_at(95) < job.limit_h:
             priced.append(option)
     if math.isinf(job.deadline_h):
         return priced

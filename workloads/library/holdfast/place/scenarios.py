@@ -191,9 +191,11 @@ def flex_waits() -> Waits:
 
 def lognormal(mean_h: float, median_h: float) -> Waits:
     """Return the same wait at every start, with a tail: the mean is above the median."""
-    sigma = math.sqrt(2.0 * math.log(max(mean_h / median_h, 1.0 + 1e-9)))
+    skew = max(mean_h / median_h, 1.0 + 1e-9)
+    sigma = math.sqrt(2.0 * math.log(skew))
     rng = np.random.default_rng(0)
-    draws = np.sort(rng.lognormal(math.log(median_h), sigma, 200 * len(QUANTILES)))
+    draws = rng.lognormal(math.log(median_h), sigma, 200 * len(QUANTILES))
+    draws.sort()
     # Means of equal slices, not quantiles: the ends of the table would cut the tail off, and the
     # mean with it.
     slices = draws.reshape(len(QUANTILES), -1)
@@ -251,8 +253,9 @@ def _tabulate(hours: Floats) -> Floats:
 
 
 def _inverse(table: Floats, zone: Ints, share: Floats) -> Floats:
-    position = share * (table.shape[1] - 1)
-    low = np.minimum(position.astype(np.int64), table.shape[1] - 2)
+    last = table.shape[1] - 1
+    position = share * last
+    low = np.minimum(position.astype(np.int64), last - 1)
     below = table[zone, low]
     above = table[zone, low + 1]
     return below + (above - below) * (position - low)

@@ -273,7 +273,8 @@ class Fleet:
         state.edge[rows] += 1
         self._look_up(rows)
         # Patience counts from here, also for runs that were not on it.
-        state.up_since[rows] = np.where(state.up[rows], state.now[rows], state.up_since[rows])
+        up_rows = rows[state.up[rows]]
+        state.up_since[up_rows] = state.now[up_rows]
 
     def _sum_checkpoints(self, rows: Ints) -> Floats:
         state = self.state
@@ -283,7 +284,8 @@ class Fleet:
             checkpoints = np.floor(state.ran[rows] / runs.period_h + EPS_H)
             work = checkpoints * runs.interval_h
         work = np.where(np.isinf(runs.interval_h), 0.0, work)
-        return np.where(runs.interval_h > 0, state.resumed[rows] + work, state.done[rows])
+        saved = state.resumed[rows] + work
+        return np.where(runs.interval_h > 0, saved, state.done[rows])
 
     def _look_up(self, rows: Ints) -> None:
         state = self.state
@@ -293,7 +295,8 @@ class Fleet:
         hours = self.paths.edges_h[path, np.minimum(edge, last_edge)]
         toggle = np.where(edge > last_edge, np.inf, hours)
         state.toggle[rows] = toggle - self.runs.offset_h[rows]
-        state.up[rows] = self.paths.starts_up[path] ^ (edge % 2 == 1)
+        is_toggled = edge % 2 == 1
+        state.up[rows] = self.paths.starts_up[path] ^ is_toggled
 
 
 def _first_edge(runs: Runs, paths: Paths) -> Ints:

@@ -3,7 +3,6 @@
 A new optional field keeps the number; any other change raises it.
 """
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -354,5 +353,6 @@ def _matches(pattern: str, image: str) -> bool:
     if pattern.endswith("**"):
         return image.startswith(pattern[:-2])
     if pattern.endswith("*"):
-        return re.fullmatch(re.escape(pattern[:-1]) + "[^/]*", image) is not None
+        start = pattern[:-1]
+        return image.startswith(start) and "/" not in image[len(start) :]
     return image == pattern

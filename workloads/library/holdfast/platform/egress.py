@@ -19,8 +19,9 @@ def is_range(target: str) -> bool:
 def admits(targets: Iterable[str], host: str) -> bool:
     """Returns whether a host is among the targets, or one of Google's."""
     name = host.lower().rstrip(".")
-    if any(name == domain or name.endswith(f".{domain}") for domain in GOOGLE):
-        return True
+    for domain in GOOGLE:
+        if name == domain or name.endswith(f".{domain}"):
+            return True
     return any(_matches(target, name) for target in targets if not is_range(target))
 
 

@@ -40,7 +40,7 @@ class EventLog:
         self.kind = kind
         self._identity = JobIdentity.of_run(job).fields()
         self.traces = Traces(self._identity | {"kind": kind})
-        self.process = process or f"{os.uname().nodename}-{os.getpid()}-{secrets.token_hex(3)}"
+        self.process = process or _make_process_name()
 
     @classmethod
     def open(
@@ -107,3 +107,8 @@ class EventLog:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _make_process_name() -> str:
+    suffix = secrets.token_hex(3)
+    return f"{os.uname().nodename}-{os.getpid()}-{suffix}"

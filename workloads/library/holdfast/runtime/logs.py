@@ -131,7 +131,8 @@ _HANDLER = _Handler()
 
 def _writes_json() -> bool:
     """Returns whether Cloud Logging may read the lines: text on standard error would be errors."""
-    is_for_cloud = bool(_is_own_process or os.environ.get(ENV_JOB) or os.environ.get(_IN_EVERY_POD))
+    is_in_pod = bool(os.environ.get(ENV_JOB) or os.environ.get(_IN_EVERY_POD))
+    is_for_cloud = _is_own_process or is_in_pod
     return is_for_cloud and not _is_terminal(sys.stdout)
 
 

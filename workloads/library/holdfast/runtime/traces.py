@@ -106,9 +106,10 @@ class Traces:
 
 
 def _has_collector(environ: Mapping[str, str]) -> bool:
-    is_disabled = environ.get("OTEL_SDK_DISABLED", "").lower() == "true"
+    if environ.get("OTEL_SDK_DISABLED", "").lower() == "true":
+        return False
     exporters = environ.get("OTEL_TRACES_EXPORTER", "otlp").split(",")
-    return any(environ.get(name) for name in _ENDPOINTS) and "otlp" in exporters and not is_disabled
+    return "otlp" in exporters and any(environ.get(name) for name in _ENDPOINTS)
 
 
 def _find_program_provider() -> Any:

@@ -49,8 +49,11 @@ def render(service: OwnService, platform: Platform) -> str:
     _require_environment(service, platform)
     _require_namespaces(service, platform)
     context = RenderContext(platform)
-    image = service.image or (VLLM if service.engine is Engine.VLLM else SERVER)
-    named = replace(service, image=context.image(image) if image in (VLLM, SERVER) else image)
+    default_image = VLLM if service.engine is Engine.VLLM else SERVER
+    image = service.image or default_image
+    if image in (VLLM, SERVER):
+        image = context.image(image)
+    named = replace(service, image=image)
     objects = manifests.bodies(named, context, placement.place(service, platform))
     return text(platform.name, objects)
 

@@ -15,4 +15,6 @@ def find_best_interval(cost: float, mean_life: float) -> float:
     if cost >= 2 * mean_life:
         return mean_life
     ratio = cost / (2 * mean_life)
-    return math.sqrt(2 * cost * mean_life) * (1 + math.sqrt(ratio) / 3 + ratio / 9) - cost
+    young = math.sqrt(2 * cost * mean_life)
+    correction = 1 + math.sqrt(ratio) / 3 + ratio / 9
+    return young * correction - cost

@@ -208,7 +208,8 @@ def _judge_against_rivals(medians: dict[str, dict[str, float]]) -> dict[str, boo
     for rival in RIVALS:
         if rival in medians:
             for title, kind in kinds.items():
-                goals[f"{title}_below_{rival}"] = medians[OURS][kind] < medians[rival][kind]
+                our_median = medians[OURS][kind]
+                goals[f"{title}_below_{rival}"] = our_median < medians[rival][kind]
     return goals
 
 

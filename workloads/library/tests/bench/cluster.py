@@ -87,7 +87,8 @@ def play(api: Api, count: int, pods: int, limit_s: float) -> Figures:
     until("all pods run", lambda: count_ready(world) >= pods, limit_s)
 
     start = time.monotonic()
-    figures["pods_hit"] = storm.preempt(api, names[: int(count * LOST_SHARE)], timeout_s=limit_s)
+    lost_names = names[: int(count * LOST_SHARE)]
+    figures["pods_hit"] = storm.preempt(api, lost_names, timeout_s=limit_s)
     with suppress(AssertionError):  # the figures show how far it got
         until("as many pods run as before", lambda: is_steady(world, pods), limit_s)
         figures["steady_s"] = time.monotonic() - start

@@ -139,7 +139,8 @@ def page(folder: Path) -> str:
     recorded = []
     for file in sorted(folder.glob("*.json")):
         recorded.append(json.loads(file.read_text()))
-    return f"{HEAD}\n{table(folder)}\n" + "".join(f"\n{section(bench)}" for bench in recorded)
+    sections = "".join(f"\n{section(bench)}" for bench in recorded)
+    return f"{HEAD}\n{table(folder)}\n{sections}"
 
 
 def table(folder: Path) -> str:
@@ -182,7 +183,8 @@ def section(recorded: Result) -> str:
     lines = [f"## `{recorded['command']}`", ""]
     for template in TEXTS.get(target, {}).get("more", ()):
         lines += _fill_in(template, result)
-    days = "".join(f", {part} {day}" for part, day in recorded.get("parts", {}).items())
+    parts = recorded.get("parts", {})
+    days = "".join(f", {part} {day}" for part, day in parts.items())
     met = [*goals.values()].count(True)
     lines.append(
         f"{recorded['day']}{days}; {recorded['machine']}; {met} of {len(goals)} goals met."

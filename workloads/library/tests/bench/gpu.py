@@ -33,7 +33,8 @@ LOCK = HoldfastLock.name
 def compute_medians(saves: dict[str, dict[str, list[float]]]) -> dict[str, dict[str, float]]:
     rows: dict[str, dict[str, float]] = {}
     for name, figures in saves.items():
-        rows[name] = {kind: round(median(values), 4) for kind, values in figures.items()}
+        medians = {kind: median(values) for kind, values in figures.items()}
+        rows[name] = {kind: round(value, 4) for kind, value in medians.items()}
         if name != COPY:
             # A method that blocks until all is written has no step during the save.
             slowdowns = figures.get("extra", itertools.repeat(0.0))

@@ -84,7 +84,8 @@ class Records:
     def add(self, record: Any) -> None:
         """Appends a dataclass, under the name of its class."""
         with self.path.open("a") as file:
-            file.write(json.dumps({type(record).__name__: asdict(record)}) + "\n")
+            body = {type(record).__name__: asdict(record)}
+            file.write(json.dumps(body) + "\n")
 
     def of(self, kind: type[T]) -> list[T]:
         text = self.path.read_text() if self.path.exists() else ""

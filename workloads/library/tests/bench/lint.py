@@ -42,7 +42,8 @@ def write(into: Path) -> None:
         if rule.id < "HF9":
             texts.append(format_example(rule, rule.bad))
     for number in range(COUNT):
-        (into / f"{number:04}.yaml").write_text(texts[number % len(texts)])
+        text = texts[number % len(texts)]
+        (into / f"{number:04}.yaml").write_text(text)
 
 
 def measure_quality() -> dict[str, Any]:

@@ -152,7 +152,8 @@ def measure_costs(bench: Bench) -> Figures:
         for n in range(2 * TURNS):
             until(lambda: len(lines(gang.settings["turn_log"])) > n, gang.logs, within_s=LIMIT_S)  # noqa: B023
             now = processor_s(gang.processes)
-            turns.append(lines(gang.settings["turn_log"])[n] | {"processor_s": now - spent})
+            turn = lines(gang.settings["turn_log"])[n]
+            turns.append(turn | {"processor_s": now - spent})
             spent = now
         saves = [event["blocking_seconds"] for event in gang.of("save")]
     finally:
@@ -165,7 +166,8 @@ def measure_costs(bench: Bench) -> Figures:
     step_s = statistics.median(turn["processor_s"] for turn in without) / TURN_STEPS
     copies_s = list[float]()
     for turn in with_copies:
-        copies_s.append((turn["processor_s"] - TURN_STEPS * step_s) / turn["copies"])
+        copying_s = turn["processor_s"] - TURN_STEPS * step_s
+        copies_s.append(copying_s / turn["copies"])
     steps_per_copy = statistics.median(turn["every"] for turn in with_copies)
     blocking_with_s = statistics.median(turn["blocking_s"] for turn in with_copies)
     blocking_without_s = statistics.median(turn["blocking_s"] for turn in without)

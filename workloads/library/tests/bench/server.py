@@ -51,7 +51,9 @@ def _count_lost(figures: Figures, name: str) -> int:
 def _find_least_answered(figures: Figures, faults: str) -> float:
     """Returns the smaller share of answered requests: with one body, or with ever new ones."""
     runs = figures["poison"]
-    return min(runs[f"same_{faults}"]["answered"], runs[f"new_{faults}"]["answered"])
+    shared_server = runs[f"same_{faults}"]
+    new_server = runs[f"new_{faults}"]
+    return min(shared_server["answered"], new_server["answered"])
 
 
 GOALS: Goals = {

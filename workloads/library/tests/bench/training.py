@@ -113,7 +113,9 @@ GOALS: Goals = {
 
 def _parts_explain(parts: dict[str, float], first_step_s: dict[str, float]) -> bool:
     """Tells whether the parts are named and make up 90 % of the fastest restart."""
-    return parts.keys() >= STARTUP_PARTS and sum(parts.values()) > 0.9 * min(first_step_s.values())
+    if not parts.keys() >= STARTUP_PARTS:
+        return False
+    return sum(parts.values()) > 0.9 * min(first_step_s.values())
 
 
 def main() -> None:

@@ -143,7 +143,8 @@ def restarts(folder: Path) -> dict[str, Any]:
         startups.append(event["phases"])
     parts = {}
     for name in startups[0]:
-        parts[name] = round(statistics.median(phases[name] for phases in startups), 2)
+        seconds = [phases[name] for phases in startups]
+        parts[name] = round(statistics.median(seconds), 2)
     first_step_s = {}
     for name, samples in seconds.items():
         first_step_s[name] = round(statistics.median(samples), 2)
@@ -288,7 +289,8 @@ def _interval(values: Sequence[float]) -> list[float]:
         return [0.0, 1.0]
     mean = statistics.mean(values)
     freedom = len(values) - 1
-    half = T_975[min(freedom, len(T_975)) - 1] * statistics.stdev(values) / len(values) ** 0.5
+    quantile = T_975[min(freedom, len(T_975)) - 1]
+    half = quantile * statistics.stdev(values) / len(values) ** 0.5
     return [round(mean - half, 3), round(mean + half, 3)]
 
 
@@ -311,7 +313,8 @@ def _split_time(name: str, turns: list[dict[str, Slice]]) -> dict[str, float]:
         splits.append(_split_slice(turn[name], _step_value_s(turn)))
     means = {}
     for cause in splits[0]:
-        means[cause] = round(statistics.mean(split[cause] for split in splits), 2)
+        shares = [split[cause] for split in splits]
+        means[cause] = round(statistics.mean(shares), 2)
     return means
 
 

@@ -44,7 +44,8 @@ def measure_stop(folder: Path, server: ForkServer, *, frozen: bool) -> Stop:
             end = time.time()
     agreements = run.of("stop")
     agreement = agreements[-1]["t"] if agreements else end
-    step_s = statistics.median(window["seconds"] for window in run.of("window")[2:])
+    windows = run.of("window")[2:]
+    step_s = statistics.median(window["seconds"] for window in windows)
     return Stop(
         frozen=frozen,
         exit_s=end - start,

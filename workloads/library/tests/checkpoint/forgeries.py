@@ -159,7 +159,8 @@ def spoil_random_state(forged: Forged) -> None:
 
     The position is in the bytes of a tensor, so behind a checksum.
     """
-    (part,) = [part for part in forged.manifest["tensors"] if part["key"] == "__rng__/python/state"]
+    tensors = forged.manifest["tensors"]
+    (part,) = [part for part in tensors if part["key"] == "__rng__/python/state"]
     shard = forged.attempt / SHARD
     data = bytearray(shard.read_bytes())
     end = part["at"] + part["bytes"]

@@ -38,7 +38,8 @@ def job(
     pieces = make_pieces(captured, rank, world)
     stream = torch.zeros(stream_bytes(pieces), dtype=torch.uint8)
     copy_into(stream, pieces)
-    manifest = make_manifest("r", ranks, step, f"{step:012x}", captured, pieces, Hazard().notes())
+    notes = Hazard().notes()
+    manifest = make_manifest("r", ranks, step, f"{step:012x}", captured, pieces, notes)
     upload_job = Job(
         save=step,
         length=len(stream),

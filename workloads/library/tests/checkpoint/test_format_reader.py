@@ -130,7 +130,8 @@ def damage(folder: Path) -> Iterator[str]:
         data = path.read_bytes()
         middle = len(data) // 2
         flipped = bytes([data[middle] ^ 1])
-        path.write_bytes(data[:middle] + flipped + data[middle + 1 :])
+        damaged = data[:middle] + flipped + data[middle + 1 :]
+        path.write_bytes(damaged)
         yield path.name
         path.write_bytes(data[:-1])
         yield path.name

@@ -134,7 +134,7 @@ def test_entry_names_that_cannot_be_stored_are_refused(state: dict[str, Any]) ->
         {"min_interval_s": 1e9},
     ],
 )
-def test_out_of_range_settings_are_refused_by_name(wrong: dict[str, Any]) -> None:
+def test_settings_outside_their_range_are_refused_by_name(wrong: dict[str, Any]) -> None:
     with pytest.raises(InputError, match=next(iter(wrong))):
         Tuning(**wrong)
 

@@ -198,6 +198,6 @@ def test_error_crosses_process_borders() -> None:
     assert error.lines() == ApiError(403, "no").lines()
 
 
-def test_directory_in_place_of_a_kubeconfig(tmp_path: Path) -> None:
+def test_a_kubeconfig_that_is_a_directory_is_refused(tmp_path: Path) -> None:
     with pytest.raises(Unjudged, match="no cluster in "):
         Api(tmp_path)

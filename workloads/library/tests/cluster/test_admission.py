@@ -361,7 +361,7 @@ def test_an_update_may_not_add_a_mistake(api: Api, space: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["victim", "victim-0a1b2c3d", "other"])
-def test_only_jobs_of_a_gangs_name_have_pods_to_which_its_ports_are_open(
+def test_gang_ports_are_open_only_to_pods_with_the_gang_name(
     api: Api, space: str, name: str
 ) -> None:
     template = {
@@ -372,10 +372,8 @@ def test_only_jobs_of_a_gangs_name_have_pods_to_which_its_ports_are_open(
         "metadata": {"name": name, "namespace": space},
         "spec": {"template": template},
     }
-    jobs, pods = (
-        f"{api_}/namespaces/{space}/{kind}"
-        for api_, kind in (("/apis/batch/v1", "jobs"), ("/api/v1", "pods"))
-    )
+    jobs = f"/apis/batch/v1/namespaces/{space}/jobs"
+    pods = f"/api/v1/namespaces/{space}/pods"
     uid = api.create(jobs, job)["metadata"]["uid"]
     if name == "other":
         until(
@@ -439,7 +437,7 @@ def test_an_annotation_accepts_a_finding(api: Api, space: str) -> None:
     assert found(api, space, body) == linted(body) == {"HF118"}
 
 
-def test_a_stated_default_of_the_grace_period_counts_as_unstated(api: Api, space: str) -> None:
+def test_a_stated_default_grace_period_counts_as_unstated(api: Api, space: str) -> None:
     (body,) = build_objects("job-pod", "terminationGracePeriodSeconds: 30")
     assert linted(body) == {"HF101"}
     assert found(api, space, body) == {"HF102"}
@@ -447,7 +445,7 @@ def test_a_stated_default_of_the_grace_period_counts_as_unstated(api: Api, space
     assert linted(body) == found(api, space, body) == set()
 
 
-def test_jobs_of_the_platform_itself_pass(api: Api, space: str) -> None:
+def test_platform_jobs_pass(api: Api, space: str) -> None:
     """They accept findings by annotation, as that of the database does."""
     for file in (ROOT / "workloads/rendered/example/platform").glob("*.yaml"):
         for body in parse(file.read_text()):
@@ -455,7 +453,7 @@ def test_jobs_of_the_platform_itself_pass(api: Api, space: str) -> None:
                 assert found(api, space, body) == set(), file
 
 
-def test_the_last_of_many_jobs_of_a_jobset_is_judged(api: Api, space: str) -> None:
+def test_the_last_job_in_a_large_jobset_is_judged(api: Api, space: str) -> None:
     (body,) = build_objects("jobset", "")
     (job,) = body["spec"]["replicatedJobs"]
     jobs = []

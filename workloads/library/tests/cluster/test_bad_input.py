@@ -73,13 +73,15 @@ def test_the_kind_tier_names_what_is_missing(
     assert kind.missing().startswith("DOCKER_HOST=tcp://elsewhere:2375 is no engine of this host")
 
 
-def test_only_clusters_of_dead_test_runs_are_removed(
+def test_only_clusters_from_dead_test_runs_are_removed(
     tmp_path: Path, programs: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = tmp_path / "log"
     config = tmp_path / "config"
     owner_id, start = owner().split("x")
-    orphans = [f"{kind.prefix()}{DEAD}x00", f"{kind.prefix()}{owner_id}x{int(start, 16) ^ 1:02x}"]
+    prefix = kind.prefix()
+    other_start = int(start, 16) ^ 1
+    orphans = [f"{prefix}{DEAD}x00", f"{prefix}{owner_id}x{other_start:02x}"]
     names = [
         "kind",
         "holdfast-tests",

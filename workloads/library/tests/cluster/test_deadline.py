@@ -55,27 +55,25 @@ def become(
 ) -> Become:
     """What the kubelet puts into a pod: the token, the authority, the address."""
     assert cluster.kubeconfig is not None
-    address: Object = YAML(typ="safe", pure=True).load(cluster.kubeconfig.read_text())["clusters"][
-        0
-    ]["cluster"]
+    kubeconfig = YAML(typ="safe", pure=True).load(cluster.kubeconfig.read_text())
+    address: Object = kubeconfig["clusters"][0]["cluster"]
     inline = address.get("certificate-authority-data")
 
-    def pod_of(namespace: str, account: str) -> None:
+    def apply_named(kind: str, name: str, path: str) -> None:
+        body = {
+            "apiVersion": "v1",
+            "kind": kind,
+            "metadata": {"name": name},
+        }
+        api.apply(path, body)
+
+    def become_pod(namespace: str, account: str) -> None:
         path = f"/api/v1/namespaces/{namespace}/serviceaccounts/{account}"
-        for kind, name, where in (
-            ("Namespace", namespace, path.rsplit("/", 2)[0]),
-            ("ServiceAccount", account, path),
-        ):
-            api.apply(
-                where,
-                {
-                    "apiVersion": "v1",
-                    "kind": kind,
-                    "metadata": {"name": name},
-                },
-            )
-        token = api.create(f"{path}/token", {"spec": {"expirationSeconds": 600}})["status"]["token"]
-        (tmp_path / "token").write_text(token)
+        namespace_path = path.rsplit("/", 2)[0]
+        apply_named("Namespace", namespace, namespace_path)
+        apply_named("ServiceAccount", account, path)
+        request = api.create(f"{path}/token", {"spec": {"expirationSeconds": 600}})
+        (tmp_path / "token").write_text(request["status"]["token"])
         if inline:
             authority = base64.b64decode(inline)
         else:
@@ -86,7 +84,7 @@ def become(
         monkeypatch.setenv("KUBERNETES_SERVICE_PORT", port)
         monkeypatch.setattr(api_server, "ACCOUNT", tmp_path)
 
-    return pod_of
+    return become_pod
 
 
 def planned_end(node: str) -> float | None:

@@ -68,7 +68,7 @@ def work(world: World, spot: Pool) -> World:
     return world
 
 
-def command_of(
+def make_command(
     world: World,
     drill: str,
     target: str,
@@ -119,7 +119,7 @@ def tainted(world: World) -> list[str]:
 def test_a_lone_node_is_taken_by_the_api_alone_and_given_back(
     cluster: AClusterManager, work: World, tmp_path: Path
 ) -> None:
-    command = command_of(
+    command = make_command(
         work, "cluster-lone-node", "cluster", cluster.kubeconfig, context(cluster), tmp_path
     )
     done = subprocess.run(
@@ -192,7 +192,7 @@ def test_a_node_with_somebody_elses_pod_is_refused(work: World, spot: Pool) -> N
     assert "runs there too" in record.why
 
 
-def test_a_drill_on_gke_asks_gcloud_for_one_vm_of_the_contexts_environment(
+def test_a_drill_on_gke_asks_gcloud_for_one_vm_in_its_environment(
     cluster: AClusterManager, work: World, tmp_path: Path
 ) -> None:
     env = platforms.load("example")
@@ -213,7 +213,7 @@ def test_a_drill_on_gke_asks_gcloud_for_one_vm_of_the_contexts_environment(
     )
     gcloud.chmod(0o755)
     path = {"PATH": f"{gcloud.parent}:{os.environ['PATH']}"}
-    command = command_of(work, "gke-maintenance", "gke", kubeconfig, named, tmp_path)
+    command = make_command(work, "gke-maintenance", "gke", kubeconfig, named, tmp_path)
     with subprocess.Popen(
         command,
         env=os.environ | path,

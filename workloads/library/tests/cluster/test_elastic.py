@@ -85,7 +85,8 @@ def lost_in_waves(world: World, spot: Pool, bodies: list[Object]) -> str:
         if wave:
             world.add_nodes(spot, WAVE, zone=ZONE)
         before = uids(world.wait_running(NODES))
-        victims = [uid for uid in before if uid in first and uid not in lost_pods][:WAVE]
+        candidates = [uid for uid in before if uid in first and uid not in lost_pods]
+        victims = candidates[:WAVE]
         assert world.preempt([before[uid] for uid in victims]) == WAVE
         lost_pods += victims
         remaining = {}

@@ -94,7 +94,7 @@ def addresses(out: Path) -> set[tuple[str, int]]:
     return {(endpoint["address"], endpoint["port_value"]) for endpoint in listed}
 
 
-def test_the_endpoints_of_the_proxy_follow_the_readiness_of_real_pods(
+def test_proxy_endpoints_follow_pod_readiness(
     world: World, api: Api, node: str, followed: Path
 ) -> None:
     first = ("10.9.0.1", PORT)

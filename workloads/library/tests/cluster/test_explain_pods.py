@@ -250,7 +250,7 @@ def test_a_full_pool_is_explained_with_its_free_gpus(world: World) -> None:
     assert explanation.state.startswith("Waiting: 2 of 3 pods run")
 
 
-def test_a_disk_of_another_zone_is_named(world: World) -> None:
+def test_a_disk_in_another_zone_is_named(world: World) -> None:
     world.add_nodes(POOL, 1)
     zone = {
         "matchExpressions": [
@@ -306,7 +306,7 @@ PODS = {
 }
 
 
-def test_a_quota_of_the_namespace_is_explained_in_numbers(world: World, spot: Pool) -> None:
+def test_a_namespace_quota_is_explained_in_numbers(world: World, spot: Pool) -> None:
     world.add_nodes(spot, 3)
     key = f"requests.{GPU_RESOURCE}"
     world.api.create(
@@ -333,9 +333,7 @@ def test_a_quota_of_the_namespace_is_explained_in_numbers(world: World, spot: Po
     ask(world, "wide", "none")
 
 
-def test_pod_security_is_named_with_its_level_also_of_a_jobsets_jobs(
-    world: World, jobset: None
-) -> None:
+def test_pod_security_is_named_with_its_level_also_in_a_jobset(world: World, jobset: None) -> None:
     labels = {"pod-security.kubernetes.io/enforce": "restricted"}
     world.api.merge(f"/api/v1/namespaces/{world.name}", {"metadata": {"labels": labels}})
     world.create_job("root", one_pod(world, POOL))

@@ -88,7 +88,8 @@ def variables(tmp_path: Path, plane: ControlPlane) -> dict[str, str]:
     tools.add("docker")
     tools.add("crane", DIGEST)
     Gcloud(folder)
-    path = os.pathsep.join([str(ROOT / ".venv/bin"), str(folder), os.environ["PATH"]])
+    folders = [str(ROOT / ".venv/bin"), str(folder), os.environ["PATH"]]
+    path = os.pathsep.join(folders)
     kubeconfig = str(plane.kubeconfig("admin"))
     return os.environ | {
         "PATH": path,
@@ -98,11 +99,10 @@ def variables(tmp_path: Path, plane: ControlPlane) -> dict[str, str]:
 
 
 def commands(text: str) -> list[str]:
-    return [
-        line
-        for block in re.findall(r"```sh\n(.*?)```", text, re.S)
-        for line in block.strip().splitlines()
-    ]
+    lines: list[str] = []
+    for block in re.findall(r"```sh\n(.*?)```", text, re.S):
+        lines += block.strip().splitlines()
+    return lines
 
 
 def ran(
@@ -137,7 +137,7 @@ def ran(
 
 
 @pytest.mark.usefixtures("gke_kinds", "jobs_end")
-def test_every_command_of_the_page_does_what_the_page_says(
+def test_every_command_does_what_the_page_says(
     plane: ControlPlane,
     api: Api,
     checkout: Path,

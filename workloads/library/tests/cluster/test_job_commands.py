@@ -315,7 +315,10 @@ def waiting(template: Object) -> Object:
 
 
 def read_output(kubelet: HostKubelet) -> list[str]:
-    return [line for running in list(kubelet.running.values()) for _, line in running.lines]
+    lines: list[str] = []
+    for running in list(kubelet.running.values()):
+        lines += [line for _, line in running.lines]
+    return lines
 
 
 def test_a_shell_runs_a_command_in_a_pod(world: World, spot: Pool, terminal: Terminal) -> None:

@@ -64,12 +64,13 @@ PLAN = Plan(
 
 @pytest.fixture(params=[1, 2], ids=["job", "jobset"])
 def body(request: pytest.FixtureRequest, api: Api) -> Iterator[Object]:
-    with applied(api, bodies_of(PLAN, name=f"moved-{request.param}", nodes=request.param)) as job:
+    bodies = render_bodies(PLAN, name=f"moved-{request.param}", nodes=request.param)
+    with applied(api, bodies) as job:
         assert job["metadata"]["labels"][LABEL_MOVES] == "true"
         yield job
 
 
-def bodies_of(plan: Plan | None = None, **fields: Any) -> list[Object]:
+def render_bodies(plan: Plan | None = None, **fields: Any) -> list[Object]:
     """A job of one's own on L4s of Spot as it is rendered for the example."""
     env = load("example")
     job = own(gpus="1xl4", command=("sleep", "9999"), **fields)
@@ -118,7 +119,9 @@ class Watched:
     def step(self, mover: Mover, hours: float) -> int:
         """Moves that it makes so many hours from now."""
         self.look()
-        return len(mover.step(self.seen.seen(lambda _: self.events), time.time() + hours * 3_600))
+        observation = self.seen.seen(lambda _: self.events)
+        now_s = time.time() + hours * 3_600
+        return len(mover.step(observation, now_s))
 
 
 def look(view: View, api: Api, found: list[Object]) -> None:
@@ -218,7 +221,8 @@ def test_job_moves_to_on_demand_and_back_although_a_mover_dies(
     until("it is sent back", lambda: step(mover, 1.8) or None)
     until("it is back on Spot", lambda: kept(mover, 1.8) and run_on(api, body, spot.pool_class))
     assert look() == {"spot"}
-    announced = [e for e in api.items(f"{SPACE}/events") if e["involvedObject"]["name"] == name]
+    events = api.items(f"{SPACE}/events")
+    announced = [event for event in events if event["involvedObject"]["name"] == name]
     moves = [e["message"] for e in announced if e["reason"] == "PlacementMoved"]
     assert len(moves) == 1 and "on-demand to spot" in moves[0], (
         "the one that died announced nothing"
@@ -239,11 +243,11 @@ def held_queue(api: Api, platform: None) -> Iterator[Callable[[str], object]]:
 
 @pytest.fixture
 def gang(api: Api, held_queue: Callable[[str], object]) -> Iterator[Object]:
-    with applied(api, bodies_of(PLAN, name="marked", nodes=2)) as job:
+    with applied(api, render_bodies(PLAN, name="marked", nodes=2)) as job:
         yield job
 
 
-def test_jobset_with_the_selector_of_its_old_flavor_is_repaired(
+def test_jobset_with_its_old_flavor_selector_is_repaired(
     world: World,
     api: Api,
     mover_account: client.ApiClient,
@@ -447,7 +451,7 @@ def test_mover_stops_a_job_that_has_a_limit(
     api: Api, mover_account: client.ApiClient, nodes: int
 ) -> None:
     mover = Api.over(mover_account)
-    with applied(api, bodies_of(name=f"limited-{nodes}", nodes=nodes)) as body:
+    with applied(api, render_bodies(name=f"limited-{nodes}", nodes=nodes)) as body:
         path = api.path_of(body)
         wait_for_policies(mover, path)
         until("Kueue starts it", lambda: not api.get(path)["spec"].get("suspend"), 60)
@@ -482,7 +486,7 @@ def test_mover_stops_a_job_that_has_a_limit(
 @pytest.mark.usefixtures("platform")
 def test_mover_sizes_a_gang_within_its_range(api: Api, mover_account: client.ApiClient) -> None:
     mover = Api.over(mover_account)
-    with applied(api, bodies_of(name="ranged", nodes="2..4", sharded=True)) as body:
+    with applied(api, render_bodies(name="ranged", nodes="2..4", sharded=True)) as body:
         path = api.path_of(body)
         wait_for_policies(mover, path)
         for size in (0, 1, 5):

@@ -227,4 +227,6 @@ def listens(kind: KindManager, pods: list[Object], port: int) -> bool:
     rows = []
     for line in str(kind.kubectl(command, as_dict=False)).splitlines():
         rows.append(line.split())
-    return any(row[1].endswith(f":{port:04X}") and row[3] == TCP_LISTEN for row in rows)
+    suffix = f":{port:04X}"
+    listening = [row for row in rows if row[3] == TCP_LISTEN]
+    return any(row[1].endswith(suffix) for row in listening)

@@ -53,7 +53,8 @@ def test_plain_job_backs_off_after_ignored_evictions_and_jobset_does_not(
     plain = world.job_spec(spot, 1, backoffLimit=0)
     del plain["backoffLimitPerIndex"]
     world.create_job("plain", plain)
-    world.api.create(world.path("jobsets", GROUP), jobsets.jobset("ours", world.job_spec(spot, 1)))
+    jobset = jobsets.jobset("ours", world.job_spec(spot, 1))
+    world.api.create(world.path("jobsets", GROUP), jobset)
     for doubled in (1, 2):
         world.add_nodes(spot, 2)
         before = {pod["metadata"]["uid"] for pod in world.wait_running(2)}

@@ -250,7 +250,7 @@ def test_a_member_cannot_reach_beyond_the_team(member: Api) -> None:
         )
 
 
-def test_a_member_submits_suspends_and_deletes_jobs_of_the_team(member: Api) -> None:
+def test_a_member_submits_suspends_and_deletes_team_jobs(member: Api) -> None:
     allowed = [
         (DEPLOYMENTS, deployment()),
         (SERVICES, service(clusterIP="None")),
@@ -294,7 +294,7 @@ def test_a_member_has_no_rights_in_another_team(member: Api) -> None:
         assert "cannot" in refusal(attempt), number
 
 
-def test_network_policies_of_the_platform_stay(member: Api, api: Api) -> None:
+def test_platform_network_policies_stay(member: Api, api: Api) -> None:
     path = f"{POLICIES}/default-deny"
     opened = {"spec": {"policyTypes": ["Egress"]}}
     for attempt in (
@@ -351,7 +351,7 @@ def test_a_job_with_gpus_stays_with_its_queue(member: Api) -> None:
         member.delete(path, propagationPolicy="Background")
 
 
-def test_a_quota_stops_pods_of_a_reserved_priority_from_any_creator(member: Api, api: Api) -> None:
+def test_a_quota_stops_reserved_priority_pods_from_any_creator(member: Api, api: Api) -> None:
     pods = f"/api/v1/namespaces/{SPACE}/pods"
     pod = template(priority=PRIORITY_SERVING) | {"metadata": {"name": "mine"}}
     quota = f"/api/v1/namespaces/{SPACE}/resourcequotas/reserved-priorities"

@@ -45,7 +45,7 @@ def assert_the_first_yields(world: World, spot: Pool) -> None:
     }
 
 
-def test_of_two_equal_jobs_the_one_that_saved_just_now_yields(
+def test_between_equal_jobs_the_one_that_just_saved_yields(
     world: World, spot: Pool, uids: dict[str, str]
 ) -> None:
     # Both have run their minimum by then.
@@ -71,7 +71,7 @@ def test_of_two_equal_jobs_the_one_that_saved_just_now_yields(
 
 
 @pytest.mark.usefixtures("uids")
-def test_of_two_equal_jobs_the_one_that_ran_its_minimum_yields(world: World, spot: Pool) -> None:
+def test_between_equal_jobs_the_one_that_ran_its_minimum_yields(world: World, spot: Pool) -> None:
     """The newest would never get anywhere."""
     listed = world.api.items(f"{api_path(KUEUE_API)}/namespaces/{world.name}/workloads")
     first_s = min(since_s(workload, "Admitted") for workload in listed)

@@ -49,9 +49,9 @@ class Walk:
         """With the arguments that the rendered Deployment gives the exporter."""
         template = rendered.find_object("example", "Deployment", "exporter")["spec"]["template"]
         words: list[str] = template["spec"]["containers"][0]["command"]
-        project, location, cluster = (
-            rendered.option(words, name) for name in ("--project", "--location", "--cluster")
-        )
+        project = rendered.option(words, "--project")
+        location = rendered.option(words, "--location")
+        cluster = rendered.option(words, "--cluster")
         logs.view = events_view(project, cluster)
         self.api = api
         self.clock = clock
@@ -109,7 +109,8 @@ class Walk:
         samples = self.exporter.gather()
         self.seen = {}
         for s in samples:
-            self.seen[f"{s.metric} {' '.join(f'{k}={v}' for k, v in s.labels)}".strip()] = s.value
+            labels = [f"{key}={value}" for key, value in s.labels]
+            self.seen[" ".join([s.metric, *labels])] = s.value
         assert self.writer.write(samples) == len(samples)
         with self.exporter.lock:
             own_lines = self.watched.cluster.lines(self.clock())

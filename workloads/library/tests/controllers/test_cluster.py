@@ -335,7 +335,10 @@ def test_the_lines_are_what_the_churn_estimate_reads() -> None:
     reading = parse(sample.encoded(cluster.lines(NOW + 3600)))
     assert not reading.problems
     lives = estimate.lifetimes(reading.events, round((NOW + 3600) * 1e6))
-    hours = sorted((life.preempted, (life.end_us - life.begin_us) / 3.6e9) for life in lives)
+    hours: list[tuple[bool, float]] = []
+    for life in lives:
+        hours.append((life.preempted, (life.end_us - life.begin_us) / 3.6e9))
+    hours.sort()
     assert hours == [(False, 1.0), (True, 0.5)]
     _, _, band, *_ = estimate.by_age(lives)
     assert (band[2].events, band[2].hours) == (1, 1.5)  # both were an hour old when the watch began
@@ -401,7 +404,7 @@ def test_the_account_gives_a_team_job_its_kind() -> None:
     assert values(cluster, "silent_node_pods") == {("vision",): 0.0}
 
 
-def test_accelerators_of_pending_pods_are_known_ones_or_other() -> None:
+def test_pending_pod_accelerators_are_known_or_other() -> None:
     """Anybody who may create a pod chooses its selector, and each value is a series."""
     selectors = [SPOT | {"cloud.google.com/gke-accelerator": f"gpu-{n}"} for n in range(50)]
     pods = []

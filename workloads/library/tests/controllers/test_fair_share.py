@@ -80,7 +80,7 @@ def writers(monkeypatch: pytest.MonkeyPatch) -> Generator[Writers]:
 
 
 @pytest.mark.parametrize("flood", [400, 800])
-def test_flood_of_one_pod_delays_no_other(writers: Writers, flood: int) -> None:
+def test_one_flooding_pod_delays_no_other(writers: Writers, flood: int) -> None:
     ages: list[float] = []
     for _ in range(24):
         writers.write("flood-0", "flood", flood / SCALE)
@@ -95,7 +95,7 @@ def test_flood_of_one_pod_delays_no_other(writers: Writers, flood: int) -> None:
     assert not writers.dropped["victim"]
 
 
-def test_flooding_pod_does_not_delay_another_pod_of_its_job(writers: Writers) -> None:
+def test_flooding_pod_does_not_delay_another_pod_in_its_job(writers: Writers) -> None:
     for _ in range(24):
         writers.write("flood-0", "same", 400 / SCALE)
         writers.write("victim-0", "same", 0.2)
@@ -103,7 +103,7 @@ def test_flooding_pod_does_not_delay_another_pod_of_its_job(writers: Writers) ->
     assert writers.age_s("victim-0") <= 60
 
 
-def test_flood_of_many_pods_of_a_job_delays_no_other(writers: Writers) -> None:
+def test_many_flooding_pods_delay_no_other_job(writers: Writers) -> None:
     for _ in range(24):
         for n in range(40):
             writers.write(f"flood-{n}", "flood", 10 / SCALE)

@@ -34,11 +34,10 @@ def ledgers(lines: list[Line]) -> list[JobLedger]:
     return job_ledgers(parse(sample.encoded(lines)).events)
 
 
-def test_evictions_raise_the_price_of_a_useful_hour() -> None:
+def test_evictions_raise_the_useful_hour_price() -> None:
     prices = find_prices("g2-standard-8", "us-central1")
-    calm, evicted = (
-        money(ledgers(sample.training("job", kills=kills)), prices) for kills in ((), sample.KILLS)
-    )
+    calm = money(ledgers(sample.training("job", kills=())), prices)
+    evicted = money(ledgers(sample.training("job", kills=sample.KILLS)), prices)
     assert calm
     assert evicted
     assert calm.pays
@@ -204,7 +203,7 @@ def test_daly_gives_the_published_intervals(
     assert find_best_interval(cost, mean_life) == pytest.approx(interval, abs=within)
 
 
-def test_slowdown_without_churn_and_of_batch() -> None:
+def test_slowdown_without_churn_and_for_batch() -> None:
     assert forms.expected_hours(
         10.0,
         churn=0.0,
@@ -240,7 +239,8 @@ def test_a_receipt_counts_restarts_from_memory() -> None:
     summary = job_summaries(parse(sample.encoded(lines)).events)["job"]
     assert restarts_text(summary) == "restarted 1 time from memory, the last time in 92 s"
     assert restarts_text(replace(summary, restarts=())) == ""
-    both = replace(summary, restarts=(*summary.restarts, Restart(2**62, 20.0, from_memory=False)))
+    restart = Restart(2**62, 20.0, from_memory=False)
+    both = replace(summary, restarts=(*summary.restarts, restart))
     assert (
         restarts_text(both)
         == "restarted 1 time from memory, 1 time from the bucket, the last time in 20 s"

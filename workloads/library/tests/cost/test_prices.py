@@ -61,7 +61,7 @@ def test_a_machine_costs_its_cores_memory_and_gpus(
     assert usd(table, machine, "us-central1") == pytest.approx(expected, rel=2e-4)
 
 
-def test_each_note_explains_a_disorder_of_the_table(table: Table) -> None:
+def test_each_note_explains_a_disorder_in_the_table(table: Table) -> None:
     disorders = set()
     for accelerator, region, _ in prices.disorders(table):
         disorders.add((accelerator, region))
@@ -136,7 +136,7 @@ def test_a_damaged_table_is_refused(tmp_path: Path, damage: object) -> None:
         prices.load(path)
 
 
-def test_a_machine_has_the_date_of_its_oldest_part(table: Table) -> None:
+def test_a_machine_is_as_old_as_its_oldest_part(table: Table) -> None:
     def read_quote(
         table: Table, machine: str, capacity: Capacity = Capacity.SPOT
     ) -> tuple[str, bool] | None:
@@ -154,8 +154,9 @@ def test_a_machine_has_the_date_of_its_oldest_part(table: Table) -> None:
     assert read_quote(replace(table, skus=aged), "a2-highgpu-1g") == ("2025-01-01", False)
 
 
-def test_a_machine_without_the_price_of_a_part_has_none(table: Table) -> None:
-    without = replace(table, skus=tuple(s for s in table.skus if s.part != GPU))
+def test_a_machine_with_an_unpriced_part_has_no_price(table: Table) -> None:
+    hosts = tuple(sku for sku in table.skus if sku.part != GPU)
+    without = replace(table, skus=hosts)
     assert without.quote(MACHINE_TYPES["a2-highgpu-1g"], "us-central1", Capacity.SPOT) is None
     b200 = MACHINE_TYPES["a4-highgpu-8g"]
     slice_usd = table.sku(GPU, b200.accelerator, "us-central1", Capacity.SPOT)

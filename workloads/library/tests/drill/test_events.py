@@ -15,7 +15,8 @@ def test_whole_lines_are_read_and_a_line_cut_by_a_kill_spoils_no_other(tmp_path:
     path = tmp_path / "e.jsonl"
     follower = Follower(path)
     assert follower.read() == []
-    start, window = sample.encoded([line(EPOCH, "start"), line(EPOCH + 1, "window", last_step=3)])
+    rows = [line(EPOCH, "start"), line(EPOCH + 1, "window", last_step=3)]
+    start, window = sample.encoded(rows)
     path.write_bytes(b'{"event": "window", "last_st\n' + start + b"\n[1]\n" + window[:20])
     assert [e["event"] for e in follower.read()] == ["start"]
     with path.open("ab") as file:

@@ -183,7 +183,8 @@ def test_a_vanished_machine_loses_no_request(fleet: FieldFleet) -> None:
         for replica in fleet.replicas:
             replica.noticed = True  # a late probe changes no endpoint
         # No health check has missed it yet: a server that lives answers them.
-        write(fleet.endpoints_file, discovery(CLUSTER, sorted([machine, *living]), living[0].port))
+        machines = sorted([machine, *living])
+        write(fleet.endpoints_file, discovery(CLUSTER, machines, living[0].port))
 
         def has_retried() -> bool:
             codes = asyncio.run(at_one_time(fleet.port, 1))

@@ -48,7 +48,7 @@ def ages(count: int) -> list[Sample]:
     return [sample("last_commit_age_seconds", n, job=f"job-{n}") for n in range(count)]
 
 
-def test_series_are_sent_in_calls_of_at_most_200(server: MetricServer, writer: CloudWriter) -> None:
+def test_a_call_sends_at_most_200_series(server: MetricServer, writer: CloudWriter) -> None:
     assert writer.write([*ages(450), *ages(3)]) == 450
     assert server.calls == [200, 200, 50]
     assert writer.refused == 0

@@ -108,7 +108,7 @@ def test_crashes_count_until_the_next_save_and_evictions_never() -> None:
         assert values([*ends, progress], 9)["fruitless_restarts"] == 0
 
 
-def test_a_crash_of_a_gang_counts_once() -> None:
+def test_a_gang_crash_counts_once() -> None:
     def attempt(n: int, starts: bool) -> list[Line]:
         hosts = [f"run-workers-0-{pod}-1-a{n}" for pod in range(4)]
         begun = [
@@ -231,9 +231,8 @@ def test_one_pass_is_served_to_prometheus() -> None:
     server.server_close()
     thread.join()
     assert 'holdfast_preemptions_total{pool="spot-l4",zone="us-central1-a"} 0.0' in text
-    [beat] = [
-        row for row in text.splitlines() if row.startswith("holdfast_exporter_heartbeat_seconds ")
-    ]
+    series = "holdfast_exporter_heartbeat_seconds "
+    [beat] = [row for row in text.splitlines() if row.startswith(series)]
     assert float(beat.split()[1]) == EPOCH + 100
     assert 'holdfast_goodput_ratio{job="run-7",namespace="training"} 0.8' in text
 

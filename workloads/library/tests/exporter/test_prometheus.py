@@ -8,7 +8,7 @@ from holdfast.exporter import main, prometheus
 from holdfast.exporter.prometheus import Newest
 
 
-def test_series_of_one_metric_may_differ_in_their_labels() -> None:
+def test_series_in_one_metric_may_have_different_labels() -> None:
     """A job whose indices train apart, and another that is one run."""
     newest = Newest()
     newest.show(

@@ -52,7 +52,8 @@ class Watched:
     def add_node(self, name: str, seconds: float) -> None:
         """Adds a node that was created at a time after the start."""
         labels = POOL.node_labels() | {"node.kubernetes.io/instance-type": POOL.machine_type}
-        born = f"2026-11-21T{int(seconds) // 3600:02}:{int(seconds) // 60 % 60:02}:00Z"
+        minutes = int(seconds) // 60
+        born = f"2026-11-21T{minutes // 60:02}:{minutes % 60:02}:00Z"
         metadata = {
             "name": name,
             "labels": labels,
@@ -194,7 +195,8 @@ def test_the_same_machines_are_asked_for_once_in_the_interval(advisor: Advisor) 
 def test_nothing_is_asked_while_no_pod_waits_or_the_pool_is_full(advisor: Advisor) -> None:
     watched = Watched()
     watched.pass_at(0)
-    limit = sum(pool.max_nodes for pool in EXAMPLE.pools if pool.pool_class == POOL.pool_class)
+    pools = [pool for pool in EXAMPLE.pools if pool.pool_class == POOL.pool_class]
+    limit = sum(pool.max_nodes for pool in pools)
     for number in range(limit):
         watched.add_node(f"node-{number}", 0)
     watched.add_waiting_pod("a")

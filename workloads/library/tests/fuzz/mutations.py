@@ -141,9 +141,11 @@ def mutate_bytes(data: bytes, draw: random.Random) -> bytes:
         elif kind == 2:
             data = data[:start] + draw.choice(TOKENS) + data[end:]
         elif kind == 3:
-            data = data[:end] + data[start:end] * draw.choice((1, 20)) + data[end:]
+            repeated = data[start:end] * draw.choice((1, 20))
+            data = data[:end] + repeated + data[end:]
         else:
-            data = data[:start] + draw.randbytes(end - start) + data[end:]
+            noise = draw.randbytes(end - start)
+            data = data[:start] + noise + data[end:]
     return data[: 1 << 20]
 
 

@@ -46,7 +46,7 @@ def test_a_notice_and_a_power_loss_under_nccl_change_no_bit(tmp_path: Path) -> N
         assert line["accelerator"].startswith("NVIDIA")
 
 
-def test_every_gpu_of_the_machine_stops_at_one_step(tmp_path: Path) -> None:
+def test_all_gpus_stop_at_the_same_step(tmp_path: Path) -> None:
     import torch
 
     support.require(torch.cuda.device_count() > 1, "one GPU only")

@@ -34,7 +34,7 @@ def minutes(ledger: JobLedger) -> dict[str, float]:
     return minutes_by_state
 
 
-def test_published_worked_example_of_200_minutes_gives_50_percent() -> None:
+def test_published_200_minute_example_gives_50_percent() -> None:
     """The example: compute 100, load 10, save 10, lost 40, restart 15, slowdown 25 minutes."""
     minute: Callable[[float], float] = lambda m: EPOCH + m * MINUTE  # noqa: E731
     lines = [
@@ -129,7 +129,7 @@ def test_missing_nodes_in_an_elastic_gang_are_a_separate_state() -> None:
     assert bill.line().endswith("; 1.0 node-hours missing, $0.34 to make up")
 
 
-def test_a_gang_of_a_thousand_places_costs_as_much_as_one_of_two(
+def test_a_thousand_place_gang_costs_as_much_as_one_with_two(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """An exporter computes this for every run, and a line may claim any number of places."""
@@ -155,7 +155,8 @@ def test_a_gang_of_a_thousand_places_costs_as_much_as_one_of_two(
                     seconds=0.0,
                 )
             )
-        events = parse(sample.encoded([line(EPOCH, "start", rank=0), *sizes])).events
+        rows = [line(EPOCH, "start", rank=0), *sizes]
+        events = parse(sample.encoded(rows)).events
         ledger = job_ledger(events)
         assert ledger.lanes == places
         assert 0 < ledger.totals_us[State.DEGRADED] < ledger.wall_us
@@ -241,7 +242,7 @@ def test_waiting_for_capacity_counts_between_attempts_only() -> None:
     assert ledger.totals_us[State.WAITING] == 6_000_000
 
 
-def test_a_batch_counts_every_lane_and_the_items_of_killed_workers() -> None:
+def test_a_batch_counts_every_lane_and_items_from_killed_workers() -> None:
     [ledger] = read(*sample.batch("job", items=240, kills=4))
     assert ledger.lanes == 4
     assert ledger.lost == 12  # two of the four had notice and gave their six back
@@ -345,7 +346,9 @@ SPOILT = st.dictionaries(st.sampled_from(["event", "kind", *sorted(FIELDS)]), HO
 @settings(max_examples=150)
 @given(st.lists(EVENTS, min_size=1, max_size=60), st.lists(SPOILT, max_size=8))
 def test_states_sum_to_wall_time_for_any_history(rows: list[Line], damages: list[Line]) -> None:
-    rows = [row | damage for row, damage in zip(rows, damages, strict=False)] + rows[len(damages) :]
+    rows = list(rows)
+    for index, (row, damage) in enumerate(zip(rows, damages, strict=False)):
+        rows[index] = row | damage
     events = parse(
         sample.encoded({"v": 1, "job": "job"} | row for row in rows), now_s=EPOCH + 5000
     ).events

@@ -14,7 +14,8 @@ from workloads.library.tests.sample import EPOCH, Line, line
 
 
 def summarize(rows: list[Line]) -> dict[str, JobSummary]:
-    return job_summaries(parse(sample.encoded(sorted(rows, key=lambda row: row["t"]))).events)
+    ordered_rows = sorted(rows, key=lambda row: row["t"])
+    return job_summaries(parse(sample.encoded(ordered_rows)).events)
 
 
 def test_a_restored_job_shows_its_current_step() -> None:

@@ -68,9 +68,7 @@ def service(selector: str) -> str:
         (STATEFUL_SET, "statefulset.kubernetes.io/pod-name: db-0, app: db2", True),
     ],
 )
-def test_selectors_may_name_labels_of_controllers(
-    workload: str, selector: str, is_found: bool
-) -> None:
+def test_selectors_may_name_controller_labels(workload: str, selector: str, is_found: bool) -> None:
     assert ("HF148" in find_rules(workload + service(selector))) is is_found
 
 

@@ -67,7 +67,9 @@ class Incident:
     def has_same_subject(self, firing: Firing) -> bool:
         """Tells whether an alert names the subject of the incident, after its begin."""
         key, _, value = self.label.partition("=")
-        return firing.first_min >= self.begins_min - 1 and (not key or firing.label(key) == value)
+        if firing.first_min < self.begins_min - 1:
+            return False
+        return not key or firing.label(key) == value
 
     def is_reported_by(self, firing: Firing) -> bool:
         in_time = firing.first_min <= self.begins_min + self.promise_min
@@ -181,7 +183,8 @@ class Month:
         if job.is_gone or job.placed_min < 0 or not job.name.startswith("job-"):
             return
         self._note_lost_saves(job)
-        if not job.kind.flex and job.step > job.saved and job.rng.random() < EVICTION:
+        has_unsaved_steps = job.step > job.saved
+        if not job.kind.flex and has_unsaved_steps and job.rng.random() < EVICTION:
             notice = job.rng.random() >= WITHOUT_NOTICE
             if job.rng.random() < DROUGHT:
                 job.unplaced_min = job.rng.randrange(60, 600)

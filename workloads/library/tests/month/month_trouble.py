@@ -325,7 +325,8 @@ def _evict_one_by_one(
     """Evicts jobs one after the other; returns the pool of their nodes."""
     running = []
     for n in range(jobs):
-        running.append(_add_job(month, f"{name}-{n}", start_min - 30, _make_kind(name, pods=pods)))
+        kind = _make_kind(name, pods=pods)
+        running.append(_add_job(month, f"{name}-{n}", start_min - 30, kind))
 
     def steps() -> Steps:
         for job in running:

@@ -127,7 +127,7 @@ def test_by_default_a_fault_is_reported_once_on_spot_nodes_only() -> None:
     assert server.requests == ["GpuFault a"]
 
 
-def test_the_cap_holds_from_the_start_of_the_mover() -> None:
+def test_the_cap_holds_from_the_mover_start() -> None:
     server = Nodes()
     replacing = faulty(server, 2, {"a": BROKEN, "b": BROKEN})
     cordoned = []

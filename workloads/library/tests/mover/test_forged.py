@@ -95,7 +95,7 @@ def test_a_line_and_a_pod_count_for_the_job_that_controls_them(view: View) -> No
     )
 
 
-def test_lines_of_unknown_pods_wait_and_are_dropped_in_the_end(view: View) -> None:
+def test_lines_from_unknown_pods_wait_and_are_dropped_in_the_end(view: View) -> None:
     source = Pods()
     progress = Progress(source, view.find_owner)
     source.prints("late", window(10))

@@ -142,9 +142,7 @@ def save_templates() -> str:
 
 
 @pytest.mark.parametrize(("job", "workload"), [(MARKED, MARKED), (MARKED, CLEAN), (CLEAN, MARKED)])
-def test_a_jobset_with_the_marks_of_its_old_flavor_is_repaired(
-    job: Object, workload: Object
-) -> None:
+def test_a_jobset_with_its_old_flavor_marks_is_repaired(job: Object, workload: Object) -> None:
     cluster = FakeCluster(
         PLAN,
         queue="on-demand",

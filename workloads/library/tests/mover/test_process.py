@@ -61,7 +61,7 @@ def list_orders(process: Process) -> list[str]:
     return process.receipts.names
 
 
-def test_only_the_holder_of_the_lease_moves_and_writes_receipts(
+def test_only_the_lease_holder_moves_and_writes_receipts(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     leases = Leases()

@@ -72,10 +72,8 @@ class Mutant:
         path.write_text(text)
 
 
-MUTANTS = [
-    Mutant(**each)
-    for each in tomllib.loads(Path(__file__).with_name("mutants.toml").read_text())["mutant"]
-]
+TABLE = tomllib.loads(Path(__file__).with_name("mutants.toml").read_text())
+MUTANTS = [Mutant(**row) for row in TABLE["mutant"]]
 
 
 def snapshot(into: Path) -> None:

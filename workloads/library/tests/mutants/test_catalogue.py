@@ -25,7 +25,7 @@ VERDICT = next(mutant for mutant in MUTANTS if mutant.file.endswith("drill/verdi
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
-def test_a_mutant_changes_one_place_of_today_into_another_program(mutant: Mutant) -> None:
+def test_a_mutant_changes_exactly_one_place_in_todays_code(mutant: Mutant) -> None:
     text = mutant.mutated((ROOT / mutant.file).read_text())
     assert (
         compile(text, mutant.file, "exec") if mutant.file.endswith(".py") else tomllib.loads(text)

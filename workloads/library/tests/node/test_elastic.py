@@ -130,13 +130,12 @@ def digest(lab: Lab, world: World, doc: Object) -> str:
     for pod in world.pods():
         if pod["metadata"]["labels"]["job-name"] == name:
             pods.append(pod)
-    ends = [
-        event["digest"]
-        for pod in pods
-        if (machine := lab.machines.get(pod["spec"].get("nodeName", "")))
-        for event in seen.events(machine, pod, "exit")
-        if "digest" in event
-    ]
+    ends: list[str] = []
+    for pod in pods:
+        machine = lab.machines.get(pod["spec"].get("nodeName", ""))
+        if machine:
+            exits = seen.events(machine, pod, "exit")
+            ends += [event["digest"] for event in exits if "digest" in event]
     (value,) = set(ends)
     return value
 

@@ -47,7 +47,7 @@ def test_a_node_shutdown_notifies_the_pod_and_the_job_is_not_charged(
     assert not charged(world)
 
 
-def test_deaf_pod_is_killed_at_the_end_of_its_window(lab: Lab, world: World, spot: Pool) -> None:
+def test_deaf_pod_is_killed_when_its_window_ends(lab: Lab, world: World, spot: Pool) -> None:
     machine = lab.boot("spot-a", spot)
     pod = start(lab, world, pods.shell(spot, pods.DEAF, terminationGracePeriodSeconds=30))
     start_s = time.monotonic()

@@ -83,7 +83,8 @@ def test_no_option_is_dropped_when_its_price_is_missing() -> None:
     for placement in (Placement.ON_DEMAND, Placement.HYBRID):
         assert "no on-demand price of a2-highgpu-1g in us-central1" in options[placement].refused
     assert not options[Placement.SPOT].refused
-    empty = replace(table, skus=tuple(sku for sku in table.skus if sku.part == prices.GPU))
+    gpu_skus = tuple(sku for sku in table.skus if sku.part == prices.GPU)
+    empty = replace(table, skus=gpu_skus)
     with pytest.raises(Unjudged, match="no spot price"):
         recommend(Job(accelerator=A100, gpus=1, hours=5), replace(full_world, prices=empty))
 
@@ -219,18 +220,16 @@ def test_batch_takes_the_least_host_per_gpu_and_hardly_notices_churn() -> None:
         batch=True,
     )
     assert question.machine.name == "g2-standard-8"
-    calm, rough = (
-        by(advice.options(question, world(c), REGION))[Placement.SPOT].mean_usd for c in (0.01, 0.3)
-    )
+    calm = by(advice.options(question, world(0.01), REGION))[Placement.SPOT].mean_usd
+    rough = by(advice.options(question, world(0.3), REGION))[Placement.SPOT].mean_usd
     assert rough < 1.06 * calm
 
 
 def test_gang_stops_with_each_node_group_and_pays_survivors() -> None:
     single_node, eight_nodes = (Job(accelerator=H100, gpus=8 * n, hours=20) for n in (1, 8))
     beliefs = world(0.05, spot_wait_h=0.3)
-    alone, gang = (
-        by(advice.options(j, beliefs, REGION))[Placement.SPOT] for j in (single_node, eight_nodes)
-    )
+    alone = by(advice.options(single_node, beliefs, REGION))[Placement.SPOT]
+    gang = by(advice.options(eight_nodes, beliefs, REGION))[Placement.SPOT]
     assert gang.usual.evictions > 3 * alone.usual.evictions
     assert gang.mean_usd / 8 > 1.1 * alone.mean_usd
     # In a queue each node works for itself.
@@ -277,7 +276,8 @@ def test_spread_includes_the_churn_uncertainty() -> None:
     unsure = replace(world(), churn=preemption_rate.prior(A100))
     usd = []
     for w in (sure, unsure):
-        usd.append(by(advice.options(question, w, REGION))[Placement.SPOT].usual.usd)
+        options = by(advice.options(question, w, REGION))
+        usd.append(options[Placement.SPOT].usual.usd)
     spread = []
     for costs in usd:
         spread.append(np.ptp(np.percentile(costs, [5, 95])))

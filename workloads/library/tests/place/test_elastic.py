@@ -98,13 +98,14 @@ def test_elastic_gang_saves_more_the_larger_it_is() -> None:
 
 
 def test_a_year_is_priced_as_well_as_a_day() -> None:
-    day, year = (
-        advice.options(
-            replace(QUESTION, hours=hours), recommendation.make_world(QUESTION), "us-central1"
-        )[-1].mean_usd
-        / hours
-        for hours in (48, 8760)
-    )
+
+    def price_hour(hours: float) -> float:
+        question = replace(QUESTION, hours=hours)
+        options = advice.options(question, recommendation.make_world(QUESTION), "us-central1")
+        return options[-1].mean_usd / hours
+
+    day = price_hour(48)
+    year = price_hour(8760)
     assert year == pytest.approx(day, rel=0.1)
 
 

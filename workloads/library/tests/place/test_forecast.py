@@ -51,20 +51,17 @@ def test_interruptions_delay_the_end_and_waits_are_not_paid() -> None:
 
 
 def test_an_interruption_that_lasts_is_waited_for() -> None:
-    fresh, late = (
-        forecast(
-            Outlook(
-                left_h=1.0,
-                spread=0.0,
-                save_every_h=0.2,
-                prior_per_hour=0.001,
-                waits=None,
-                costs=[Cost(wait_h=1.0, restart_h=0.1, lost_h=0.0)] * 50,
-                down_for_h=down_for_h,
-            )
-        )
-        for down_for_h in (0.0, 0.9)
+    outlook = Outlook(
+        left_h=1.0,
+        spread=0.0,
+        save_every_h=0.2,
+        prior_per_hour=0.001,
+        waits=None,
+        costs=[Cost(wait_h=1.0, restart_h=0.1, lost_h=0.0)] * 50,
+        down_for_h=0.0,
     )
+    fresh = forecast(outlook)
+    late = forecast(replace(outlook, down_for_h=0.9))
     assert fresh.median_h == pytest.approx(2.1, abs=0.05)
     assert late.median_h == pytest.approx(1.2, abs=0.05)
 

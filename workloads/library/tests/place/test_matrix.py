@@ -85,7 +85,10 @@ def test_the_matrix_answers(kind: str, traits: dict[str, Any], placement: Placem
 
 def test_the_page_shows_the_matrix() -> None:
     page = METHOD.read_text()
-    body = ((r.scenario, r.placement.value, r.discount, r.reason, f"`{r.id.value}`") for r in RULES)
+    body: list[tuple[str, ...]] = []
+    for rule in RULES:
+        placement = rule.placement.value
+        body.append((rule.scenario, placement, rule.discount, rule.reason, f"`{rule.id.value}`"))
     rows = (("Workload", "Runs on", "Discount", "Because", "Rule"), ("---",) * 5, *body)
     table = "\n".join(f"| {' | '.join(cells)} |" for cells in rows)
     assert f"<!-- matrix:begin -->\n{table}\n<!-- matrix:end -->" in page

@@ -25,7 +25,9 @@ def test_mean_life_is_inverse_churn_and_old_machines_are_safer() -> None:
         lives[c] = preemption_rate.lifetimes(np.random.default_rng(1), np.full(2_000, c), 100)
     for churn, hours in lives.items():
         assert hours.mean() == pytest.approx(1 / churn, rel=0.02)
-    young, old = (np.mean(lives[0.1][lives[0.1] > age] < age + 1.0) for age in (0.0, 12.0))
+    hours = lives[0.1]
+    young = np.mean(hours[hours > 0.0] < 1.0)
+    old = np.mean(hours[hours > 12.0] < 13.0)
     assert young == pytest.approx(0.46, abs=0.03)
     assert old < 0.1 * young
 
@@ -154,10 +156,10 @@ def test_printed_flip_equals_the_simulated_one_for_gangs(monkeypatch: pytest.Mon
 
 
 def test_short_jobs_flip_at_a_far_lower_churn() -> None:
-    short, long = (
-        break_even.flip(Job(accelerator=A100, gpus=1, hours=h), world(0.1), REGION)
-        for h in (1.0, 400.0)
-    )
+    short_job = Job(accelerator=A100, gpus=1, hours=1.0)
+    long_job = Job(accelerator=A100, gpus=1, hours=400.0)
+    short = break_even.flip(short_job, world(0.1), REGION)
+    long = break_even.flip(long_job, world(0.1), REGION)
     assert short
     assert long
     assert short.churn_per_hour < 0.3 * long.churn_per_hour
@@ -165,7 +167,8 @@ def test_short_jobs_flip_at_a_far_lower_churn() -> None:
 
 def measure_churn(hours_each: float, churn: float, machines: int) -> preemption_rate.Churn:
     """Measures churn by jobs of this length on machines with this churn, as monitoring does."""
-    lives = preemption_rate.lifetimes(np.random.default_rng(5), np.full(machines, churn), 1)[:, 0]
+    rng = np.random.default_rng(5)
+    lives = preemption_rate.lifetimes(rng, np.full(machines, churn), 1)[:, 0]
     run_hours = np.minimum(lives, hours_each)
     evictions = int(np.count_nonzero(lives < hours_each))
     edges = np.append(preemption_rate.AGES_H, np.inf)

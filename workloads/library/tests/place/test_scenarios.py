@@ -116,10 +116,10 @@ def test_middle_scenario_says_what_the_record_says_when_it_is_played() -> None:
 
 
 def test_a_wait_is_the_least_over_the_zones_that_were_asked() -> None:
-    zone_waits, region_waits = (
-        scenarios.list_scenarios(H100, 8, None, zones)[1].waits
-        for zones in (("us-central1-a",), ("us-central1-a", "us-central1-b", "us-central1-c"))
-    )
+    zone = ("us-central1-a",)
+    region = ("us-central1-a", "us-central1-b", "us-central1-c")
+    zone_waits = scenarios.list_scenarios(H100, 8, None, zone)[1].waits
+    region_waits = scenarios.list_scenarios(H100, 8, None, region)[1].waits
     assert region_waits.later_h.mean() < 0.5 * zone_waits.later_h.mean()
     region = scenarios.list_scenarios(H100, 8, None, ("us-central1",))[1].waits
     assert region.later_h.mean() == region_waits.later_h.mean()

@@ -91,9 +91,8 @@ def test_flex_start_is_kept_if_granted_and_left_in_time_if_not() -> None:
     runs = make_runs(1, work_h=10, restart_h=0.5, deadline_h=20)
     # Granted with 1.3 h of slack: the restart takes it below two restarts, and nothing takes the
     # machine away.
-    granted, never = (
-        simulate_one(runs, paths([hour], up=False), policies.QUEUE) for hour in (8.7, 100.0)
-    )
+    granted = simulate_one(runs, paths([8.7], up=False), policies.QUEUE)
+    never = simulate_one(runs, paths([100.0], up=False), policies.QUEUE)
     assert granted["on_demand_h"] == 0.0
     assert granted["finish_h"] == pytest.approx(19.2)
     assert never["on_demand_h"] == pytest.approx(10.5)
@@ -124,7 +123,8 @@ def test_money_matches_hours_and_nets_keep_feasible_deadlines(policy: policies.P
     runs, path = mixed_runs(2_000, seed=11)
     if policy is policies.QUEUE:  # flex-start nodes end by plan and take nothing with them
         path = replace(path, planned=True)
-        runs = replace(runs, interval_h=np.zeros(len(runs)), checkpoint_h=np.zeros(len(runs)))
+        zeros = np.zeros(len(runs))
+        runs = replace(runs, interval_h=zeros, checkpoint_h=zeros)
     outcome = simulate(runs, path, policy)
     finished = np.isfinite(outcome.finish_h)
     busy = outcome.spot_h + outcome.on_demand_h

@@ -138,7 +138,8 @@ def write_report(folder: Path, names: list[str]) -> tuple[str, dict[str, Any]]:
             "capacity": "spot",
         }
         for row in sample.training(name, kills=KILLS):
-            rows.append(row | {"process": f"{row['process']}-{ascii(name)[:99]}"})
+            process = f"{row['process']}-{ascii(name)[:99]}"
+            rows.append(row | {"process": process})
         rows += [
             line(EPOCH, "node_up", "", "node", "watcher", seconds=0, **node),
             line(

@@ -46,7 +46,7 @@ def test_an_unknown_event_is_rejected(tmp_path: Path) -> None:
 
 
 @pytest.mark.process
-def test_lines_of_several_processes_never_mix(tmp_path: Path) -> None:
+def test_lines_from_several_processes_never_mix(tmp_path: Path) -> None:
     path = tmp_path / "events.jsonl"
     command = [sys.executable, "-c", WRITER, str(path)]
     writers = [subprocess.Popen(command) for _ in range(3)]

@@ -176,7 +176,7 @@ print(os.WTERMSIG(status), is_requested, "drained")
 
 
 @pytest.mark.process
-def test_signals_of_children_never_count_and_one_to_the_group_counts_once() -> None:
+def test_child_signals_never_count_and_a_group_signal_counts_once() -> None:
     process = child(PARENT)
     os.killpg(process.pid, TERM)
     assert process.communicate(timeout=60)[0].split() == [str(int(TERM)), "False", "drained"]

@@ -95,7 +95,7 @@ DIALS = ("count", "wait_s", "quick", "host")
         (("count=1", "count=2"), "the setting is given twice"),
     ],
 )
-def test_settings_take_the_type_of_their_default(settings: tuple[str, ...], error: str) -> None:
+def test_settings_take_their_defaults_type(settings: tuple[str, ...], error: str) -> None:
     right = ("count=7", "wait_s=2", "quick=false", "host=a=b")
     assert read_settings(right, Dials, DIALS) == {
         "count": 7,

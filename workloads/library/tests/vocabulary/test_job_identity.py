@@ -27,7 +27,7 @@ from holdfast.vocabulary.job_identity import JobIdentity
         ("demo", {ENV_JOB: ""}, ("demo", None)),
     ],
 )
-def test_the_identity_of_a_run(
+def test_a_run_has_an_identity(
     run: str, environ: dict[str, str], expected: tuple[str, int | None]
 ) -> None:
     identity = JobIdentity.of_run(run, environ)
@@ -52,7 +52,7 @@ def test_an_attempt_adds_up_its_counts(text: str, attempt: int) -> None:
     assert JobIdentity.of_run("a", {ENV_ATTEMPT: text}).attempt == attempt
 
 
-def test_lines_carry_the_job_of_the_cluster_and_the_index(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lines_carry_the_cluster_job_and_the_index(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(ENV_JOB, "train-sweep")
     monkeypatch.setenv(ENV_COMPLETION_INDEX, "1")
     read, write = os.pipe()

@@ -134,7 +134,9 @@ def _describe_start(
 ) -> str:
     try:
         body = _read_epoch(storage, run, number)
-        return f"start {number}, process {int(body['pid'])} on {str(body['host'])[:80]}"
+        pid = int(body["pid"])
+        host = str(body["host"])[:80]
+        return f"start {number}, process {pid} on {host}"
     except UNREADABLE:
         return f"start {number}"
 

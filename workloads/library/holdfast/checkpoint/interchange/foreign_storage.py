@@ -95,7 +95,8 @@ class ForeignStorage:
             )
             length += -(-part.bytes // ALIGN) * ALIGN
         self._length = length
-        description = repr((source.kind, [(part.key, part.start) for part in source.parts]))
+        starts = [(part.key, part.start) for part in source.parts]
+        description = repr((source.kind, starts))
         attempt = hex_digest(description.encode())[:12]
         self.manifest = Manifest(
             run=run,
@@ -150,7 +151,8 @@ class ForeignStorage:
             low = max(start, part_start)
             high = min(end, part_start + part.bytes)
             if low < high:
-                read_part(part, low - part_start, into[low - start : high - start])
+                target = into[low - start : high - start]
+                read_part(part, low - part_start, target)
 
     def read_into(
         self,
@@ -159,7 +161,8 @@ class ForeignStorage:
         into: memoryview,
     ) -> None:
         if name in self._objects:
-            into[:] = self._objects[name][start : start + len(into)]
+            data = self._objects[name]
+            into[:] = data[start : start + len(into)]
             return
         for index in range(len(self.manifest.shards)):
             if self.manifest.shard_name(index) == name:

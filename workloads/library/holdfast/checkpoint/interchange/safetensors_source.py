@@ -24,7 +24,8 @@ _NAMES = {name: dtype for dtype, name in DTYPES.items()}
 def is_safetensors(path: Path) -> bool:
     if path.is_file():
         return path.name.endswith((SUFFIX, INDEX_SUFFIX))
-    return any(path.glob(f"*{SUFFIX}")) or any(path.glob(f"*{INDEX_SUFFIX}"))
+    patterns = (f"*{SUFFIX}", f"*{INDEX_SUFFIX}")
+    return any(any(path.glob(pattern)) for pattern in patterns)
 
 
 def read_safetensors(path: Path, entry: str) -> Source:
@@ -40,12 +41,15 @@ def read_safetensors(path: Path, entry: str) -> Source:
                     "keep one of the two files, or import them into two runs",
                 )
             places[part.key] = part
+    indexed_places: dict[str, SourcePart] = {}
     for name, file_name in weight_map.items():
-        part = places.get(f"{entry}/{name}")
+        key = f"{entry}/{name}"
+        part = places.get(key)
         if part is None or part.path.name != file_name:
             raise make_source_error(path, f"the index has tensor {name} in {file_name}: not there")
+        indexed_places[key] = part
     if weight_map:
-        places = {f"{entry}/{name}": places[f"{entry}/{name}"] for name in weight_map}
+        places = indexed_places
     keys = {key.removeprefix(f"{entry}/"): key for key in places}
     return Source(
         kind="safetensors",
@@ -121,10 +125,12 @@ def _make_part(
         raise ValueError(f"tensor {name} has dtype {tensor['dtype']}")
     shape = tuple(tensor["shape"])
     start, end = tensor["data_offsets"]
-    if any(type(size) is not int or size < 0 for size in (*shape, start, end)):
-        raise ValueError(f"tensor {name} has sizes that are no numbers")
+    for size in (*shape, start, end):
+        if type(size) is not int or size < 0:
+            raise ValueError(f"tensor {name} has sizes that are no numbers")
     length = math.prod(shape) * (item_bytes(dtype) or 0)
-    if end - start != length or data_start + end > path.stat().st_size:
+    file_bytes = path.stat().st_size
+    if end - start != length or data_start + end > file_bytes:
         raise ValueError(f"tensor {name} has {length} bytes, its place holds others")
     return SourcePart(
         key=f"{entry}/{name}",

@@ -8,6 +8,7 @@ an index and nothing else. Tensors are read as fake ones first, which tell where
 import io
 import math
 import zipfile
+from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -160,7 +161,9 @@ def read_dcp(path: Path, entry: str) -> Source:
     index = _read_index(path)
     source = Source(kind="DCP", path=path)
     paths = index.planner_data if isinstance(index.planner_data, dict) else {}
-    keys = {name: _make_key(name, paths.get(name), entry) for name in index.state_dict_metadata}
+    keys: dict[str, str] = {}
+    for name in index.state_dict_metadata:
+        keys[name] = _make_key(name, paths.get(name), entry)
     entries: dict[str, dict[str, str]] = {}
     for item, info in index.storage_data.items():
         file = path / info.relative_path
@@ -220,11 +223,13 @@ def _check_complete(
     keys: dict[str, str],
     parts: Iterable[SourcePart],
 ) -> None:
-    elements: dict[str, int] = {}
+    elements: Counter[str] = Counter()
     for part in parts:
-        elements[part.key] = elements.get(part.key, 0) + math.prod(part.extent)
+        elements[part.key] += math.prod(part.extent)
     for name, item in metadata.items():
-        if hasattr(item, "chunks") and elements.get(keys[name], 0) < math.prod(item.size):
+        if not hasattr(item, "chunks"):
+            continue
+        if elements[keys[name]] < math.prod(item.size):
             raise make_source_error(path, f"tensor {name} is not whole")
 
 

@@ -32,17 +32,18 @@ class VerifiedReader:
 
     def read_blocks(self, key: str) -> Iterator[torch.Tensor]:
         """Yield the rows of a tensor in order, some at a time. Raises Damaged."""
-        part = self._opened.sources[key][0].part
+        sources = self._opened.sources[key]
+        part = sources[0].part
         dtype = saved_dtype(part)
         if part.extent == part.shape or not part.shape:
-            yield from self._read_linear(self._opened.sources[key][0], dtype)
+            yield from self._read_linear(sources[0], dtype)
             return
         row_bytes = math.prod(part.shape[1:]) * dtype.itemsize
         rows = max(1, BLOCK_BYTES // max(1, row_bytes))
         for start in range(0, part.shape[0], rows):
-            stop = min(start + rows, part.shape[0])
-            block = torch.empty((stop - start, *part.shape[1:]), dtype=dtype)
-            for source in self._opened.sources[key]:
+            count = min(rows, part.shape[0] - start)
+            block = torch.empty((count, *part.shape[1:]), dtype=dtype)
+            for source in sources:
                 self._copy_rows(source, block, start)
             yield block
 
@@ -63,13 +64,15 @@ class VerifiedReader:
     ) -> None:
         """Copy the rows that a part has of a block, which begins at row `start`."""
         part = source.part
-        low = max(start, part.offset[0])
-        high = min(start + block.shape[0], part.offset[0] + part.extent[0])
+        first_row = part.offset[0]
+        low = max(start, first_row)
+        high = min(start + block.shape[0], first_row + part.extent[0])
         if low >= high or not part.bytes:
             return
         row_bytes = part.bytes // part.extent[0]
-        rows = torch.empty((high - low, *part.extent[1:]), dtype=block.dtype)
-        first_byte = part.at + (low - part.offset[0]) * row_bytes
+        shape = (high - low, *part.extent[1:])
+        rows = torch.empty(shape, dtype=block.dtype)
+        first_byte = part.at + (low - first_row) * row_bytes
         self._read(source.rank, first_byte, view_memory(rows))
         target = block[low - start : high - start]
         target[_find_columns(part)] = rows
@@ -100,13 +103,14 @@ class VerifiedReader:
     ) -> memoryview:
         manifest = self._opened.manifests[rank]
         name = manifest.shard_name(index)
+        shard = manifest.shards[index]
         if name not in self._chunk_sums:
-            self._chunk_sums[name] = self._verify(name, manifest.shards[index].bytes)
+            self._chunk_sums[name] = self._verify(name, shard.bytes)
             total = self._chunk_sums[name].pop()
-            if total != manifest.shards[index].crc32c:
+            if total != shard.crc32c:
                 raise Damaged(f"{name} differs from what was committed")
         if self._chunk_name != (name, number):
-            chunk = self._fetch(name, number, manifest.shards[index].bytes)
+            chunk = self._fetch(name, number, shard.bytes)
             if crc32c(chunk) != self._chunk_sums[name][number]:
                 raise Damaged(f"{name} changed while it was read")
             self._chunk_name = (name, number)
@@ -141,6 +145,7 @@ class VerifiedReader:
 def _find_columns(part: TensorPart) -> tuple[slice, ...]:
     """Return the place of a part in the rows that it has."""
     slices = [slice(None)]
-    for start, length in zip(part.offset[1:], part.extent[1:], strict=True):
-        slices.append(slice(start, start + length))
+    for axis in range(1, len(part.shape)):
+        start = part.offset[axis]
+        slices.append(slice(start, start + part.extent[axis]))
     return tuple(slices)

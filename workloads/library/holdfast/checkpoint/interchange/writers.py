@@ -211,7 +211,8 @@ def _list_chunks(
         flat = torch.cat([rest, block.reshape(-1)])
         rows = len(flat) // max(1, row) if part.shape else 0
         if rows and row:
-            yield (first, *origin[1:]), flat[: rows * row].reshape(rows, *part.shape[1:]).clone()
+            chunk = flat[: rows * row].reshape(rows, *part.shape[1:])
+            yield (first, *origin[1:]), chunk.clone()
             first += rows
             flat = flat[rows * row :]
         rest = flat

@@ -320,7 +320,8 @@ class Keeper:
     def _copy_staged(self, head: Head, manifest: Manifest, room: Room) -> None:
         """Copies an own shard from its staging memory to the folder."""
         assert isinstance(room, FileRoom)
-        descriptor = self._memories[int(head["local"])][int(head["memory"])]
+        memories = self._memories[int(head["local"])]
+        descriptor = memories[int(head["memory"])]
         room.copy_from(descriptor, manifest.length)
 
     def _reserve_slot(self, head: Head) -> Slot | None:

@@ -249,7 +249,11 @@ class PeerStorage:
 
     def _order_holders(self, offer: Offer, rank: int) -> Sequence[int]:
         home = offer.homes[rank]
-        return sorted(offer.holders[rank], key=lambda place: (place == home) == self._copies_first)
+
+        def comes_last(place: int) -> bool:
+            return (place == home) == self._copies_first
+
+        return sorted(offer.holders[rank], key=comes_last)
 
     def _is_local(
         self,

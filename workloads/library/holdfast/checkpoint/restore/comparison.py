@@ -216,4 +216,7 @@ def _blank(skeleton: Skeleton) -> Skeleton:
         return [_blank(item) for item in skeleton]
     if not isinstance(skeleton, dict):
         return skeleton
-    return {mark: None if mark == "$tensor" else _blank(item) for mark, item in skeleton.items()}
+    blanks: dict[str, Skeleton] = {}
+    for mark, item in skeleton.items():
+        blanks[mark] = None if mark == "$tensor" else _blank(item)
+    return blanks

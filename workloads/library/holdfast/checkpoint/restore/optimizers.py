@@ -252,7 +252,9 @@ def check_moment(
     """Raise InputError if a moment without a name has another shape than its parameter."""
     name, *_, number, moment = ["", "", *key.split("/")]
     parameters = _list_parameters(optimizer)
-    if moment not in _MOMENTS or not number.isdigit() or int(number) >= len(parameters):
+    if moment not in _MOMENTS or not number.isdigit():
+        return
+    if int(number) >= len(parameters):
         return
     shape = tuple(parameters[int(number)].shape)
     if shape != part.shape:

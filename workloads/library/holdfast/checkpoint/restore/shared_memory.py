@@ -63,7 +63,8 @@ def _find_overlaps(tensors: Tensors) -> list[list[str]]:
         for size, stride in zip(local.shape, local.stride(), strict=True):
             elements += (size - 1) * stride
         start = local.data_ptr()
-        spans.append((str(local.device), start, start + elements * local.element_size(), key))
+        end = start + elements * local.element_size()
+        spans.append((str(local.device), start, end, key))
     groups: list[list[str]] = []
     device = ""
     reach = 0

@@ -135,10 +135,13 @@ class StateLoader:
 
     def map_keys(self, live: Tensors) -> Tensors:
         """Return the tensors of the state by their keys in the checkpoint."""
-        live = {self._compiled_keys.get(key, key): tensor for key, tensor in live.items()}
+        tensors: Tensors = {}
+        for key, tensor in live.items():
+            saved_key = self._compiled_keys.get(key, key)
+            tensors[saved_key] = tensor
         for name, renumbering in self._optimizers.items():
-            live = renumbering.map_keys(name, live)
-        return live
+            tensors = renumbering.map_keys(name, tensors)
+        return tensors
 
     @property
     def _restores_rng(self) -> bool:

@@ -25,11 +25,15 @@ class References:
     def read(self, commits: Mapping[int, Commit]) -> None:
         """Read what the commits name. Call it before any of them is deleted."""
         runs = {commit.run for commit in commits.values()}
-        if not any(next(self._storage.list(object_names.common_prefix(run)), None) for run in runs):
+        if not any(self._shares_objects(run) for run in runs):
             return  # a run that shares nothing costs one request
         for commit in commits.values():
             if commit.attempt not in self._names:
                 self._read_commit(commit)
+
+    def _shares_objects(self, run: str) -> bool:
+        names = self._storage.list(object_names.common_prefix(run))
+        return next(names, None) is not None
 
     def _read_commit(self, commit: Commit) -> None:
         names: set[str] = set()

@@ -39,9 +39,11 @@ def check_no_snapshot(name: str, value: Any) -> None:
                 fix=f'pass the object: "{name}": {kind}',
             )
         if isinstance(item, dict):
-            waiting += [(f"{key}/{child}", value) for child, value in item.items()]
+            for child_key, child in item.items():
+                waiting.append((f"{key}/{child_key}", child))
         elif isinstance(item, list | tuple):
-            waiting += [(f"{key}/{index}", child) for index, child in enumerate(item)]
+            for index, child in enumerate(item):
+                waiting.append((f"{key}/{index}", child))
 
 
 def _recognize(item: Any) -> str:

@@ -65,7 +65,8 @@ def reliable_storage(
     parts = _split(url)
     # Opening creates the folder: for a reader, a mistyped path would become an empty store.
     # Not Path.is_dir(), which raises for a name that no file system takes.
-    if not create and parts.scheme in ("", "file") and not os.path.isdir(unquote(parts.path)):  # noqa: PTH112
+    is_folder = parts.scheme in ("", "file")
+    if is_folder and not create and not os.path.isdir(unquote(parts.path)):  # noqa: PTH112
         raise InputError(
             "no such checkpoint folder",
             got=url[:200],

@@ -82,7 +82,8 @@ def show(
         print(json.dumps(output))
         return
     for group, exposure in groups.items():
-        print(f"{group.pool} {group.machine_type} {group.zone}: {_describe(exposure)}")
+        name = f"{group.pool} {group.machine_type} {group.zone}"
+        print(f"{name}: {_describe(exposure)}")
     for low, high, exposure in ages:
         print(f"age {low:g} to {high:g} h: {_describe(exposure)}")
 

@@ -187,4 +187,5 @@ def _gamma_share(shape: float, x: float) -> float:
         n += 1
         term *= x / n
         total += term
-    return min(1.0, total * math.exp(-x + shape * math.log(x) - math.lgamma(shape)))
+    log_factor = -x + shape * math.log(x) - math.lgamma(shape)
+    return min(1.0, total * math.exp(log_factor))

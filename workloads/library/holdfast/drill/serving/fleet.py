@@ -131,7 +131,8 @@ class Fleet:
         return replica
 
     def _pod(self, command: Sequence[str], log: str) -> Pod:
-        pod = Pod(command, log=self.folder / "logs" / f"{log}.log", owner=self.owner)
+        log_file = self.folder / "logs" / f"{log}.log"
+        pod = Pod(command, log=log_file, owner=self.owner)
         self._pods.append(pod)
         return pod
 

@@ -89,7 +89,10 @@ class Cluster:
         names = [victim.split("/", 1)[1] for victim in victims]
         self._before = dict(self._active)
         self._earlier_charges = self._read_charges()
-        self._victims = {uid for uid, pod in self._before.items() if self._target(pod) in names}
+        self._victims = set()
+        for uid, pod in self._before.items():
+            if self._get_target(pod) in names:
+                self._victims.add(uid)
         self._fault_t = time.time()
         if self._fault is Fault.EVICT:
             for name in names:
@@ -97,7 +100,7 @@ class Cluster:
             return f"evicted {', '.join(names)}"
         return self._evictor.evict(names)
 
-    def _target(self, pod: Object) -> str | None:
+    def _get_target(self, pod: Object) -> str | None:
         """Returns the name of the object that the fault hits: the pod or its node."""
         if self._fault is Fault.EVICT:
             return pod["metadata"].get("name")
@@ -125,7 +128,10 @@ class Cluster:
 
     def count_missing(self) -> float | None:
         """Counts pods that the Jobs want and that do not run; None if no Job owns the pods."""
-        jobs = {_labels(pod).get(LABEL_JOB, "") for pod in self._active.values()} - {""}
+        jobs: set[str] = set()
+        for pod in self._active.values():
+            jobs.add(_labels(pod).get(LABEL_JOB, ""))
+        jobs.discard("")
         if not jobs:
             return None
         count = 0

@@ -69,7 +69,8 @@ class TaintEvictor:
             node = self._api.find(f"{NODES}/{name}")
             if node is None:
                 return
-            taints = [taint for taint in node["spec"].get("taints", ()) if taint["key"] != TAINT]
+            all_taints = node["spec"].get("taints", ())
+            taints = [taint for taint in all_taints if taint["key"] != TAINT]
             patch = {
                 "metadata": {"resourceVersion": node["metadata"]["resourceVersion"]},
                 "spec": {"taints": taints + drill_taints},

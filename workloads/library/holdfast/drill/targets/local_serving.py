@@ -57,7 +57,8 @@ class LocalServing(Local):
         return [_name(replica) for replica in self._fleet.ready()]
 
     def inject(self, victims: Sequence[str]) -> str:
-        self._victims = [replica for replica in self._fleet.ready() if _name(replica) in victims]
+        ready = self._fleet.ready()
+        self._victims = [replica for replica in ready if _name(replica) in victims]
         self._fault_t = time.monotonic()
         for replica in self._victims:
             self.record_eviction(replica.pod, self.signal)

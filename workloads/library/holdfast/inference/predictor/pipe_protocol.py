@@ -222,7 +222,7 @@ def normalize_configuration(configuration: object) -> dict[str, object]:
     return cast("dict[str, object]", configuration)
 
 
-def inputs_of(inputs: object) -> list[dict[str, object]]:
+def check_inputs(inputs: object) -> list[dict[str, object]]:
     """Returns a predictor's description of its inputs; it is empty if there is none.
 
     Raises InputError for anything else than tensors as in the protocol's metadata.

@@ -19,7 +19,7 @@ from holdfast.inference.errors import LoaderFailed, PredictorBroken, ProcessDied
 from holdfast.inference.predictor import pipe_protocol
 from holdfast.inference.predictor.pipe_protocol import (
     Link,
-    inputs_of,
+    check_inputs,
     normalize_configuration,
     parse_values,
     raise_error,
@@ -92,7 +92,7 @@ class ProcessPredictor:
             ) from None
         raise_error(reply)
         self.configuration = normalize_configuration(reply.get("configuration"))
-        self.inputs = inputs_of(reply.get("inputs"))
+        self.inputs = check_inputs(reply.get("inputs"))
         # After a restart it must load the same commit, not the newest.
         self._spec = replace(self._spec, pinned=self.configuration)
 
@@ -106,7 +106,9 @@ class ProcessPredictor:
             str(descriptor),
             str(os.getpid()),
         ]
-        env = {name: value for name, value in os.environ.items() if name not in _WITHHELD}
+        env = dict(os.environ)
+        for name in _WITHHELD:
+            env.pop(name, None)
         with child_end:
             self._process = subprocess.Popen(
                 command,

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from holdfast.inference.errors import PredictorBroken
 from holdfast.inference.predictor import pipe_protocol
-from holdfast.inference.predictor.pipe_protocol import inputs_of, normalize_configuration
+from holdfast.inference.predictor.pipe_protocol import check_inputs, normalize_configuration
 from holdfast.inference.predictor.spec import Predictor, PredictorSpec, build
 from holdfast.runtime import gpu
 from holdfast.runtime.gpu import GpuLost
@@ -59,7 +59,7 @@ def _load(spec: PredictorSpec) -> tuple[Predictor | None, dict[str, object]]:
         predictor.load()
         reply: dict[str, object] = {
             "configuration": normalize_configuration(predictor.configuration),
-            "inputs": inputs_of(getattr(predictor, "inputs", ())),
+            "inputs": check_inputs(getattr(predictor, "inputs", ())),
         }
         return predictor, reply
     except InputError as error:

@@ -87,7 +87,9 @@ def _find_types(connection: Connection, job: str) -> dict[str, Any]:
         for mixed, kind in (({"integer", "number"}, "number"), ({"integer", "long"}, "long")):
             if kinds == mixed:
                 kinds = {kind}
-        types[key] = _ARROW_TYPES.get(kinds.pop()) if len(kinds) == 1 else None
+        types[key] = None
+        if len(kinds) == 1:
+            types[key] = _ARROW_TYPES.get(kinds.pop())
     if len(types) > MAX_COLUMNS:
         raise InputError(
             "the results have too many keys for a table",

@@ -40,7 +40,8 @@ def _make_integer_check(low: int, high: int) -> Check:
 
 def _is_finite(value: object) -> bool:
     try:
-        return type(value) in (int, float) and math.isfinite(cast("float", value))
+        is_number = type(value) in (int, float)
+        return is_number and math.isfinite(cast("float", value))
     except OverflowError:  # an integer beyond every float
         return False
 
@@ -234,9 +235,11 @@ def _make_bodies(inputs: Sequence[_Input], count: int) -> list[bytes]:
 
 def _extract_row(tensor: _Input, n: int) -> object:
     size = math.prod(tensor.shape[1:])
-    values: list[object] = tensor.data[n * size : (n + 1) * size]
+    start = n * size
+    values: list[object] = tensor.data[start : start + size]
     for width in reversed(tensor.shape[2:]):
-        values = [values[start : start + width] for start in range(0, len(values), width)]
+        starts = range(0, len(values), width)
+        values = [values[start : start + width] for start in starts]
     return values if len(tensor.shape) > 1 else values[0]
 
 
@@ -279,8 +282,8 @@ def encode_response(
 
 
 def _make_columns(values: Sequence[Value]) -> dict[str, list[object]]:
-    keys = list(values[0])
-    has_same_keys = all(value.keys() == values[0].keys() for value in values)
+    keys = values[0].keys()
+    has_same_keys = all(value.keys() == keys for value in values)
     if not keys or not has_same_keys:
         return {"output": list(values)}
     columns: dict[str, list[object]] = {}
@@ -302,7 +305,9 @@ def make_sample(inputs: Sequence[Mapping[str, Any]]) -> bytes:
     tensors: list[_Input] = []
     for description in inputs:
         datatype = description["datatype"]
-        sizes = [1, *(max(1, size) for size in description["shape"][1:])]
+        sizes = [1]
+        for size in description["shape"][1:]:
+            sizes.append(max(1, size))
         values = [_ZEROS.get(datatype, 0)] * math.prod(sizes)
         tensors.append(_Input(description["name"], datatype, sizes, values))
     (body,) = _make_bodies(tensors, 1)

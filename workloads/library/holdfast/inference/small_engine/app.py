@@ -386,7 +386,8 @@ class Job:
 
 def _make_chat_entry(entry: Mapping[str, Any], top: int) -> dict[str, Any]:
     content = _token_entry(entry["token"], entry["logprob"])
-    content["top_logprobs"] = [_token_entry(*pair) for pair in list(entry["top"].items())[:top]]
+    pairs = list(entry["top"].items())[:top]
+    content["top_logprobs"] = [_token_entry(*pair) for pair in pairs]
     return content
 
 

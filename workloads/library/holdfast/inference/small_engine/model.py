@@ -88,8 +88,13 @@ class Model:
         return token, number
 
     def _add(self, token: int) -> None:
-        self._hash = ((self._hash ^ (token + 1)) * _GOLDEN + 1) & _MASK
-        self._tail = (self._tail + bytes((token,)))[-3:] if token < EOS else b""
+        mixed = self._hash ^ (token + 1)
+        self._hash = (mixed * _GOLDEN + 1) & _MASK
+        if token < EOS:
+            text = self._tail + bytes((token,))
+            self._tail = text[-3:]
+        else:
+            self._tail = b""
 
     def _choose(self, number: int, *, may_end: bool) -> int:
         part = self._find_part()
@@ -131,5 +136,6 @@ def alternatives(token: int, number: int, count: int) -> list[tuple[int, float]]
     first = logprob(number)
     pairs = [(token, first)]
     for position in range(1, count):
-        pairs.append(((token + 7 * position) % EOS, first - position / 8))
+        other_token = (token + 7 * position) % EOS
+        pairs.append((other_token, first - position / 8))
     return pairs[:count]

@@ -78,7 +78,8 @@ def make_schema() -> dict[str, Any]:
     """Return the JSON schema of service files, for editors."""
     properties: dict[str, Any] = {"schema": {"const": SCHEMA}}
     for field in fields(OwnService):
-        properties[field.name] = {"description": field.metadata["about"]} | field.metadata["schema"]
+        description = {"description": field.metadata["about"]}
+        properties[field.name] = description | field.metadata["schema"]
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "A service of Holdfast",

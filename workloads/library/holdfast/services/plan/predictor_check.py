@@ -34,7 +34,9 @@ def check(service: OwnService, folder: Path) -> list[str]:
     top = module.partition(".")[0]
     if PathFinder.find_spec(top, [str(folder), *sys.path]) is None:
         return [f"{service.predictor} was not loaded here: {top} is in the image only"]
-    paths = os.pathsep.join([str(folder), *filter(None, [os.environ.get("PYTHONPATH")])])
+    paths = str(folder)
+    if os.environ.get("PYTHONPATH"):
+        paths += os.pathsep + os.environ["PYTHONPATH"]
     command = [sys.executable, "-c", _PROGRAM, service.predictor, service.folder]
     try:
         process = subprocess.run(

@@ -59,7 +59,8 @@ class Model:
         if not head_size and heads:
             head_size = _get_count(config, "hidden_size") // heads
         dtype = str(config.get("dtype") or config.get("torch_dtype") or "bfloat16")
-        return 2 * layers * kv_heads * head_size * _BYTES.get(dtype, 2) * tokens
+        token_bytes = 2 * layers * kv_heads * head_size * _BYTES.get(dtype, 2)
+        return token_bytes * tokens
 
 
 def _get_count(config: Mapping[str, Any], key: str) -> int:

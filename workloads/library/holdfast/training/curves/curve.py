@@ -266,7 +266,10 @@ class Curve:
             newest_steps = self._newest_steps = self._open(step)
         with self._changed:
             points = [point for point in self._points if point.step <= step]
-        new = [point for point in points if point.step > newest_steps.get(point.name, -1)]
+        new: list[Point] = []
+        for point in points:
+            if point.step > newest_steps.get(point.name, -1):
+                new.append(point)
         if new:
             self._tracker.write(new)
         for point in new:

@@ -68,9 +68,11 @@ class _Experiment(Tracker):
     def write(self, points: list[Point]) -> None:
         metrics: list[Metric] = []
         for point in points:
-            metrics.append(Metric(point.name, point.value, int(point.time_s * 1000), point.step))
+            time_ms = int(point.time_s * 1000)
+            metrics.append(Metric(point.name, point.value, time_ms, point.step))
         for start in range(0, len(metrics), MAX_METRICS):
-            self._client.log_batch(self._run_id, metrics=metrics[start : start + MAX_METRICS])
+            batch = metrics[start : start + MAX_METRICS]
+            self._client.log_batch(self._run_id, metrics=batch)
 
     def close(self, *, is_complete: bool) -> None:
         if is_complete:

@@ -70,7 +70,8 @@ class Bench:
         )
 
     def events(self, job: str, word: str) -> list[dict[str, Any]]:
-        lines = self._log(job).read_text().splitlines() if self._log(job).exists() else []
+        log = self._log(job)
+        lines = log.read_text().splitlines() if log.exists() else []
         events: list[dict[str, Any]] = []
         for event in map(json.loads, lines):
             if event["event"] == word:

@@ -182,7 +182,8 @@ def _judge(bench: Bench, job: str, killed: set[int], outcome: Outcome) -> None:
     commits = bench.rows("SELECT item, worker FROM audit WHERE job = %s", job)
     expectation = expect_rows(items(job, ITEMS))
     outcome.lost += ITEMS - len(values)
-    outcome.duplicated += len(commits) - len({item for item, _ in commits})
+    committed_items = {item for item, _ in commits}
+    outcome.duplicated += len(commits) - len(committed_items)
     outcome.dead_lettered += len(
         bench.rows("SELECT item FROM holdfast.dead_letter WHERE job = %s", job)
     )

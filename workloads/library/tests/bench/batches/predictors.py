@@ -65,7 +65,8 @@ class Recording(ByteEntropy):
     """
 
     def __init__(self, spec: PredictorSpec) -> None:
-        self._file = os.open(spec.model, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+        self._file = os.open(spec.model, flags)
         self._worker = spec.run
 
     def predict(self, bodies: Sequence[bytes]) -> list[Value]:

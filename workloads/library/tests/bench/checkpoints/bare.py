@@ -53,8 +53,10 @@ class BareCopy:
         length = sum(tensor.nbytes for tensor in self._tensors)
         descriptor = os.memfd_create("bare-copy")
         os.ftruncate(descriptor, length)
-        self._copy = torch.frombuffer(mmap.mmap(descriptor, length), dtype=torch.float32).fill_(1)
-        spare = ",".join(map(str, sorted(os.sched_getaffinity(0))[training_threads:]))
+        memory = mmap.mmap(descriptor, length)
+        self._copy = torch.frombuffer(memory, dtype=torch.float32).fill_(1)
+        cores = sorted(os.sched_getaffinity(0))
+        spare = ",".join(map(str, cores[training_threads:]))
         command = [
             sys.executable,
             "-c",

@@ -63,7 +63,8 @@ def write_both(folder: Path) -> None:
 
 def ours_loads(copy: Path) -> bool:
     step, tensors = load_tensors(copy, RUN, keys=["t/"])
-    return all(torch.equal(tensors[f"t/{key}"], value) for key, value in state(step).items())
+    expected = state(step)
+    return all(torch.equal(tensors[f"t/{key}"], value) for key, value in expected.items())
 
 
 def dcp_loads(copy: Path) -> bool:

@@ -102,7 +102,8 @@ class TorchCheckpointing(Method):
         self._written: Future[Any] | None = None
 
     def begin(self, number: int) -> None:
-        self._written = self._manager.save(str(self.target(number)), {ITEM: self._tensors})
+        target = str(self.target(number))
+        self._written = self._manager.save(target, {ITEM: self._tensors})
         # It stages in the background; until then the optimizer's step would wait.
         with self._manager.lock():
             pass

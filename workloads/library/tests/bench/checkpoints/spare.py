@@ -99,10 +99,14 @@ def ratio(rounds: Sequence[Round], controls: Sequence[Round]) -> dict[str, Any]:
 
     def resample() -> float:
         numbers = generator.choices(range(len(rounds)), k=len(rounds))
-        return _p95([rounds[i] for i in numbers]) / _p95([controls[i] for i in numbers])
+        p95 = _p95([rounds[i] for i in numbers])
+        control_p95 = _p95([controls[i] for i in numbers])
+        return p95 / control_p95
 
     ratios = sorted(resample() for _ in range(RESAMPLES))
-    interval = ratios[int(0.025 * RESAMPLES)], ratios[int(0.975 * RESAMPLES)]
+    low = ratios[int(0.025 * RESAMPLES)]
+    high = ratios[int(0.975 * RESAMPLES)]
+    interval = low, high
     return {"p95": _p95(rounds) / _p95(controls), "p95_95_percent": interval}
 
 

@@ -57,7 +57,9 @@ def is_at_most(limit: float, costs: dict[str, dict[str, float]]) -> bool:
     """Judges by the clock, or by CPU time if the limit lies within the clock's interval."""
     clock = costs["plain"]
     cpu = costs["plain_cpu"]
-    return clock["cost"] <= limit or (clock["at_least"] <= limit and cpu["cost"] <= limit)
+    if clock["cost"] <= limit:
+        return True
+    return clock["at_least"] <= limit and cpu["cost"] <= limit
 
 
 def _relative_cost(steps_s: np.ndarray, bare_s: np.ndarray) -> dict[str, float]:

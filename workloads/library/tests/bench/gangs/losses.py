@@ -179,7 +179,8 @@ class Play:
                 marks.append(mark)
         times = [ready]
         for part in PARTS:
-            times.append(max(mark["t"] for mark in marks if mark["what"] == part))
+            part_times = [mark["t"] for mark in marks if mark["what"] == part]
+            times.append(max(part_times))
         times.append(first_step)
         return [end - begin for begin, end in pairwise(times)]
 
@@ -214,7 +215,8 @@ class Play:
         return max(steps)
 
     def _is_waiting(self, place: int) -> bool:
-        since_start = (self.gang.folder / f"log-{place}").read_text().rpartition("ranks started")[2]
+        log = (self.gang.folder / f"log-{place}").read_text()
+        since_start = log.rpartition("ranks started")[2]
         return "keeps its memory and waits" in since_start
 
     def _steps(self) -> list[Figures]:

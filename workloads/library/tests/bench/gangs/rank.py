@@ -49,7 +49,8 @@ class Work:
         if not self._checked:  # verifies the restored state after the first step, which is timed
             self._checked = True
             for n, tensor in enumerate(self.tensors.values()):
-                right = bool((tensor == n + len(range(n, step + 1, TENSORS))).all())
+                additions = len(range(n, step + 1, TENSORS))
+                right = bool((tensor == n + additions).all())
                 assert right, f"tensor {n} is not of step {step}"
 
 

@@ -118,7 +118,8 @@ def _judge(
     expected = []
     for _ in range(count):
         expected.append(state.next(may_end=False)[0])
-    text = "".join(decoder.add(token) for token in expected[: len(ids)])
+    tokens = expected[: len(ids)]
+    text = "".join(decoder.add(token) for token in tokens)
     return Result(
         is_cut=is_cut,
         tokens=len(ids),

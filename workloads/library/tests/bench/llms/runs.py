@@ -197,7 +197,8 @@ def run_behind_envoy(folder: Path, load: Load, *, streams: int) -> Figures:
 @contextmanager
 def _proxy(folder: Path, ports: list[int]) -> Generator[int]:
     endpoints = folder / f"endpoints-{free_port()}.json"
-    write(endpoints, discovery(CLUSTER, [Endpoint(address=HOST, port=port) for port in ports]))
+    addresses = [Endpoint(address=HOST, port=port) for port in ports]
+    write(endpoints, discovery(CLUSTER, addresses))
     proxy = Proxy(
         endpoints_file=str(endpoints),
         longest_request_s=7.0,

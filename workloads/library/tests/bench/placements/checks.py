@@ -22,7 +22,8 @@ def daly_figures() -> bool:
         minutes.append(find_best_interval(5 / 60, life_h) * 60)
     text = ", ".join(f"{interval:.1f} min" for interval in minutes)
     print("Daly's intervals for lives of 24 h, 6 h, 15 min:", text)
-    return [round(minutes[0]), round(minutes[1]), round(minutes[2], 1)] == [117, 57, 9.1]
+    whole_minutes = [round(minutes[0]), round(minutes[1])]
+    return whole_minutes == [117, 57] and round(minutes[2], 1) == 9.1
 
 
 def simulator_against_closed_forms() -> bool:
@@ -40,7 +41,8 @@ def simulator_against_closed_forms() -> bool:
             .exponential(1 / churn, (4_000, 60 + int(work * churn * 4)))
             .cumsum(axis=1)
         )
-        paths = Paths(edges_h=np.repeat(lives, 2, axis=1), starts_up=np.ones(4_000, bool))
+        edges_h = np.repeat(lives, 2, axis=1)
+        paths = Paths(edges_h=edges_h, starts_up=np.ones(4_000, bool))
         runs = make_runs(4_000, work_h=work, **cost)
         mean_h = simulate(runs, paths, policies.WAIT).finish_h.mean()
         first_start_h = np.expm1(churn * 5 / 60) / churn
@@ -103,7 +105,8 @@ def flips() -> bool:
 def mixed_runs(count: int, seed: int) -> tuple[Runs, Paths]:
     """Draws jobs of every kind with feasible deadlines, on capacity from hopeless to calm."""
     rng = np.random.default_rng(seed)
-    spells = rng.lognormal(rng.normal(0, 1.2, (count, 1)), 1.3, (count, 240))
+    means = rng.normal(0, 1.2, (count, 1))
+    spells = rng.lognormal(means, 1.3, (count, 240))
     path = Paths(edges_h=spells.cumsum(axis=1), starts_up=rng.random(count) < 0.5)
     work = rng.uniform(0.5, 100, count)
     restart = rng.uniform(0, 0.6, count)
@@ -131,6 +134,7 @@ def never_late() -> bool:
     late = {}
     for policy in policies.IN_TIME:
         finish_h = simulate(runs, paths, policy).finish_h
-        late[policy.name] = int(np.sum(finish_h > runs.deadline_h + 1e-6))
+        is_late = finish_h > runs.deadline_h + 1e-6
+        late[policy.name] = int(np.sum(is_late))
     print(f"of {count} feasible deadlines missed: {late}")
     return not any(late.values())

@@ -48,7 +48,8 @@ def apart(nodes: int, node_churn: float, together: int, wait_h: float) -> float:
     )
     # After the first group that ran out of spells no node is lost any more.
     horizon = float(counts.edges_h[:, -1].min()) * 0.8
-    useful = float(watch(gang, clip(counts, horizon))[0].mean()) / horizon
+    useful_h, _ = watch(gang, clip(counts, horizon))
+    useful = float(useful_h.mean()) / horizon
     closed = elastic_goodput(
         gang,
         units=units,
@@ -76,7 +77,8 @@ def rigid_apart(
         settled=True,
     )
     spans[:, 0] += restart_h  # each path begins with a machine that is there
-    both = np.stack([spans, rng.exponential(wait_h, spans.shape)], axis=2).reshape(runs, -1)
+    waits = rng.exponential(wait_h, spans.shape)
+    both = np.stack([spans, waits], axis=2).reshape(runs, -1)
     work_h = spells / 4 / (nodes * node_churn)
     paths = Paths(edges_h=both.cumsum(axis=1), starts_up=np.ones(runs, bool))
     jobs = make_runs(runs, work_h=work_h, restart_h=restart_h)
@@ -137,7 +139,8 @@ def replay(counts: Ints, gap_h: float, nodes: int) -> tuple[Floats, Floats]:
         join_h=0.0,
     )
     rigid_useful, rigid_billed = watch(replace(gang, hold_h=math.inf), recording)
-    useful, billed = watch(replace(gang, least=max(nodes // 2, 1)), recording)
+    elastic_gang = replace(gang, least=max(nodes // 2, 1))
+    useful, billed = watch(elastic_gang, recording)
     return np.array([rigid_useful[0], useful[0]]), np.array([rigid_billed[0], billed[0]])
 
 
@@ -151,7 +154,9 @@ def zones_table() -> dict[int, tuple[float, float, float]]:
             useful, billed = replay(counts, 1 / 6, nodes)
             total_useful += useful
             # A zone without any useful hour counts as well.
-            ratios.append(np.divide(billed, useful, out=np.full(2, np.inf), where=useful > 0))
+            ratio = np.full(2, np.inf)
+            np.divide(billed, useful, out=ratio, where=useful > 0)
+            ratios.append(ratio)
         gain = float(total_useful[1] / total_useful[0])
         rigid_ratio, elastic_ratio = map(float, np.median(ratios, axis=0))
         table[nodes] = (gain, rigid_ratio, elastic_ratio)

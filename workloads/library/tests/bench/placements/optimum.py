@@ -77,8 +77,10 @@ def _work_tick(after: Floats, usd: float) -> Floats:
 
 def steps(trace: Trace, offset_h: float, deadline_h: float) -> Bools:
     """Tells for each step to the deadline whether Spot is available; never after the recording."""
-    middles = offset_h + (np.arange(round(deadline_h / TICK_H)) + 0.5) * TICK_H
-    tick = np.minimum((middles / trace.gap_h).astype(np.int64), len(trace.up) - 1)
+    ticks = np.arange(round(deadline_h / TICK_H))
+    middles = offset_h + (ticks + 0.5) * TICK_H
+    ticks = (middles / trace.gap_h).astype(np.int64)
+    tick = np.minimum(ticks, len(trace.up) - 1)
     return trace.up[tick] & (middles < trace.hours)
 
 
@@ -107,7 +109,8 @@ def optimum_gaps(traces: list[Trace], starts: int) -> dict[float, dict[str, floa
             "chosen": (choice_usd / optimum_usd - 1) * 100,
             "hindsight": (hindsight_usd / optimum_usd - 1) * 100,
         }
-        row = ", ".join(f"{name} {gap:.1f} %" for name, gap in gaps[deadline].items())
+        gaps_by_name = gaps[deadline]
+        row = ", ".join(f"{name} {gap:.1f} %" for name, gap in gaps_by_name.items())
         print(f"  above the offline optimum by {deadline:g} h: {row}")
     return gaps
 

@@ -86,12 +86,15 @@ def make_paths(traces: list[Trace]) -> Paths:
     for trace in traces:
         # Wrapping keeps the daily rhythm; extrapolating would invent one.
         up = np.tile(trace.up, TILES)
-        changes.append((np.flatnonzero(up[1:] != up[:-1]) + 1) * trace.gap_h)
+        ticks = np.flatnonzero(up[1:] != up[:-1]) + 1
+        changes.append(ticks * trace.gap_h)
     # Beyond its last edge a path never changes again.
-    edges = np.full((len(traces), max(map(len, changes)) + 1), np.inf)
+    most_changes = max(map(len, changes))
+    edges = np.full((len(traces), most_changes + 1), np.inf)
     for row, times in zip(edges, changes, strict=True):
         row[: len(times)] = times
-    return Paths(edges_h=edges, starts_up=np.array([trace.up[0] for trace in traces]))
+    starts_up = np.array([trace.up[0] for trace in traces])
+    return Paths(edges_h=edges, starts_up=starts_up)
 
 
 def make_traces(hours: float = 1092.0, gap_h: float = 195.0 / 3600.0) -> list[Trace]:
@@ -100,7 +103,8 @@ def make_traces(hours: float = 1092.0, gap_h: float = 195.0 / 3600.0) -> list[Tr
     for seed, (name, (up_h, down_h)) in enumerate(SPELLS.items()):
         rng = np.random.default_rng(seed)
         # Three times the mean number: with such long tails the first draws may fall far short.
-        count = int(hours / (up_h[0] + down_h[0]) * 3) + 50
+        cycle_h = up_h[0] + down_h[0]
+        count = int(hours / cycle_h * 3) + 50
         down_spells = _lognormal(rng, *down_h, count)
         up_spells = _lognormal(rng, *up_h, count)
         edges = np.cumsum(np.stack([down_spells, up_spells], axis=1).ravel())
@@ -122,7 +126,8 @@ def _lognormal(
     count: int,
 ) -> Floats:
     # Mean over median of a lognormal is exp(sigma^2 / 2).
-    sigma = math.sqrt(2.0 * math.log(max(mean / median, 1.0 + 1e-9)))
+    skew = max(mean / median, 1.0 + 1e-9)
+    sigma = math.sqrt(2.0 * math.log(skew))
     return rng.lognormal(math.log(median), sigma, count)
 
 

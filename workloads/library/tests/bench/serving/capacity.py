@@ -41,7 +41,8 @@ STEADY_PER_S = 300.0
 TURNS = 3
 WARM_S = 5.0
 _START_S = 120.0
-ONE = json.dumps({"text": json.loads(BODY)["inputs"][0]["data"][0]})
+_FIRST_INPUT = json.loads(BODY)["inputs"][0]
+ONE = json.dumps({"text": _FIRST_INPUT["data"][0]})
 
 
 def url(server: Served) -> str:
@@ -76,7 +77,8 @@ def overload(folder: Path, *, seconds: float) -> Figures:
             folder=folder,
         )
     # Growth counts after the first tenth: by then every buffer has been used once.
-    growth_mib = max(samples[-len(samples) // 2 :]) - samples[len(samples) // 10]
+    count = len(samples)
+    growth_mib = max(samples[-count // 2 :]) - samples[count // 10]
     return {
         "overload_answered_share": round(counted.ok / seconds / capacity, 3),
         "overload_bound_ms": round(1000 * (DEADLINE_S + batch_s)),
@@ -105,7 +107,8 @@ def rivals(folder: Path, *, seconds: float) -> Figures:
     figures = {}
     for name, samples in turns.items():
         for key in samples[0]:
-            figures[f"{name}_{key}"] = round(median(sample[key] for sample in samples), 1)
+            values = [sample[key] for sample in samples]
+            figures[f"{name}_{key}"] = round(median(values), 1)
     return figures
 
 
@@ -130,7 +133,8 @@ def _litserve(folder: Path) -> Generator[int]:
     """
     python = home(LITSERVE) / "bin" / "python"
     port = free_port()
-    paths = os.pathsep.join(map(str, (ROOT, ROOT / "workloads" / "library")))
+    library = ROOT / "workloads" / "library"
+    paths = f"{ROOT}{os.pathsep}{library}"
     env = os.environ | {
         "PYTHONPATH": paths,
         "PATH": f"{python.parent}{os.pathsep}{os.environ['PATH']}",

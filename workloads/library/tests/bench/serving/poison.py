@@ -85,7 +85,8 @@ def _send_often(folder: Path, fault: str) -> Figures:
     """Sends one poisoned body TIMES times, each after the answer to the one before."""
     fleet = make_fleet(folder, f"poison-often-{fault}")
     with fleet.running(REPLICAS):
-        codes = Counter(str(Client(fleet.port).infer(fault).status) for _ in range(TIMES))
+        answers = [Client(fleet.port).infer(fault) for _ in range(TIMES)]
+        codes = Counter(str(answer.status) for answer in answers)
         deaths = _count_deaths([replica.port for replica in fleet.replicas])
     return {"loads": deaths, "codes": dict(codes)}
 

@@ -158,7 +158,8 @@ def _check_layout(folder: Path, build: Callable[[int], State]) -> None:
         for entry in entries:
             fresh = build(4)
             # Of one the import, of the other the folder itself.
-            place = f"{url}/{form}-{entry}" if form == "hf" else str(folder / f"{form}-{entry}")
+            name = f"{form}-{entry}"
+            place = f"{url}/{name}" if form == "hf" else str(folder / name)
             modules = {"model" if form == "dcp" else entry: fresh[entry]}
             with Checkpointer(
                 url,

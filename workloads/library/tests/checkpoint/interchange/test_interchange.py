@@ -368,7 +368,8 @@ def save_adapters(url: Path, *adapters: str) -> dict[str, torch.Tensor]:
         for name, shape in (("lora_A", (2, 4)), ("lora_B", (4, 2))):
             weights[f"{base}.{name}.{adapter}.weight"] = torch.randn(shape)
     for name in ("lora_A", "lora_B"):
-        expected[f"{base}.{name}.weight"] = weights[f"{base}.{name}.{adapters[0]}.weight"]
+        layer = f"{base}.{name}"
+        expected[f"{layer}.weight"] = weights[f"{layer}.{adapters[0]}.weight"]
     direct.save(url, {"model": weights})
     return expected
 

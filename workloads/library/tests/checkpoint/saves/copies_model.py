@@ -185,7 +185,8 @@ class Model:
             copies.agree(self._ranks(state, place, node), node.step + 1, 1.0)
         except Posts as value:
             turn = node.turn + 1
-            state = state._replace(posted=state.posted | {(turn, place, str(value))})
+            posted = state.posted | {(turn, place, str(value))}
+            state = state._replace(posted=posted)
             yield state.with_node(place, phase="asked", turn=turn)
 
     def _when_asked(
@@ -196,7 +197,8 @@ class Model:
     ) -> Iterator[State]:
         copies = self._rebuild_copies(state, place)
         try:
-            idle = copies.agree(self._ranks(state, place, node), node.step + 1, 1.0)
+            ranks = self._ranks(state, place, node)
+            idle = copies.agree(ranks, node.step + 1, 1.0)
         except Posts:
             return
         if place == 0:

@@ -94,7 +94,9 @@ class State(NamedTuple):
 
     def with_node(self, place: int, **changes: Any) -> "State":
         node = self.nodes[place]._replace(**changes)
-        return self._replace(nodes=(*self.nodes[:place], node, *self.nodes[place + 1 :]))
+        nodes = list(self.nodes)
+        nodes[place] = node
+        return self._replace(nodes=tuple(nodes))
 
 
 Description = dict[str, Any]

@@ -136,7 +136,8 @@ class _Handler(BaseHTTPRequestHandler):
         data = bytearray()
         while len(data) < length:
             time.sleep(pause_s)
-            part = self.rfile.read(min(1 << 20, length - len(data)))
+            rest = length - len(data)
+            part = self.rfile.read(min(1 << 20, rest))
             if not part:
                 raise ConnectionResetError
             data += part

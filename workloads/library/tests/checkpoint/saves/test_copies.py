@@ -127,7 +127,7 @@ def report_loss(copies: Copies, step: int, caplog: pytest.LogCaptureFixture) -> 
     return caplog.messages[-1]
 
 
-def test_steps_in_the_memory_of_nodes_are_not_reported_as_lost(
+def test_steps_in_node_memory_are_not_reported_as_lost(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     copies = make_copies()

@@ -354,7 +354,8 @@ def test_a_stranger_reads_nothing_and_a_partial_copy_does_not_count(
     (tmp_path / "key").write_text("k" * 64)
     monkeypatch.setenv(ENV_KEY_FILE, str(tmp_path / "key"))
     with pytest.raises(NotFound):
-        protocol.ask(pair.places[0].keepers[1], pair.places[0].key, {"op": "have"})
+        neighbour = pair.places[0]
+        protocol.ask(neighbour.keepers[1], neighbour.key, {"op": "have"})
     monkeypatch.delenv(ENV_KEY_FILE)
     manifest, data = shard(0, 5)
     payload = manifest.encode()

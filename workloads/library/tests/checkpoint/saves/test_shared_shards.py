@@ -229,7 +229,8 @@ def spoil(path: Path, draw: random.Random) -> str:
         data[place] ^= 1 << draw.randrange(8)
     elif kind == "hole":
         length = draw.randint(1, 4096)
-        data[place : place + length] = bytes(byte ^ 0xFF for byte in data[place : place + length])
+        for index in range(place, place + length):
+            data[index] ^= 0xFF
     elif kind == "cut":
         del data[place:]
     elif kind == "append":

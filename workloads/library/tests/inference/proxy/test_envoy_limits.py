@@ -83,7 +83,7 @@ def receive_frame(connection: socket.socket) -> tuple[int, bytes]:
     return kind, connection.recv(high << 16 | low, socket.MSG_WAITALL)
 
 
-def test_clients_of_http2_get_few_streams_and_small_windows(tmp_path: Path) -> None:
+def test_http2_clients_get_few_streams_and_small_windows(tmp_path: Path) -> None:
     proxy = make_proxy(tmp_path)
     with (
         run_proxy(tmp_path, proxy, bootstrap(proxy)) as client,

@@ -149,7 +149,9 @@ def test_each_request_gets_its_code_and_the_server_stays_up(server: Served, name
 
 def test_small_chunks_and_trailers_are_accepted(server: Served) -> None:
     body = texts("x" * 20_000)
-    chunks = b"".join(b"1\r\n" + body[n : n + 1] + b"\r\n" for n in range(len(body)))
+    chunks = b""
+    for n in range(len(body)):
+        chunks += b"1\r\n" + body[n : n + 1] + b"\r\n"
     assert len(chunks) - len(body) > MAX_HEADER_BYTES
     request = CHUNKED + chunks + b"0\r\nchecksum: 1\r\n\r\n"
     connection = server.send(request, head(len(body), b"Connection: close") + body)
@@ -160,7 +162,7 @@ def test_unknown_routes_are_answered_in_json(server: Served) -> None:
     assert server.request("GET", "/v2/nothing").json == {"error": "Not Found"}
 
 
-def test_the_text_of_a_models_exception_is_only_in_the_log(server: Served) -> None:
+def test_a_model_exception_text_is_only_in_the_log(server: Served) -> None:
     answer = server.infer("raise confidential password=hunter2")
     assert answer.status == 422
     assert answer.json == {

@@ -147,7 +147,8 @@ def test_a_device_at_three_times_its_capacity_still_does_nine_tenths(seed: int) 
     seconds = 100.0
     noise = random.Random(seed)
     rate = 3 * capacity
-    requests = [ticket(arrived=n / rate, deadline=2.0) for n in range(int(rate * seconds))]
+    count = int(rate * seconds)
+    requests = [ticket(arrived=n / rate, deadline=2.0) for n in range(count)]
 
     def batch_s(items: int) -> float:
         return (0.32 + 0.016 * items) * noise.uniform(0.8, 1.2)

@@ -191,14 +191,16 @@ class Builder:
         parts = {}
         for digest, blob in blobs.items():
             if blob.exists():
-                parts[digest] = {
-                    layer["digest"] for layer in json.loads(blob.read_text())["layers"]
-                }
+                layers = json.loads(blob.read_text())["layers"]
+                parts[digest] = {layer["digest"] for layer in layers}
         needed = set()
         for digest in newest.values():
             for layer in parts.get(digest, ()):
                 needed.add(layer)
-        for layer in {layer for key in old for layer in parts.get(digests[key], ())} - needed:
+        old_layers: set[str] = set()
+        for key in old:
+            old_layers.update(parts.get(digests[key], ()))
+        for layer in old_layers - needed:
             self.registry.blob(layer).unlink(missing_ok=True)
         return newest
 

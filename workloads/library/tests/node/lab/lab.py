@@ -49,7 +49,8 @@ class Machine:
     def first_pid(self) -> int:
         """The first process inside, seen from outside: `unshare` waits for it. 0: it has gone."""
         try:
-            return int(Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split()[0])
+            children = Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text()
+            return int(children.split()[0])
         except (FileNotFoundError, IndexError):
             return 0
 

@@ -88,7 +88,8 @@ def _write_configuration(machine: MachineConfig) -> None:
 
 def _kubelet_command(machine: MachineConfig) -> list[str]:
     folder = machine.path
-    labels = ",".join(f"{key}={value}" for key, value in machine.labels.items())
+    pairs = [f"{key}={value}" for key, value in machine.labels.items()]
+    labels = ",".join(pairs)
     return [
         machine.kubelet,
         f"--config={folder}/kubelet.json",

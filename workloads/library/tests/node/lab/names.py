@@ -81,10 +81,9 @@ def _addresses(api: Api, name: str) -> list[str]:
     for endpoint_slice in slices:
         for endpoint in endpoint_slice.get("endpoints") or ():
             listed.append(endpoint)
-    return [
-        address
-        for endpoint in listed
-        if endpoint.get("hostname") == first
-        and endpoint.get("conditions", {}).get("ready") is not False
-        for address in endpoint["addresses"]
-    ]
+    addresses: list[str] = []
+    for endpoint in listed:
+        is_ready = endpoint.get("conditions", {}).get("ready") is not False
+        if endpoint.get("hostname") == first and is_ready:
+            addresses += endpoint["addresses"]
+    return addresses
