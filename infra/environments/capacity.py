@@ -30,8 +30,8 @@ from infra.environments.checks import (
     dns_name,
     forms,
     numbers,
-    one_of,
     require,
+    require_choice,
     unique,
 )
 
@@ -58,7 +58,7 @@ def _require_known(field: str, got: str, allowed: Iterable[str]) -> None:
             allowed=f"no {refused.name} here: {refused.reason}",
             fix=f"use {refused.instead}",
         )
-    one_of(field, got, allowed)
+    require_choice(field, got, allowed)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -148,7 +148,7 @@ class NodeGroup:
             disk_gib=(MIN_DISK_GIB, 65_536),
         )
         between(f"{field}.min_nodes", self.min_nodes, 0, self.max_nodes)
-        one_of(f"{field}.disk_type", self.disk_type, DISK_TYPES)
+        require_choice(f"{field}.disk_type", self.disk_type, DISK_TYPES)
         unique(f"{field}.zones", self.zones)
         self._check_capacity(field)
         self._check_compact(field)
@@ -156,8 +156,8 @@ class NodeGroup:
     def _check_words(self) -> None:
         dns_name("groups[].name", self.name, 30)
         field = f"groups[{self.name}]"
-        one_of(f"{field}.role", self.role, tuple(Role))
-        one_of(f"{field}.capacity", self.capacity, tuple(Capacity))
+        require_choice(f"{field}.role", self.role, tuple(Role))
+        require_choice(f"{field}.capacity", self.capacity, tuple(Capacity))
         if self.accelerator:
             _require_known(f"{field}.accelerator", self.accelerator, ACCELERATORS)
 
@@ -363,7 +363,7 @@ class AutoProvisioning:
             disk_gib=(MIN_DISK_GIB, 65_536),
             max_nodes=(1, MAX_NODES_PER_POOL),
         )
-        one_of("auto_provisioning.disk_type", self.disk_type, DISK_TYPES)
+        require_choice("auto_provisioning.disk_type", self.disk_type, DISK_TYPES)
         unique("auto_provisioning.accelerators", [cap.accelerator for cap in self.accelerators])
 
     def cap(self, accelerator: str) -> int:
