@@ -4,7 +4,7 @@ Read through `Environment`. A group states no taint and no label: they follow fr
 capacity, so that a fork cannot misspell them.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from holdfast.support.errors import InputError
@@ -45,7 +45,7 @@ COMPACT_FLEX = ("a3-ultragpu-", "a4-")
 NEVER_COMPACT = "n1-"
 
 
-def _require_known(field: str, got: str, allowed: Iterable[str]) -> None:
+def _require_known(field: str, got: str, allowed: Collection[str]) -> None:
     """Refuse unknown names of machines and GPUs.
 
     The error says why, for those that Google sells and this platform does not make.
