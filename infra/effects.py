@@ -5,7 +5,7 @@ platform documents. The difference of cloud resources is that of `infra plan` an
 # Decision: infra/decisions/0134.
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -49,16 +49,20 @@ def compare(before: Platform | None, after: Platform) -> list[Effect]:
         *_compare_cluster(before, after),
         *_compare_numbers(_count_gpus(before), _count_gpus(after), "GPUs"),
         *_compare_names(_list_flavors(before), _list_flavors(after), "quota", WAITING),
-        *_compare_pools(before, after),
-        *_compare_quotas(before, after),
-        *_compare_zones(before, after),
-        *_compare_window(before, after),
-        *_compare_runs(before, after),
-        *_compare_teams(before, after),
-        *_compare_egress(before, after),
-        *_compare_services(before, after),
-        *_compare_protections(before, after),
     ]
+    comparisons = (
+        _compare_pools,
+        _compare_quotas,
+        _compare_zones,
+        _compare_window,
+        _compare_runs,
+        _compare_teams,
+        _compare_egress,
+        _compare_services,
+        _compare_protections,
+    )
+    for comparison in comparisons:
+        effects += comparison(before, after)
     unique = dict.fromkeys(effects)
     return sorted(unique, key=lambda effect: not effect.takes)
 
@@ -88,8 +92,8 @@ def _compare_number(name: str, old: float, new: float, unit: str) -> Iterator[Ef
 
 
 def _compare_names(
-    before: list[str],
-    after: list[str],
+    before: Collection[str],
+    after: Collection[str],
     kind: str,
     consequence: str = "",
 ) -> Iterator[Effect]:
@@ -166,7 +170,7 @@ def _compare_pools(before: Platform, after: Platform) -> Iterator[Effect]:
     old_pools = {pool.name: pool for pool in before.pools}
     new_pools = {pool.name: pool for pool in after.pools}
     consequence = "its nodes are drained and deleted"
-    yield from _compare_names(list(old_pools), list(new_pools), "node pool", consequence)
+    yield from _compare_names(old_pools, new_pools, "node pool", consequence)
     for name, old in old_pools.items():
         if name not in new_pools:
             continue
@@ -180,7 +184,7 @@ def _compare_pools(before: Platform, after: Platform) -> Iterator[Effect]:
 
 def _compare_zones(before: Platform, after: Platform) -> Iterator[Effect]:
     consequence = "its nodes end, and there is one place less to find Spot machines"
-    yield from _compare_names(list(before.zones), list(after.zones), "zone", consequence)
+    yield from _compare_names(before.zones, after.zones, "zone", consequence)
 
 
 def _compare_window(before: Platform, after: Platform) -> Iterator[Effect]:
@@ -205,13 +209,13 @@ def _compare_teams(before: Platform, after: Platform) -> Iterator[Effect]:
     old_teams = {team.name: team for team in before.other_teams}
     new_teams = {team.name: team for team in after.other_teams}
     consequence = "members lose their rights, and its jobs their queues and their account"
-    yield from _compare_names(list(old_teams), list(new_teams), "team", consequence)
+    yield from _compare_names(old_teams, new_teams, "team", consequence)
     for name, old in old_teams.items():
         if name not in new_teams:
             continue
         new = new_teams[name]
         kind = f"namespace of team {name}:"
-        yield from _compare_names(list(old.namespaces), list(new.namespaces), kind)
+        yield from _compare_names(old.namespaces, new.namespaces, kind)
         if old.members != new.members:
             yield Effect(takes=True, text=f"team {name}: {old.members or 'nobody'} may not submit")
         title = f"team {name}"
@@ -224,8 +228,8 @@ def _compare_teams(before: Platform, after: Platform) -> Iterator[Effect]:
 def _compare_egress(before: Platform, after: Platform) -> Iterator[Effect]:
     namespaces = dict.fromkeys([*before.job_namespaces, *after.job_namespaces])
     for namespace in namespaces:
-        old_hosts = list(before.list_egress(namespace))
-        new_hosts = list(after.list_egress(namespace))
+        old_hosts = before.list_egress(namespace)
+        new_hosts = after.list_egress(namespace)
         kind = f"way out of {namespace}:"
         yield from _compare_names(old_hosts, new_hosts, kind, "its pods wait for it in vain")
 
@@ -235,8 +239,8 @@ def _compare_services(before: Platform, after: Platform) -> Iterator[Effect]:
     new_database = [after.database.connection] if after.database else []
     consequence = "results that are in it, and the queue of batches"
     yield from _compare_names(old_database, new_database, "database", consequence)
-    old_topics = list(before.topics.values())
-    new_topics = list(after.topics.values())
+    old_topics = before.topics.values()
+    new_topics = after.topics.values()
     yield from _compare_names(old_topics, new_topics, "topic", "with its backlog")
     old = before.serving
     new = after.serving
@@ -245,16 +249,15 @@ def _compare_services(before: Platform, after: Platform) -> Iterator[Effect]:
     if old and not new:
         yield Effect(takes=True, text="online inference goes: servers and proxies are deleted")
     if old and new:
-        counts = {
-            "servers on demand, at least": (old.base_replicas, new.base_replicas),
-            "servers on demand, at most": (old.base_most, new.base_most),
-            "servers on Spot, at most": (old.overflow_most, new.overflow_most),
-        }
-        for name, (old_count, new_count) in counts.items():
-            yield from _compare_number(name, old_count, new_count, "replicas")
+        minimum = "servers on demand, at least"
+        yield from _compare_number(minimum, old.base_replicas, new.base_replicas, "replicas")
+        limit = "servers on demand, at most"
+        yield from _compare_number(limit, old.base_most, new.base_most, "replicas")
+        limit = "servers on Spot, at most"
+        yield from _compare_number(limit, old.overflow_most, new.overflow_most, "replicas")
 
 
-def _is_narrower(patterns: Sequence[str] | None, old_patterns: Sequence[str] | None) -> bool:
+def _is_narrower(patterns: Collection[str] | None, old_patterns: Collection[str] | None) -> bool:
     """Tell whether fewer images may run. Without patterns, no policy refuses an image."""
     if old_patterns is None:
         return True

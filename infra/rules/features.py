@@ -62,10 +62,8 @@ NODE_ROLES = {
 )
 def features_have_what_they_need(facts: Facts) -> Iterator[Finding]:
     """Each feature that needs an API or a role has it."""
-    enabled: set[str] = set()
-    for service in facts.of(SERVICE):
-        host = str(service.get("service"))
-        enabled.add(host.partition(".")[0])
+    hosts = [str(service.get("service")) for service in facts.of(SERVICE)]
+    enabled = {host.partition(".")[0] for host in hosts}
     # Without any, the organisation enables APIs, or another stack was planned; doctor asks then.
     if enabled:
         for address, path, name in _iter_apis(facts):

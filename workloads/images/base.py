@@ -17,8 +17,7 @@ def main() -> None:
     parser.add_argument("image", nargs="?", help="IMAGE:TAG; default: the one that is recorded")
     image = parser.parse_args().image
     if not image:
-        recorded = json.loads(pins.BASE.read_text(encoding="utf-8"))
-        image = recorded["image"]
+        image = json.loads(pins.BASE.read_text(encoding="utf-8"))["image"]
     with working(f"ask for {image}"):
         digest = copying.resolve(image, plain_http=False)
     pins.record_base(image, digest)

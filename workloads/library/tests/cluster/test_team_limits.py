@@ -164,7 +164,7 @@ def member(api: Api, cluster: OwnManager) -> Iterator[Api]:
 
 
 def refusal(attempt: Callable[[], object]) -> str:
-    """What the API server answers where it refuses; empty where it does not."""
+    """Returns the answer of the API server that refuses, or an empty text."""
     try:
         attempt()
     except ApiError as error:

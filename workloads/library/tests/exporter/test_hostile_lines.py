@@ -158,7 +158,7 @@ def test_null_and_the_longest_cloud_line_are_read() -> None:
     assert len(reading.events) == 2
 
 
-def test_capacities_of_moves_are_known_ones_or_other() -> None:
+def test_move_capacities_are_known_or_other() -> None:
     """A pod may write a move of its own job, to anything."""
     rows = []
     for n in range(50):

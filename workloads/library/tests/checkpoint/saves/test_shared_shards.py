@@ -229,7 +229,8 @@ def spoil(path: Path, draw: random.Random) -> str:
         data[place] ^= 1 << draw.randrange(8)
     elif kind == "hole":
         length = draw.randint(1, 4096)
-        for index in range(place, place + length):
+        end = min(place + length, len(data))
+        for index in range(place, end):
             data[index] ^= 0xFF
     elif kind == "cut":
         del data[place:]
