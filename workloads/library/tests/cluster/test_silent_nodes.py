@@ -22,7 +22,7 @@ from tests.cluster.sim.stages import MANAGED
 from tests.cluster.sim.waiting import until
 from tests.cluster.sim.world import World
 from workloads.library.tests.cluster.cast import job_spec
-from workloads.library.tests.cluster.test_mover import SPACE, applied, bodies_of, pods
+from workloads.library.tests.cluster.test_mover import SPACE, applied, pods, render_bodies
 
 OWN = "tests.holdfast.dev/silent"  # nodes that only the jobs of one test select
 pytestmark = pytest.mark.timeout(400)
@@ -58,7 +58,7 @@ def report(api: Api, name: str) -> None:
 
 @contextlib.contextmanager
 def sent(api: Api, silent: str, count: int) -> Iterator[str]:
-    bodies = bodies_of(
+    bodies = render_bodies(
         name=f"quiet-{uuid.uuid4().hex[:5]}",
         nodes=count,
         on_notice=OnNotice.HANDLES,
@@ -146,7 +146,7 @@ def test_a_job_and_a_jobset_leave_their_silent_nodes(
             world.add_nodes(spot, count - 1, labels={OWN: node})
             job = stack.enter_context(sent(api, node, count))
             workloads.append(Held(node, job, placed(api, job, node, count)))
-        wrapped = job_spec(bodies_of(on_notice=OnNotice.WRAP)[-1])["template"]["metadata"]
+        wrapped = job_spec(render_bodies(on_notice=OnNotice.WRAP)[-1])["template"]["metadata"]
         assert ANNOTATION_EXPENDABLE not in wrapped["annotations"], (
             "what a second copy of it would do, nobody knows"
         )

@@ -11,7 +11,7 @@ from holdfast.vocabulary.pools import Pool
 from tests.cluster.sim import pods
 from tests.cluster.sim.waiting import until
 from tests.cluster.sim.world import World
-from workloads.library.tests.cluster.test_mover import bodies_of
+from workloads.library.tests.cluster.test_mover import render_bodies
 
 POINTS = 20
 AT_ONCE = 5
@@ -23,7 +23,7 @@ def submit(world: World, **fields: Any) -> str:
 
     Nodes are those of the test, and no queue starts the Job.
     """
-    objects = bodies_of(
+    objects = render_bodies(
         sweep={"SEED": list(range(POINTS))},
         parallel=AT_ONCE,
         **fields,
