@@ -74,7 +74,7 @@ class Job:
     The other nodes stay when one is lost.
     """
     limit_h: float = math.inf
-    """The hours after which the job is stopped, waits included."""
+    """The hours from its last start after which the job is stopped."""
     pods: int = 0
     """The pods of a job on a platform; 0: as many as machines of the price list are needed."""
     offers: Mapping[Capacity, Offered] = field(default_factory=dict[Capacity, Offered])

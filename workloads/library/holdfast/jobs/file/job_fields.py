@@ -167,7 +167,7 @@ class JobFields:
         maximum=MAX_HOURS,
     )
     max_hours: float = about(
-        "The job is stopped after this many hours, waits included. 0: after twice the bad end that"
+        "The job is stopped this many hours after its last start. 0: after twice the bad end that"
         " `holdfast place` prints, a week at least; without `hours` after 30 days.",
         0.0,
         unit_s=HOUR_S,

@@ -75,7 +75,7 @@ class Placed:
     avoided_classes: tuple[str, ...] = ()
     """Pool classes of the same GPU for which a job with a plan was not priced."""
     limit_h: float = DAYS_30_H
-    """The hours after which the job is stopped, waits included."""
+    """The hours from its last start after which the job is stopped."""
     decision: Decision | None = None
     """The figures; None if none were needed or known."""
     gpu_choice: GpuChoice | None = None
