@@ -180,4 +180,4 @@ class Trainers:
             text = path.read_bytes()
             fresh = text[self._sent.get(path, 0) :]
             self._sent[path] = len(text)
-            self.logs.add_lines(fresh.splitlines(), labels, "training")
+            self.logs.add_lines(fresh.splitlines(), labels, "training", pod=path.stem)
