@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.vocabulary.serving import RUNNING
 from workloads.library.tests.inference.server.serving import PREDICTORS, serve
 from workloads.library.tests.processes import until
 
@@ -30,6 +31,8 @@ def test_a_server_is_not_ready_while_its_model_hangs_or_restarts(tmp_path: Path)
         model.suspend()
         start = time.monotonic()
         proxied = pool.submit(server.infer, "proxied", x_envoy_expected_rq_timeout_ms=TRY_MS)
+        # In the batch that hangs: a request that waits for the next batch would be answered.
+        until(lambda: server.metric(RUNNING) == 1, "a request in a batch")
         client = pool.submit(server.infer, "client", x_request_timeout_ms=CLIENT_MS)
         until(lambda: server.ready() == 503, "the batch to be overdue")
         fresh = server.infer("fresh")
