@@ -2,7 +2,7 @@
 
 Guarantees: while no stop is requested, `should_stop` costs a lock and a comparison (no store, no
 collective). After a notice it returns True on all ranks at the same boundary, at most one step
-later. If peers are dead it returns True after `patience_s` with `agreed` False, and then no joint
+after all have heard of it; a job of one process stops at its next boundary. If peers are dead it returns True after `patience_s` with `agreed` False, and then no joint
 checkpoint may be attempted. The protocol is in ballot.py.
 """
 
@@ -42,6 +42,7 @@ class StopAgreement:
     ) -> None:
         self._store = store
         self.shutdown = shutdown
+        self._world_size = world_size
         self._patience_s = patience_s
         # One store request per rank and interval: a thousand ranks make up to 5,000 a second.
         if interval_s is None:
@@ -77,6 +78,9 @@ class StopAgreement:
 
         Call it equally often on all ranks.
         """
+        # Nobody else is asked: a loop of short steps must not outrun its own watcher.
+        if self._world_size == 1 and self.requested:
+            self._settled.wait(self._patience_s)
         with self._lock:
             if step == self._boundary.step:
                 self._boundary = self._boundary.next()

@@ -134,3 +134,12 @@ def test_each_check_within_a_step_is_a_boundary() -> None:
         pass
     assert agreement.agreed
     agreement.close()
+
+
+def test_a_single_process_stops_at_its_next_boundary() -> None:
+    for _ in range(50):
+        agreement = stop_agreement(None, 0, 1, shutdown=Shutdown())
+        assert not agreement.should_stop(1)
+        agreement.shutdown.request("SIGTERM")
+        assert agreement.should_stop(2)
+        assert agreement.agreed
