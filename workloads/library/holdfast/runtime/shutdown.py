@@ -3,7 +3,8 @@
 Ctrl-C a second time exits, and so does SIGTERM after the window. Guarantees:
 - A signal is noticed while the main thread is in C code (a collective, a compile, a database
   call), because the interpreter's C handler writes to a pipe that a thread of the library reads.
-- No code of the program runs in a signal handler, so no lock can be taken twice.
+- The handler of a signal only sets a flag: it takes no lock that its thread may hold.
+- A loop that looks after a signal sees it, however late the thread that reads the pipe runs.
 - A forked child (DataLoader worker) never reports its own signals as ours.
 """
 
@@ -35,6 +36,8 @@ DRAIN_SIGNAL = signal.SIGUSR1
 # flight continues in its own session, and the steps since the last checkpoint are lost.
 ECHO_S = 0.5
 LAST_S = 0.5  # part of the margin
+# The thread that reads a delivered signal needs microseconds, and a starved machine longer.
+READ_S = 2.0
 
 
 class Shutdown:
@@ -47,6 +50,9 @@ class Shutdown:
         self._clock = clock
         self._leave = leave
         self._asked = threading.Event()
+        self._is_delivered = False
+        """True once the main thread has received a signal, which another thread reads."""
+        self._handler = self._deliver
         self._signals = 0
         self._notices: list[tuple[float, float | None]] = []
         """Times of notices with their windows; None for the window that the caller passes later."""
@@ -71,6 +77,10 @@ class Shutdown:
 
     @property
     def requested(self) -> bool:
+        # Short steps must not outrun the thread that reads the signal: a whole run could end as
+        # complete after its notice.
+        if self._is_delivered and not self._asked.is_set():
+            self._is_delivered = self._asked.wait(READ_S)
         return self._asked.is_set()
 
     def request(self, reason: str, *, window_s: float | None = None) -> None:
@@ -214,7 +224,11 @@ class Shutdown:
     def take_signals(self) -> None:
         """Sets our handlers, again if other code has replaced them; only in the main thread."""
         for signum in (*NOTICES, DRAIN_SIGNAL):
-            signal.signal(signum, _nothing)
+            signal.signal(signum, self._handler)
+
+    def _deliver(self, signum: int, frame: FrameType | None) -> None:
+        """Notes that a signal came. Without a Python handler nothing is written to the pipe."""
+        self._is_delivered = True
 
     def _watch_signals(self, reader: int) -> None:
         while signums := os.read(reader, 64):
@@ -232,10 +246,6 @@ def of_process() -> Shutdown:
 def is_installed() -> bool:
     """Returns True if this process has installed its Shutdown."""
     return bool(of_process.cache_info().currsize)
-
-
-def _nothing(signum: int, frame: FrameType | None) -> None:
-    """Does nothing: the C handler writes to the pipe only if there is a Python handler."""
 
 
 def _restore_defaults() -> None:

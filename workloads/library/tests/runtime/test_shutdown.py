@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.runtime import pidfiles
-from holdfast.runtime.shutdown import DRAIN_SIGNAL, Shutdown
+from holdfast.runtime.shutdown import DRAIN_SIGNAL, Shutdown, of_process
 from holdfast.vocabulary.exit_codes import EXIT_PREEMPTED
 
 TERM = signal.SIGTERM
@@ -117,6 +117,20 @@ def test_before_the_work_begins_the_first_notice_exits() -> None:
     working.notice(TERM)
     assert working.requested
     assert len(codes) == 2
+
+
+def test_a_delivered_signal_is_known_to_the_next_look() -> None:
+    shutdown = of_process()
+    interval_s = sys.getswitchinterval()
+    # The thread that reads the signal gets the interpreter only if this thread waits for it.
+    sys.setswitchinterval(60)
+    try:
+        os.kill(os.getpid(), TERM)
+        assert shutdown.requested
+        assert shutdown.reason == "SIGTERM"
+    finally:
+        sys.setswitchinterval(interval_s)
+        shutdown.uninstall()
 
 
 # A C mutex locked twice never returns to the interpreter, so no handler in Python can run.
