@@ -32,8 +32,19 @@ def rss_mib(pid: int, *, with_children: bool = False) -> float:
     return total / MIB
 
 
-def kill_family(pid: int | None) -> None:
-    each(family(pid or 0), psutil.Process.kill)
+def kill_family(*pids: int | None) -> None:
+    """Kills processes and all below them at one moment, like machines that lose power.
+
+    All are stopped first: a busy machine may let seconds pass between two signals, and one would
+    act on the death of another.
+    """
+    processes: list[psutil.Process] = []
+    for pid in pids:
+        processes += family(pid or 0)
+    each(processes, psutil.Process.suspend)
+    for pid in pids:
+        processes += family(pid or 0)  # those that were forked meanwhile
+    each(processes, psutil.Process.kill)
 
 
 def alive(process: psutil.Process) -> bool:

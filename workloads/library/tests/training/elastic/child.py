@@ -10,7 +10,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -27,22 +27,32 @@ from holdfast.vocabulary.environment import ENV_GANG_NODES
 
 def make_gated(
     gate: Path,
-    gate_step: int,
+    gate_step: int | Sequence[int],
     *,
     pace_s: float,
     slow: Mapping[int, float] = MappingProxyType({}),
     ledger: Path | None,
 ) -> type[ElasticGang]:
+    """Makes gangs that stand at each step of `gate_step` until the file `gate` is there, or the one
+    of that step.
+    """
+    gate_steps = [gate_step] if isinstance(gate_step, int) else gate_step
+
     class Gated(ElasticGang):
         def shards(self) -> Generator[int]:
-            while self.step == gate_step and not gate.exists():
-                time.sleep(0.01)
+            if self.step in gate_steps:
+                self._wait_at_gate(Path(f"{gate}-{self.step}"))
             # The work of a step, without taking the processor from others.
             time.sleep(slow.get(self.step, pace_s))
             self._mine: list[int] = []
             for shard in super().shards():
                 self._mine.append(shard)
                 yield shard
+
+        def _wait_at_gate(self, gate_of_step: Path) -> None:
+            while not (gate.exists() or gate_of_step.exists()):
+                Path(f"{gate_of_step}-{self._member.me.index}").touch()
+                time.sleep(0.01)
 
         def reduce(self) -> bool:
             epoch = self._member.epoch.number

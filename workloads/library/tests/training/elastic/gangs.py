@@ -42,6 +42,14 @@ CHILD = "workloads.library.tests.training.elastic.child"
 HSDP_CHILD = "workloads.library.tests.training.elastic.hsdp_child"
 
 
+def read_lines(path: Path) -> list[Event]:
+    """Returns the whole lines of a file that others append to; none if it does not exist yet."""
+    if not path.exists():
+        return []
+    text, _, _ = path.read_text().rpartition("\n")
+    return [json.loads(line) for line in text.splitlines()]
+
+
 class Launched:
     """The processes of a gang, by place, and what they write into its folder."""
 
@@ -87,9 +95,8 @@ class Launched:
 
     def of(self, word: str) -> list[Event]:
         """Returns the events of that type."""
-        lines = self.events.read_text().splitlines() if self.events.exists() else []
         events: list[Event] = []
-        for event in map(json.loads, lines):
+        for event in read_lines(self.events):
             if event["event"] == word:
                 events.append(event)
         return events
@@ -114,8 +121,9 @@ class Launched:
     def read_log(self, place: int) -> str:
         return (self.folder / f"log-{place}").read_text()
 
-    def open_gate(self) -> None:
-        (self.folder / "gate").touch()
+    def open_gate(self, step: int | None = None) -> None:
+        """Opens the gate of a step, or all gates."""
+        (self.folder / ("gate" if step is None else f"gate-{step}")).touch()
 
     @property
     def addresses(self) -> tuple[Address, ...]:
@@ -156,6 +164,7 @@ class Gang(Launched):
             "silent_s": 60.0,
             # a busy machine takes seconds, and a second try would be a size of its own
             "connect_s": 30.0,
+            "window_s": 90.0,
             "gate_step": -2,
         }
         super().__init__(folder, server, defaults | settings)
@@ -228,9 +237,10 @@ class Gang(Launched):
     def sizes(self) -> list[int]:
         return [line["nodes"] for line in self.of("resized")]
 
-    def waiting(self, place: int) -> bool:
-        """Returns whether the process of that place asks to join."""
-        return self.peers.look([place]).get(place, {}).get("phase") == "waiting"
+    def at_gate(self, step: int, *places: int) -> bool:
+        """Returns whether these places stand at the gate of that step: none is in a collective."""
+        gate = self.settings["gate"]
+        return all(Path(f"{gate}-{step}-{place}").exists() for place in places)
 
     def joining(self, place: int, lead: int = 0) -> bool:
         """Returns whether the lead knows that this place asks to join: it admits it at the next

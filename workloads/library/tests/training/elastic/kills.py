@@ -4,7 +4,6 @@ A gang is judged when all its members have ended: the bits, the shards of every 
 committed.
 """
 
-import json
 import os
 import signal
 from collections import defaultdict
@@ -16,7 +15,7 @@ from typing import Any
 
 from holdfast.vocabulary.exit_codes import EXIT_COMPLETE, EXIT_PREEMPTED, EXIT_RETRY
 from workloads.library.tests.processes import until
-from workloads.library.tests.training.elastic.gangs import Commits, Gang
+from workloads.library.tests.training.elastic.gangs import Commits, Gang, read_lines
 
 STUCK_S = 900.0
 COMES_BACK = {-signal.SIGKILL, EXIT_PREEMPTED, EXIT_RETRY}
@@ -64,10 +63,7 @@ class LedgerGang(Gang):
         os.killpg(self.processes[place].pid, number)
 
     def ledger(self) -> list[dict[str, Any]]:
-        path = self.folder / "ledger"
-        if path.exists():
-            return [json.loads(line) for line in path.read_text().splitlines()]
-        return []
+        return read_lines(self.folder / "ledger")
 
 
 class Played:

@@ -26,7 +26,7 @@ from holdfast.vocabulary.environment import (
 from holdfast.vocabulary.lifecycle import DEFAULT_WINDOW
 from workloads.library.tests.fork_server import ForkServer
 from workloads.library.tests.processes import kill_family
-from workloads.library.tests.training.elastic.gangs import LOOPBACK, Launched, free_run
+from workloads.library.tests.training.elastic.gangs import LOOPBACK, Launched, free_run, read_lines
 
 CHILD = "workloads.library.tests.training.elastic.sharded_child"
 
@@ -133,10 +133,11 @@ class ShardedGang(Launched):
                 },
             )
 
-    def lose(self, place: int) -> None:
-        """Kills the launcher, its ranks and their uploaders, like a machine that loses power."""
-        kill_family(self.processes[place].pid)
-        self.ended(place)
+    def lose(self, *places: int) -> None:
+        """Kills launchers, their ranks and uploaders at one moment, like machines without power."""
+        kill_family(*(self.processes[place].pid for place in places))
+        for place in places:
+            self.ended(place)
 
     def held(self) -> dict[int, list[dict[str, Any]]]:
         """Returns the versions that each keeper holds, by place."""
@@ -201,10 +202,8 @@ class ShardedGang(Launched):
 
     def bits(self) -> list[tuple[int, str]]:
         """Returns the step and digest of the state with which each start of the ranks began."""
-        path = Path(self.settings["bits"])
-        lines = path.read_text().splitlines() if path.exists() else []
         digests: list[tuple[int, str]] = []
-        for line in map(json.loads, lines):
+        for line in read_lines(Path(self.settings["bits"])):
             digests.append((line["step"], line["digest"]))
         return digests
 

@@ -9,7 +9,6 @@ import signal
 import socket
 import sys
 import threading
-import time
 from collections.abc import Callable
 from contextlib import closing, suppress
 from datetime import timedelta
@@ -125,7 +124,7 @@ def test_gang_survives_a_death_and_admits_a_replacement_despite_strangers(
         # one that is back before they go on is taken in at once
         gang.until(lambda: 2 in gang.sizes())
         gang.start(0)
-        gang.until(lambda: gang.waiting(0))
+        gang.until(lambda: gang.joining(0, lead=1))
         gang.open_gate()
         gang.ends_with(undisturbed, 3, 2, 3)
     assert not visitor.found, "what a store holds is no stranger's business"
@@ -139,7 +138,7 @@ def test_gang_survives_a_death_and_admits_a_replacement_despite_strangers(
 
 
 def test_a_member_that_is_slower_than_the_others_is_named(make: Make) -> None:
-    slow = [[1, step, 0.2] for step in range(15)]
+    slow = [[1, step, 1.0] for step in range(15)]
     gang = make(
         steps=15,
         every=15,
@@ -182,22 +181,22 @@ def test_a_notice_costs_no_step_and_ends_with_143(make: Make, undisturbed: str) 
     gang.ends_with(undisturbed, 3, 2, codes={0: EXIT_PREEMPTED})
 
 
-def test_frozen_member_is_lost_in_20_seconds_and_rejoins_as_a_newcomer(
+def test_frozen_member_is_lost_before_a_slow_one_and_rejoins_as_a_newcomer(
     make: Make, undisturbed: str
 ) -> None:
-    gang = make(gate_step=25, pace_s=0.1, silent_s=1.0)  # frozen well before the gate
+    """Silence is timed in test_failure_detector.py."""
+    gang = make(gate_step=[12, 25], silent_s=2.0, lag_s=3600.0)
     gang.start(0, 1, 2)
-    gang.until(gang.committed)
-    start = time.monotonic()
+    gang.until(lambda: gang.at_gate(12, 0, 1, 2))
     gang.signal(0, signal.SIGSTOP)
+    gang.open_gate(12)
     gang.until(lambda: 2 in gang.sizes())
-    assert time.monotonic() - start < 20.0, gang.logs()
     assert (
-        "member 0 has not answered for 5 s, although its machine does, and counts as lost"
+        "member 0 has not answered for 10 s, although its machine does, and counts as lost"
         in gang.logs()
     )
     gang.signal(0, signal.SIGCONT)
-    gang.until(lambda: gang.waiting(0) or gang.sizes() == [3, 2, 3])
+    gang.until(lambda: gang.joining(0, lead=1) or gang.sizes() == [3, 2, 3])
     gang.open_gate()
     gang.ends_with(undisturbed, 3, 2, 3)
 
@@ -207,13 +206,17 @@ def test_answering_member_is_waited_for_and_the_limit_grows(make: Make, undistur
     for longer than any, and again.
     """
     gang = make(
-        silent_s=1.0,
-        lag_s=3.5,
-        slow=[(0, 5, 2.0), (1, 12, 5.0), (1, 22, 5.0)],
+        silent_s=1.2,
+        lag_s=5.0,
+        slow=[(0, 5, 2.0), (1, 12, 7.0), (1, 22, 7.0)],
     )
     gang.start(0, 1, 2)
-    gang.ends_with(undisturbed, 3, 3)
+    gang.ends_with(undisturbed)
+    # A starved machine may repeat another step too; without a longer limit, step 12 would fail again.
+    assert set(gang.sizes()) == {3}, gang.logs()
+    assert len(gang.sizes()) > 1, gang.logs()
     assert "step 12 is repeated and no member was lost" in gang.logs()
+    assert "they now wait 10 s" in gang.logs()
     assert "waiting for member 1, which answers" in gang.logs()
 
 
@@ -260,7 +263,7 @@ def test_losing_a_node_with_two_processes_costs_no_bit(make: Make, undisturbed: 
                 ENV_COMPLETION_INDEX: str(node),
             },
         )
-    gang.until(gang.committed)
+    gang.until(lambda: gang.at_gate(25, *range(4)))
     kill_family(gang.processes[0].pid)
     gang.open_gate()
     gang.ends_with(undisturbed, codes={0: KILLED})
@@ -274,12 +277,9 @@ def test_a_storage_that_refuses_a_regrouping_costs_no_job(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gang = make(gate_step=15, hold_s=3.0)
-    ledger = gang.folder / "ledger"
-    gang.settings["ledger"] = str(ledger)
     gang.start(0, 1, 2)
-    gang.until(gang.committed)
     # which is not the step that was committed
-    gang.until(lambda: '"step": 14' in ledger.read_text())
+    gang.until(lambda: gang.committed() and gang.at_gate(15, 0, 1, 2))
     gang.signal(2, signal.SIGKILL)
     epochs = gang.checkpoints / "elastic" / "gang"
     epochs.rename(gang.folder / "away")
@@ -317,7 +317,10 @@ def test_a_storage_that_comes_back_in_time_costs_a_wait(make: Make, undisturbed:
     gang.open_gate()
     gang.until(lambda: "cannot be stored" in gang.logs())
     epochs.unlink()
-    away.rename(epochs)
+    # The lead may store the next epoch at any moment from now on.
+    epochs.mkdir(exist_ok=True)
+    for epoch in away.iterdir():
+        epoch.rename(epochs / epoch.name)
     gang.ends_with(undisturbed, codes={2: KILLED})
 
 
@@ -326,7 +329,7 @@ def test_member_with_another_total_is_rejected(make: Make, undisturbed: str) -> 
     gang.start(0)
     gang.until(gang.committed)
     gang.start(1, steps=60)
-    gang.until(lambda: gang.waiting(1))
+    gang.until(lambda: gang.joining(1))
     gang.open_gate()
     gang.ends_with(undisturbed, codes={1: EXIT_BAD_INPUT})
     assert "60 steps here, 40 at member 0" in gang.logs()
