@@ -4,6 +4,7 @@ import contextlib
 import ctypes
 import os
 import re
+import secrets
 import signal
 import socket
 import subprocess
@@ -12,19 +13,27 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+_FIRST_PORT = 10_000
+_PORTS = 20_000
 _PR_SET_PDEATHSIG = 1
 _libc = ctypes.CDLL(None) if sys.platform == "linux" else None
 
 
 def free_ports(count: int, address: str = "127.0.0.1") -> list[int]:
-    """Ports of `address` that were free a moment ago, all different."""
+    """Ports of `address` that were free a moment ago, all different.
+
+    They are below those that the kernel gives to sockets without a port of their own: one of these
+    would take the port while the process that is to listen on it starts.
+    """
+    ports: list[int] = []
     with contextlib.ExitStack() as stack:
-        sockets = []
-        for _ in range(count):
-            sockets.append(stack.enter_context(socket.socket()))
-        for listener in sockets:
-            listener.bind((address, 0))
-        return [listener.getsockname()[1] for listener in sockets]
+        while len(ports) < count:
+            port = _FIRST_PORT + secrets.randbelow(_PORTS)
+            listener = stack.enter_context(socket.socket())
+            with contextlib.suppress(OSError):  # it is in use: try another
+                listener.bind((address, port))
+                ports.append(port)
+    return ports
 
 
 def alive(pid: int) -> bool:

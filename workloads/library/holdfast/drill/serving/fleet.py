@@ -9,6 +9,7 @@ servers learn which requests ended the model of another one.
 import contextlib
 import http.client
 import json
+import secrets
 import shutil
 import socket
 import subprocess
@@ -33,6 +34,8 @@ from holdfast.vocabulary.serving import PROBE_PERIOD_S, PROBE_TIMEOUT_S, READY_P
 
 HOST = "127.0.0.1"
 ENDPOINT_DELAY_S = 1.0  # API server, EndpointSlice and proxy, as the drain budget assumes
+_FIRST_PORT = 10_000
+_PORTS = 20_000
 _START_S = 120.0
 _POLL_S = 0.05
 _EXPECTED_EXITS = (None, EXIT_PREEMPTED, EXIT_KILLED)
@@ -178,7 +181,8 @@ class Fleet:
             if replica.noticed:
                 continue
             ready = self._is_ready(replica)
-            if ready == replica.ready:
+            # The notice may have come during the probe, and made its answer.
+            if ready == replica.ready or replica.noticed:
                 continue
             # Before the proxy runs, no delay of endpoints can be observed.
             delay_s = self.endpoint_delay_s if replica.ready or self.port else 0
@@ -305,16 +309,18 @@ def admin(port: int, path: str) -> tuple[int, str]:
 
 
 def free_port(count: int = 1) -> int:
-    """Returns the first of `count` consecutive free ports."""
+    """Returns the first of `count` consecutive free ports.
+
+    They are below those that systems give to sockets without a port of their own: one of these
+    would take the port while the process that is to listen on it starts.
+    """
     while True:
-        with ExitStack() as sockets:
-            probes = [sockets.enter_context(socket.socket()) for _ in range(count)]
-            probes[0].bind((HOST, 0))
-            first: int = probes[0].getsockname()[1]
-            with suppress(OSError, OverflowError):  # one of the ports is in use: try again
-                for port, probe in enumerate(probes[1:], first + 1):
-                    probe.bind((HOST, port))
-                return first
+        first = _FIRST_PORT + secrets.randbelow(_PORTS)
+        with ExitStack() as sockets, suppress(OSError):  # one of the ports is in use: try again
+            for port in range(first, first + count):
+                probe = sockets.enter_context(socket.socket())
+                probe.bind((HOST, port))
+            return first
 
 
 def find_envoy() -> str:

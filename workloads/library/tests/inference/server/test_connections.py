@@ -46,7 +46,7 @@ def begin_body(server: Served, stack: ExitStack, body: bytes) -> socket.socket:
     ],
 )
 def test_an_idle_connection_is_closed(tmp_path: Path, parts: list[bytes]) -> None:
-    with serve(tmp_path, "--set", "idle_s=0.5") as server:
+    with serve(tmp_path, "--set", "idle_s=2") as server:
         connection = server.send()
         response = b""
         for part in parts:
@@ -59,7 +59,8 @@ def test_an_idle_connection_is_closed(tmp_path: Path, parts: list[bytes]) -> Non
 
 @pytest.mark.parametrize("requests", [1, 2])
 def test_a_client_that_does_not_read_keeps_no_connection(tmp_path: Path, requests: int) -> None:
-    with serve(tmp_path, "--set", "idle_s=1") as server, ExitStack() as stack:
+    options = ("--window", "60", "--set", "idle_s=1")
+    with serve(tmp_path, *options) as server, ExitStack() as stack:
         connection = stack.enter_context(socket.socket())
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         connection.connect(("127.0.0.1", server.port))

@@ -19,7 +19,7 @@ MIB = 1024 * 1024
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Generator[Served]:
-    with serve(tmp_path_factory.mktemp("memory"), "--longest-request", "7") as server:
+    with serve(tmp_path_factory.mktemp("memory"), "--window", "60") as server:
         yield server
 
 

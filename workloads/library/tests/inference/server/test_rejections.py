@@ -89,7 +89,8 @@ def test_other_documents_are_no_reports(report: dict[str, object]) -> None:
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Generator[Served]:
-    with serve(tmp_path_factory.mktemp("rejections")) as server:
+    # A request that ends the model waits for two loads of it, of which each may take seconds.
+    with serve(tmp_path_factory.mktemp("rejections"), "--window", "30") as server:
         yield server
 
 
@@ -142,7 +143,8 @@ def test_a_request_that_kills_the_model_costs_one_load(server: Served) -> None:
 @pytest.mark.process
 def test_copies_that_wait_cost_no_further_load(tmp_path: Path) -> None:
     gate = tmp_path / "gate"
-    with serve(tmp_path, "--batch", "2") as server, ThreadPoolExecutor(8) as pool:
+    options = ("--batch", "2", "--window", "60")
+    with serve(tmp_path, *options) as server, ThreadPoolExecutor(8) as pool:
         blocking = submit_waiting(server, pool, gate)
         copies = [pool.submit(server.infer, "kill") for _ in range(6)]
         until(lambda: server.metric(WAITING) == 6, "copies to wait")
@@ -212,7 +214,7 @@ def test_slow_first_predictions_make_no_request_guilty(tmp_path: Path) -> None:
 
 @pytest.mark.process
 def test_suspects_are_examined_here_without_room_for_a_second_process(tmp_path: Path) -> None:
-    options = ("--model", str(tmp_path / "lock"))
+    options = ("--model", str(tmp_path / "lock"), "--window", "60")
     with serve(tmp_path, *options, predictor=f"{PREDICTORS}:single") as server:
         assert server.infer("kill").status == 422
         assert server.metric(DEATHS) == 2
@@ -269,7 +271,8 @@ def test_only_servers_report_rejections(server: Served) -> None:
 
 @pytest.mark.process
 def test_a_server_that_leaves_accuses_no_request(tmp_path: Path) -> None:
-    with serve(tmp_path, "--window", "60") as server:
+    # It accepts for longer than the request takes that ends the model twice.
+    with serve(tmp_path, "--window", "300") as server:
         server.signal(signal.SIGTERM)
         until(lambda: server.ready() == 503, "the notice")
         assert server.infer("kill").status == 422

@@ -89,7 +89,7 @@ def test_the_alerts_fire_on_series_from_a_real_server_and_proxy(
         command=command,
     )
     with fleet.running(1):
-        (server,) = fleet.ready()
+        (server,) = fleet.replicas
         scrape_server = partial(scrape, server.port, "/metrics")
         scrape_proxy = partial(scrape, fleet.metrics_port, serving.PROXY_METRICS_PATH)
         server_before = scrape_server()
