@@ -461,7 +461,9 @@ class Delivery:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Budget:
-    """A monthly budget of the project; it warns, it does not stop anything."""
+    """A monthly budget of the project; it warns, it does not stop anything. Google notifies the
+    administrators of the billing account and the first five channels of `alerts`.
+    """
 
     billing_account: str
     monthly_usd: int

@@ -38,6 +38,22 @@ def test_budget_uses_the_billing_accounts_currency() -> None:
     assert amount["specified_amount"]["currency_code"] == "EUR"
 
 
+def test_team_budget_warns_the_team_before_the_platform() -> None:
+    environment = two_teams()
+    vision, speech = environment.teams
+    channels = tuple(f"projects/acme/notificationChannels/{n}" for n in range(4))
+    teams = (replace(vision, alert_channels=channels), speech)
+    shared = ("projects/acme/notificationChannels/8", "projects/acme/notificationChannels/9")
+    alerts = replace(environment.alerts, emails=(), channels=shared)
+    planned = resources(replace(environment, teams=teams, alerts=alerts))
+    rules: dict[str, Any] = {}
+    for resource in planned:
+        if resource.kind == "google_billing_budget":
+            rules[resource.id] = resource.arguments["all_updates_rule"]
+    assert rules["month"]["monitoring_notification_channels"] == list(shared)
+    assert rules["month-vision"]["monitoring_notification_channels"] == [*channels, shared[0]]
+
+
 def test_team_with_recipients_gets_alerts_about_its_own_jobs() -> None:
     environment = two_teams()
     vision, speech = environment.teams
