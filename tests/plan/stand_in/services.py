@@ -5,7 +5,7 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-from tests.plan.stand_in import callers, strict
+from tests.plan.stand_in import callers, defaults, strict
 from tests.plan.stand_in.definitions import Call, Json
 from tests.plan.stand_in.world import Refusal, World
 
@@ -35,6 +35,7 @@ def _other_order(sent: list[Any]) -> list[Any]:
 
 def complete(world: World, call: Call, path: str, resource: Json) -> None:
     """Fields that the API adds and the provider reads."""
+    defaults.fill(call.api, defaults.find_message(call), resource)
     resource.setdefault("name", path.rpartition("/")[2])
     if call.api == "compute":
         resource["selfLink"] = f"https://www.googleapis.com/compute/v1/{path}"
@@ -99,6 +100,11 @@ def _fill_pool(world: World, path: str, pool: Json) -> None:
     }
 
 
+def _fill_policy(_: World, path: str, policy: Json) -> None:
+    for number, condition in enumerate(policy["conditions"], 1):
+        condition["name"] = f"{path}/conditions/{number}"
+
+
 def _fill_sink(world: World, _: str, sink: Json) -> None:
     """A sink makes the agent that writes for it."""
     sink["writerIdentity"] = f"serviceAccount:{world.make_agent('logging')}"
@@ -113,6 +119,7 @@ def _account(world: World, call: Call) -> Json:
         "email": name,
         "uniqueId": str(next(_numbers)),
     }
+    defaults.fill(call.api, call.answers, account)
     world.resources[path] = account | {"projectId": world.project}
     return world.shown(world.resources[path])
 
@@ -184,7 +191,6 @@ def _fill_instance(world: World, path: str, instance: Json) -> None:
         "connectionName": f"{world.project}:{instance['region']}:{instance['name']}",
         "ipAddresses": [{"type": "PRIVATE", "ipAddress": "10.40.0.3"}],
         "selfLink": path,
-        "instanceType": "CLOUD_SQL_INSTANCE",
     }
 
 
@@ -290,5 +296,6 @@ FILLED: dict[str, Callable[[World, str, Json], None]] = {
     "container.projects.locations.clusters.create": _fill_cluster,
     "container.projects.locations.clusters.nodePools.create": _fill_pool,
     "logging.projects.sinks.create": _fill_sink,
+    "monitoring.projects.alertPolicies.create": _fill_policy,
     "sql.instances.insert": _fill_instance,
 }
