@@ -2,7 +2,6 @@
 
 import copy
 import tomllib
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,34 +13,29 @@ DEFAULTS: dict[str, dict[str, Json]] = tomllib.loads(
 )
 
 
-def find_message(call: Call) -> str:
-    """Return the message of the resource that a call creates or changes: that of the answer, else
-    that of the body, or the one inside it, as the Cluster of a CreateClusterRequest.
+def complete(call: Call, resource: Json) -> None:
+    """Fill in the defaults of what a call creates or changes: of the answer's message, else of the
+    body's, or of the one inside it, as the Cluster of a CreateClusterRequest.
     """
-    if call.answers != "Operation":
-        return call.answers
-    return call.takes.removeprefix("Create").removesuffix("Request")
+    message = call.answers
+    if message == "Operation":
+        message = call.takes.removeprefix("Create").removesuffix("Request")
+    fill(call.api, message, resource)
 
 
-def fill(api: str, message: str, resource: Json) -> None:
-    """Fill in the defaults of a message and of the messages in it. What the request has stays."""
-    schema = definitions.document(api)["schemas"].get(message, {})
-    _fill(api, message, schema, resource)
-
-
-def _fill(api: str, name: str, schema: Json, value: Json) -> None:
+def fill(api: str, name: str, value: Any, schema: Json | None = None) -> None:
+    """Fill in the defaults of a message, or of each one of a list, and of the messages in it. What
+    the request has stays. `schema`: that of a message that has no name of its own.
+    """
+    if isinstance(value, list):
+        for item in value:
+            fill(api, name, item, schema)
+    if not isinstance(value, dict):
+        return
     for field, default in DEFAULTS.get(api, {}).get(name, {}).items():
         value.setdefault(field, copy.deepcopy(default))
-    for field, field_schema in schema.get("properties", {}).items():
-        inner_schema = field_schema.get("items", field_schema)
-        inner_name = inner_schema.get("$ref", f"{name}.{field}")
-        if "$ref" in inner_schema:
-            inner_schema = definitions.document(api)["schemas"][inner_name]
-        for inner in _list_objects(value.get(field)):
-            _fill(api, inner_name, inner_schema, inner)
-
-
-def _list_objects(value: Any) -> Iterator[Json]:
-    for item in value if isinstance(value, list) else [value]:
-        if isinstance(item, dict):
-            yield item
+    schemas = definitions.document(api)["schemas"]
+    message = schemas.get(name, schema or {})
+    for field, field_schema in message.get("properties", {}).items():
+        inner = field_schema.get("items", field_schema)
+        fill(api, inner.get("$ref", f"{name}.{field}"), value.get(field), inner)

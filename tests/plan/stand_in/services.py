@@ -35,17 +35,13 @@ def _other_order(sent: list[Any]) -> list[Any]:
 
 def complete(world: World, call: Call, path: str, resource: Json) -> None:
     """Fields that the API adds and the provider reads."""
-    defaults.fill(call.api, defaults.find_message(call), resource)
+    defaults.complete(call, resource)
     resource.setdefault("name", path.rpartition("/")[2])
     if call.api == "compute":
         resource["selfLink"] = f"https://www.googleapis.com/compute/v1/{path}"
         resource["id"] = str(next(_numbers))
     if call.api == "storage":
-        resource |= {
-            "id": resource["name"],
-            "projectNumber": world.number,
-            "timeCreated": "2026-11-22T00:00:00Z",
-        }
+        resource |= {"id": resource["name"], "projectNumber": world.number}
     if call.id in FILLED:
         FILLED[call.id](world, path, resource)
 
@@ -76,11 +72,8 @@ def _show_cluster(world: World, call: Call) -> Json:
 def _fill_cluster(world: World, path: str, cluster: Json) -> None:
     location = path.split("/")[3]
     cluster |= {
-        "status": "RUNNING",
         "location": location,
-        "endpoint": "10.0.0.2",
         "selfLink": f"https://container.googleapis.com/v1/{path}",
-        "currentMasterVersion": "1.35.1-gke.1",
     }
     cluster["networkConfig"] |= {"network": cluster["network"], "subnetwork": cluster["subnetwork"]}
 
@@ -93,11 +86,7 @@ def _node_pool(world: World, call: Call) -> Json:
 
 def _fill_pool(world: World, path: str, pool: Json) -> None:
     strict.fill_pool(pool)
-    pool |= {
-        "status": "RUNNING",
-        "version": "1.35.1-gke.1",
-        "selfLink": f"https://container.googleapis.com/v1/{path}",
-    }
+    pool["selfLink"] = f"https://container.googleapis.com/v1/{path}"
 
 
 def _fill_policy(_: World, path: str, policy: Json) -> None:
@@ -119,7 +108,7 @@ def _account(world: World, call: Call) -> Json:
         "email": name,
         "uniqueId": str(next(_numbers)),
     }
-    defaults.fill(call.api, call.answers, account)
+    defaults.complete(call, account)
     world.resources[path] = account | {"projectId": world.project}
     return world.shown(world.resources[path])
 
@@ -186,10 +175,8 @@ def _instance(world: World, call: Call) -> Json:
 
 def _fill_instance(world: World, path: str, instance: Json) -> None:
     instance |= {
-        "state": "RUNNABLE",
         "project": world.project,
         "connectionName": f"{world.project}:{instance['region']}:{instance['name']}",
-        "ipAddresses": [{"type": "PRIVATE", "ipAddress": "10.40.0.3"}],
         "selfLink": path,
     }
 

@@ -191,7 +191,7 @@ class World:
                 reason="invalid",
                 status="INVALID_ARGUMENT",
             )
-        defaults.fill(call.api, defaults.find_message(call), after)
+        defaults.complete(call, after)
         resource.clear()
         resource |= after
         return self.operation(call, resource)
