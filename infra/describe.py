@@ -158,6 +158,8 @@ def _serving(environment: Environment) -> Serving | None:
 def _teams(environment: Environment) -> tuple[Team, ...]:
     namespaces = tuple(dict.fromkeys(KSA_NAMESPACES.values()))
     teams = [Team(name=DEFAULT_TEAM, namespaces=namespaces)]
+    # Receipts are in dollars, so a budget in another currency cannot be compared with them.
+    in_dollars = environment.budget is not None and environment.budget.currency == "USD"
     for team in environment.teams:
         quotas = {quota.source: quota.gpus for quota in team.quotas}
         limits = {limit.source: limit.gpus for limit in team.limits}
@@ -166,6 +168,7 @@ def _teams(environment: Environment) -> tuple[Team, ...]:
                 Team,
                 team,
                 namespaces=team.spaces,
+                budget_usd=team.budget_usd if in_dollars else 0,
                 quotas=quotas,
                 limits=limits,
             )

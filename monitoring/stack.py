@@ -22,6 +22,8 @@ AT_MOST_EVERY = "3600s"
 MAX_CONDITION_NAME = 200
 NAMESPACE_COSTS = "k8s-namespace"
 BUDGET_WARNS_AT = (0.5, 0.9, 1.0)
+BUDGET_CHANNELS = 5
+"""Google's limit for the channels of a budget."""
 # The threshold if no Spot pool has a price.
 GOODPUT_MIN = 0.8
 
@@ -89,6 +91,10 @@ def resources(environment: Environment) -> list[Resource]:
             add("google_monitoring_alert_policy", alert.slug, arguments)
     for team in environment.teams:
         recipients = add_channels(f"email-{team.name}", team.alert_emails, team.alert_channels)
+        if team.budget_usd:
+            id = f"month-{team.name}"
+            warned = [*recipients, *channels]
+            add("google_billing_budget", id, budget(environment, warned, team))
         if not recipients:
             continue
         for alert in list_team_alerts(limits, team.spaces, environment.alerts.modules):
@@ -101,10 +107,6 @@ def resources(environment: Environment) -> list[Resource]:
         add("google_monitoring_dashboard", id, {"dashboard_json": escaped})
     if environment.budget:
         add("google_billing_budget", "month", budget(environment, channels))
-    for team in environment.teams:
-        if team.budget_usd:
-            id = f"month-{team.name}"
-            add("google_billing_budget", id, budget(environment, channels, team))
     return resources
 
 
@@ -199,7 +201,7 @@ def budget(
     team: Team | None = None,
 ) -> dict[str, object]:
     """Return the arguments of the project's budget, or of a team's: GKE's cost allocation labels
-    the costs of its namespace.
+    the costs of its namespace (decision 0188). It warns the first of the channels.
     """
     plan = environment.budget
     assert plan
@@ -229,7 +231,7 @@ def budget(
         },
         "threshold_rules": thresholds,
         "all_updates_rule": {
-            "monitoring_notification_channels": list(channels)[:5],
+            "monitoring_notification_channels": list(channels)[:BUDGET_CHANNELS],
             "disable_default_iam_recipients": False,
         },
     }

@@ -3,7 +3,7 @@
 import re
 import tomllib
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import fields, is_dataclass
 from datetime import date
 from difflib import get_close_matches
@@ -15,6 +15,8 @@ from holdfast.support.errors import InputError
 from holdfast.support.values import between as between
 
 PLACEHOLDER = "CHANGE-ME"
+MAX_RECIPIENTS = 16
+"""The limit of Cloud Monitoring for the channels of an alert policy."""
 
 
 class Form(NamedTuple):
@@ -50,6 +52,18 @@ def require_choice(field: str, got: str, allowed: Collection[str]) -> None:
         got=repr(got),
         allowed=", ".join(sorted(allowed)),
         fix=fix,
+    )
+
+
+def require_recipients(field: str, emails: Sequence[str], channels: Sequence[str]) -> None:
+    """Require that one alert can notify all of them; each address gets a channel of its own."""
+    recipients = len(emails) + len(channels)
+    require(
+        recipients <= MAX_RECIPIENTS,
+        field,
+        f"{recipients} addresses and channels",
+        f"at most {MAX_RECIPIENTS}",
+        "use one address or channel of a group",
     )
 
 

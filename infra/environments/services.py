@@ -17,6 +17,7 @@ from infra.environments.checks import (
     numbers,
     require,
     require_choice,
+    require_recipients,
     unique,
 )
 from infra.environments.runs import DEFAULT_RUN, Run, check_apart
@@ -184,11 +185,11 @@ class Network:
                 f"move {second}",
             )
         require(
-            self.max_pods_per_node in (8, 16, 32, 64, 110),
+            self.max_pods_per_node in (16, 32, 64, 110),
             "network.max_pods_per_node",
             self.max_pods_per_node,
-            "8, 16, 32, 64 or 110",
-            "GPU nodes need 32",
+            "16, 32, 64 or 110",
+            "GPU nodes need 32; GKE's own pods fill one that takes 8",
         )
         unique("network.authorized_ranges", [range_.cidr for range_ in self.authorized_ranges])
         numbers("network.", self)
@@ -390,6 +391,7 @@ class Alerts:
 
     def __post_init__(self) -> None:
         forms("alerts.", self, "emails", "channels", "readers", "modules", "runbook_base_url")
+        require_recipients("alerts.channels", self.emails, self.channels)
         unique("alerts.readers", self.readers)
         # Below, ordinary operation fires the alert; above, it is too late to act.
         numbers(
@@ -461,7 +463,9 @@ class Delivery:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Budget:
-    """A monthly budget of the project; it warns, it does not stop anything."""
+    """A monthly budget of the project; it warns, it does not stop anything. Google notifies the
+    administrators of the billing account and the first five channels of `alerts`.
+    """
 
     billing_account: str
     monthly_usd: int

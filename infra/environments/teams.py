@@ -15,6 +15,7 @@ from infra.environments.checks import (
     egress_targets,
     forms,
     require,
+    require_recipients,
     unique,
 )
 from infra.environments.runs import (
@@ -62,8 +63,8 @@ class Team:
     queue counts them. 0: it has no services.
     """
     budget_usd: int = 0
-    """A month, by Google's cost allocation, in the currency of `budget`; it warns as `budget` does.
-    0: none.
+    """A month, by Google's cost allocation, in the currency of `budget`; 0: none. It warns as
+    `budget` does, the team's channels first. `holdfast report` compares receipts with it.
     """
     alert_emails: tuple[str, ...] = ()
     """Addresses that get the alerts about the team's jobs; those of `alerts` get them too."""
@@ -80,6 +81,7 @@ class Team:
         dns_name("teams[].name", self.name, 20)
         prefix = f"teams[{self.name}]."
         forms("teams.", self, "members", "alert_emails", "alert_channels")
+        require_recipients(f"{prefix}alert_channels", self.alert_emails, self.alert_channels)
         egress_targets(f"{prefix}egress", self.egress)
         between(f"{prefix}budget_usd", self.budget_usd, 0, 100_000_000)
         between(f"{prefix}service_gpus", self.service_gpus, 0, 10_000)

@@ -38,6 +38,19 @@ def test_budget_uses_the_billing_accounts_currency() -> None:
     assert amount["specified_amount"]["currency_code"] == "EUR"
 
 
+def test_team_budget_warns_the_team_before_the_platform() -> None:
+    environment = two_teams()
+    vision, speech = environment.teams
+    channel = "projects/acme/notificationChannels/7"
+    planned = resources(
+        replace(environment, teams=(replace(vision, alert_channels=(channel,)), speech))
+    )
+    (warning,) = [resource for resource in planned if resource.id == "month-vision"]
+    rule: Any = warning.arguments["all_updates_rule"]
+    shared = "${google_monitoring_notification_channel.email-0.name}"
+    assert rule["monitoring_notification_channels"] == [channel, shared]
+
+
 def test_team_with_recipients_gets_alerts_about_its_own_jobs() -> None:
     environment = two_teams()
     vision, speech = environment.teams

@@ -31,6 +31,7 @@ RECEIPT = {
     "wasted_usd": 0.1,
     "on_demand_usd": 4.0,
 }
+ENTRY = {"insertId": "1", "timestamp": "2026-11-27T09:12:00Z", "jsonPayload": RECEIPT}
 
 # Copies a folder of a bucket, as `gcloud storage rsync --recursive gs://BUCKET/FOLDER TARGET`.
 GCLOUD = """#!/bin/sh
@@ -80,7 +81,7 @@ def test_the_week_as_the_page_tells_it(fork: Path, tmp_path: Path) -> None:
     support.program(bin_ / "gcloud", GCLOUD.format(buckets=tmp_path))
     hour = bucket / "stdout/2026/11/27/09:00:00_09:59:59_S0.json"
     hour.parent.mkdir(parents=True)
-    hour.write_text(json.dumps({"insertId": "1", "jsonPayload": RECEIPT}) + "\n")
+    hour.write_text(json.dumps(ENTRY) + "\n")
     printed: list[str] = []
     for kind, block in re.findall(r"```(sh|python)\n(.*?)```", (fork / PAGE).read_text(), re.S):
         if kind == "python":
@@ -121,5 +122,5 @@ def test_the_week_as_the_page_tells_it(fork: Path, tmp_path: Path) -> None:
     environment = run_path(str(fork / FOLDER / "acmedev.py"))["ENVIRONMENT"]
     assert environment.bucket("receipts") == bucket.name
     bill = [line.split() for line in printed[-2].splitlines()]
-    assert bill[1] == ["vision", "1", "2.0", "1.50", "0.10", "4.00"]
+    assert bill[1] == ["vision", "1", "2.0", "1.50", "0.10", "4.00", "8000", "0%"]
     assert [row[0] for row in bill[1:]] == ["vision", "total"]

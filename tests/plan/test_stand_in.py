@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from infra.specs.delivery import ONE_ROLE
-from tests.plan.stand_in import definitions
+from tests.plan.stand_in import defaults, definitions
 from tests.plan.stand_in.callers import find_permission
 from tests.plan.stand_in.definitions import Json
 from tests.plan.stand_in.objects import list_allowed
@@ -151,6 +151,42 @@ def test_a_pool_gets_its_taint_label_and_strategy(world: World) -> None:
     assert [taint["key"] for taint in pool["config"]["taints"]] == ["nvidia.com/gpu"]
     assert pool["config"]["resourceLabels"] == {"goog-gke-node-pool-provisioning-model": "spot"}
     assert pool["upgradeSettings"]["strategy"] == "SURGE"
+
+
+@pytest.mark.parametrize("api", defaults.DEFAULTS)
+def test_defaults_fit_their_definitions(api: str) -> None:
+    for name, values in defaults.DEFAULTS[api].items():
+        message, _, field = name.partition(".")
+        problems = definitions.misfits(api, message, {field: values} if field else values, name)
+        assert not [*problems]
+
+
+def test_a_resource_is_answered_with_its_defaults(world: World) -> None:
+    path = "projects/acme/subscriptions/work"
+    ask(world, "PUT", "pubsub", path, {"retryPolicy": {"minimumBackoff": "20s"}})
+    subscription = ask(world, "GET", "pubsub", path)
+    assert subscription["retryPolicy"] == {"minimumBackoff": "20s", "maximumBackoff": "600s"}
+    assert subscription["expirationPolicy"] == {"ttl": "2678400s"}
+    never = {"expirationPolicy": {}}
+    mask = "expirationPolicy"
+    change = {"subscription": never, "updateMask": mask}
+    assert ask(world, "PATCH", "pubsub", path, change)["expirationPolicy"] == {}
+    change = {"subscription": {}, "updateMask": mask}
+    assert ask(world, "PATCH", "pubsub", path, change)["expirationPolicy"]["ttl"] == "2678400s"
+    bucket = ask(world, "POST", "storage", "b", BUCKET | UNIFORM, project="acme")
+    assert bucket["softDeletePolicy"]["retentionDurationSeconds"] == "604800"
+    assert bucket["iamConfiguration"]["uniformBucketLevelAccess"] == {"enabled": True}
+    assert bucket["iamConfiguration"]["publicAccessPrevention"] == "inherited"
+
+
+def test_nat_in_a_changed_router_gets_its_timeouts(world: World) -> None:
+    path = "projects/acme/regions/us-central1/routers"
+    ask(world, "POST", "compute", path, {"name": "nat"})
+    nat = {"name": "nat", "natIpAllocateOption": "AUTO_ONLY", "udpIdleTimeoutSec": 60}
+    ask(world, "PATCH", "compute", f"{path}/nat", {"nats": [nat]})
+    (answered,) = ask(world, "GET", "compute", f"{path}/nat")["nats"]
+    assert answered["udpIdleTimeoutSec"] == 60
+    assert answered["tcpEstablishedIdleTimeoutSec"] == 1200
 
 
 def test_a_caller_needs_a_role_that_holds_the_permission(world: World) -> None:

@@ -37,6 +37,7 @@ RANGE = AuthorizedRange(name="office", cidr="10.50.0.0/28")
 RUN = Run(name="train")
 RESERVED = Reservation(name="a100-q4", usd_per_hour=1.5)
 TEAM = Team(name="vision")
+CHANNELS = tuple(f"projects/acme/notificationChannels/{number}" for number in range(16))
 QUOTA = Quota(source="spot-l4", gpus=4)
 CAP = AcceleratorCap(accelerator="nvidia-l4", max_gpus=8)
 SPOT = next(g for g in EXAMPLE.groups if g.name == "spot-l4")
@@ -248,6 +249,15 @@ WRONG: list[tuple[str, str, Make]] = [
     ("Team.limits", "nvidia-l4", on(ENV, teams=(replace(TEAM, limits=(QUOTA,)),))),
     ("Team.budget_usd", "several namespaces", on(TEAM, budget_usd=9, namespaces=("a", "b"))),
     ("Team.budget_usd", "billing account", on(ENV, teams=(replace(TEAM, budget_usd=9),))),
+    (
+        "Team.alert_channels",
+        "at most 16",
+        on(TEAM, alert_emails=("oncall@acme.example",), alert_channels=CHANNELS),
+    ),
+    ("Alerts.channels", "at most 16", on(EXAMPLE.alerts, channels=CHANNELS)),
+    ("Network.max_pods_per_node", "16, 32", on(EXAMPLE.network, max_pods_per_node=8)),
+    ("Environment.state_bucket", "single dots", on(ENV, state_bucket="acme..state")),
+    ("Environment.state_bucket", "single dots", on(ENV, state_bucket="goog-state")),
     ("Team.runs", "storage.runs", on(ENV, teams=(replace(TEAM, runs=("train",)),))),
     # Of these the name of the field is in the message.
     *wrong(

@@ -5,7 +5,7 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-from tests.plan.stand_in import callers, strict
+from tests.plan.stand_in import callers, defaults, strict
 from tests.plan.stand_in.definitions import Call, Json
 from tests.plan.stand_in.world import Refusal, World
 
@@ -35,16 +35,13 @@ def _other_order(sent: list[Any]) -> list[Any]:
 
 def complete(world: World, call: Call, path: str, resource: Json) -> None:
     """Fields that the API adds and the provider reads."""
+    defaults.complete(call, resource)
     resource.setdefault("name", path.rpartition("/")[2])
     if call.api == "compute":
         resource["selfLink"] = f"https://www.googleapis.com/compute/v1/{path}"
         resource["id"] = str(next(_numbers))
     if call.api == "storage":
-        resource |= {
-            "id": resource["name"],
-            "projectNumber": world.number,
-            "timeCreated": "2026-11-22T00:00:00Z",
-        }
+        resource |= {"id": resource["name"], "projectNumber": world.number}
     if call.id in FILLED:
         FILLED[call.id](world, path, resource)
 
@@ -75,11 +72,8 @@ def _show_cluster(world: World, call: Call) -> Json:
 def _fill_cluster(world: World, path: str, cluster: Json) -> None:
     location = path.split("/")[3]
     cluster |= {
-        "status": "RUNNING",
         "location": location,
-        "endpoint": "10.0.0.2",
         "selfLink": f"https://container.googleapis.com/v1/{path}",
-        "currentMasterVersion": "1.35.1-gke.1",
     }
     cluster["networkConfig"] |= {"network": cluster["network"], "subnetwork": cluster["subnetwork"]}
 
@@ -92,11 +86,12 @@ def _node_pool(world: World, call: Call) -> Json:
 
 def _fill_pool(world: World, path: str, pool: Json) -> None:
     strict.fill_pool(pool)
-    pool |= {
-        "status": "RUNNING",
-        "version": "1.35.1-gke.1",
-        "selfLink": f"https://container.googleapis.com/v1/{path}",
-    }
+    pool["selfLink"] = f"https://container.googleapis.com/v1/{path}"
+
+
+def _fill_policy(_: World, path: str, policy: Json) -> None:
+    for number, condition in enumerate(policy["conditions"], 1):
+        condition["name"] = f"{path}/conditions/{number}"
 
 
 def _fill_sink(world: World, _: str, sink: Json) -> None:
@@ -113,6 +108,7 @@ def _account(world: World, call: Call) -> Json:
         "email": name,
         "uniqueId": str(next(_numbers)),
     }
+    defaults.complete(call, account)
     world.resources[path] = account | {"projectId": world.project}
     return world.shown(world.resources[path])
 
@@ -179,12 +175,9 @@ def _instance(world: World, call: Call) -> Json:
 
 def _fill_instance(world: World, path: str, instance: Json) -> None:
     instance |= {
-        "state": "RUNNABLE",
         "project": world.project,
         "connectionName": f"{world.project}:{instance['region']}:{instance['name']}",
-        "ipAddresses": [{"type": "PRIVATE", "ipAddress": "10.40.0.3"}],
         "selfLink": path,
-        "instanceType": "CLOUD_SQL_INSTANCE",
     }
 
 
@@ -290,5 +283,6 @@ FILLED: dict[str, Callable[[World, str, Json], None]] = {
     "container.projects.locations.clusters.create": _fill_cluster,
     "container.projects.locations.clusters.nodePools.create": _fill_pool,
     "logging.projects.sinks.create": _fill_sink,
+    "monitoring.projects.alertPolicies.create": _fill_policy,
     "sql.instances.insert": _fill_instance,
 }

@@ -78,8 +78,11 @@ def _merge(target: Json, patch: Json) -> Json:
 
 
 def fill_pool(pool: Json) -> None:
-    """Fill in what GKE writes into a new pool: its GPU taint, labels, and upgrade settings."""
-    config = pool.setdefault("config", {})
+    """Fill in what GKE derives from the other fields of a new pool: its GPU taint, its labels, and
+    the second form of its disk.
+    """
+    config = pool["config"]
+    config["bootDisk"] = {"diskType": config["diskType"], "sizeGb": str(config["diskSizeGb"])}
     keys = {taint["key"] for taint in config.get("taints", ())}
     if config.get("accelerators") and GPU_TAINT["key"] not in keys:
         config["taints"] = [*config.get("taints", []), GPU_TAINT]
@@ -89,4 +92,3 @@ def fill_pool(pool: Json) -> None:
         model = "flex-start" if config.get("flexStart") else "on-demand"
     labels = {"goog-gke-node-pool-provisioning-model": model}
     config["resourceLabels"] = {**config.get("resourceLabels", {}), **labels}
-    pool.setdefault("upgradeSettings", {"strategy": "SURGE", "maxSurge": 1})

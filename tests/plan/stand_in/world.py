@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tests.infra import conditions
-from tests.plan.stand_in import callers, definitions, strict
+from tests.plan.stand_in import callers, defaults, definitions, strict
 from tests.plan.stand_in.definitions import Call, Json
 
 CREATES = ("insert", "create")
@@ -191,6 +191,7 @@ class World:
                 reason="invalid",
                 status="INVALID_ARGUMENT",
             )
+        defaults.complete(call, after)
         resource.clear()
         resource |= after
         return self.operation(call, resource)

@@ -85,7 +85,7 @@ class Team:
     that is idle.
     """
     budget_usd: int = 0
-    """A month; 0: none."""
+    """Dollars a month; 0: none, or in another currency."""
     runs: tuple[str, ...] = ()
     """Training runs that live in the first namespace."""
     egress: tuple[str, ...] = ()

@@ -38,7 +38,7 @@ def write_report(
     with working(f"report on {events}"):
         report = read_report(events, summary, machine, region)
         if receipts:
-            report = replace(report, teams=teams.read(receipts))
+            report = replace(report, teams=teams.read(receipts).costs)
         write_atomically(out, render(report))
     print(json.dumps(report.as_json()) if as_json else report.answer)
     print(f"Next: open {out}", file=sys.stderr)

@@ -25,6 +25,13 @@ def report(
             help="File or folder with receipts, from their bucket or the mover's log; by team."
         ),
     ] = None,
+    platform: Annotated[
+        Path | None,
+        typer.Option(
+            help="Platform document, whose budgets are shown in the bill of teams; else"
+            " HOLDFAST_PLATFORM."
+        ),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Write a report: where the time went, what evictions cost, and which objectives were met."""
@@ -32,8 +39,7 @@ def report(
     from holdfast.report.cli import write_report
 
     if events is None:
-        print_bill(receipts, as_json=as_json)
-        return
+        raise typer.Exit(print_bill(receipts, platform, as_json=as_json))
     code = write_report(
         events,
         summary,

@@ -30,8 +30,18 @@ class TeamCost:
     """The price of the same work on demand."""
 
 
-def read(path: Path) -> tuple[TeamCost, ...]:
-    """Returns the cost of each team, the highest first, from a file or all files of a folder.
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Bill:
+    """The costs of teams, and the time of the receipts behind them."""
+
+    costs: tuple[TeamCost, ...]
+    """The highest first."""
+    months: frozenset[str]
+    """Months in which the jobs ended, as 2026-11; empty text for a receipt without a time."""
+
+
+def read(path: Path) -> Bill:
+    """Returns the bill of a file with receipts, or of all files of a folder.
 
     Other lines are skipped, and a repeated receipt counts once. Raises InputError if there is no
     receipt.
@@ -44,25 +54,38 @@ def read(path: Path) -> tuple[TeamCost, ...]:
     except (OSError, UnicodeDecodeError) as error:
         raise _make_error(path, str(error)) from error
     receipts: dict[str, dict[str, Any]] = {}
+    months: set[str] = set()
     for line in lines:
-        receipt = _parse_receipt(path, line)
+        entry = _parse_entry(line)
+        receipt = _find_receipt(path, entry)
         if receipt:
             # Cloud Logging may store an entry twice, with other times around it.
             receipts[json.dumps(receipt, sort_keys=True)] = receipt
+            months.add(_find_month(entry))
     if not receipts:
         raise _make_error(path, f"{len(lines)} lines, and none is a receipt")
-    return add_up_by_team(receipts.values())
+    return Bill(costs=add_up_by_team(receipts.values()), months=frozenset(months))
 
 
-def _parse_receipt(path: Path, line: str) -> dict[str, Any] | None:
+def _parse_entry(line: str) -> dict[str, Any]:
+    """Parses an entry of Cloud Logging or a receipt of the mover. Other lines are empty."""
     if SCHEMA not in line:
-        return None
+        return {}
     try:
-        receipt: Any = json.loads(line)
+        entry: Any = json.loads(line)
     except ValueError:
-        return None
-    if isinstance(receipt, dict) and isinstance(receipt.get("jsonPayload"), dict):
-        receipt = receipt["jsonPayload"]  # an entry of Cloud Logging
+        return {}
+    return entry if isinstance(entry, dict) else {}
+
+
+def _find_month(entry: dict[str, Any]) -> str:
+    """Returns the month of an entry of Cloud Logging, as 2026-11."""
+    time = str(entry.get("timestamp", ""))
+    return time[: len("2026-11")]
+
+
+def _find_receipt(path: Path, entry: dict[str, Any]) -> dict[str, Any] | None:
+    receipt = entry.get("jsonPayload", entry)
     if not isinstance(receipt, dict) or receipt.get("schema") != SCHEMA:
         return None
     for key in SUMMED:
