@@ -69,6 +69,12 @@ MODULES = (
     "combinations",
     "exposure",
     "progress",
+    "gateways",
+    "servers",
+    "idle",
+    "ownership",
+    "paths",
+    "operators",
     "linter",
 )
 GROUP = "holdfast.lint_rules"

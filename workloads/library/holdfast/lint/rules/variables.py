@@ -37,6 +37,7 @@ _LONGEST = 300
 _LONGEST_TABLE = 1_400_000
 _QUOTED = re.compile(r'"([A-Za-z_][A-Za-z0-9_]{0,200})"')
 _SHELL_VARIABLE = re.compile(r"\$\{?([A-Za-z_][A-Za-z0-9_]{0,200})\}?")
+_BRACED = re.compile(r"(?<![\\$])\$\{([A-Za-z_][A-Za-z0-9_]{0,200})\}")
 _FROM_SERVICES = ("_SERVICE_HOST", "_SERVICE_PORT")
 _DEVICES = ("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES")
 _NO_DEVICES = ("-1", "none", "void", "nodevfiles")
@@ -203,6 +204,10 @@ def _check_word(path: Path, word: str, names: set[str]) -> Iterator[Hit]:
             if name == environment.ENV_COMPLETION_INDEX:
                 reason = "is there only with completionMode Indexed"
             yield Hit(path, f"{name} {reason}")
+    for name in _BRACED.findall(word[:4_000]):
+        if name in names:
+            yield Hit(path, f"no shell replaces ${{{name}}}; write $({name})")
+            return
     match = _SHELL_VARIABLE.fullmatch(word) or re.search(r"=\$\{?([A-Z_][A-Z0-9_]*)\}?$", word)
     if match and match[1] in names:
         yield Hit(path, f"no shell replaces ${match[1]}; write $({match[1]})")
@@ -219,6 +224,10 @@ def _check_variables(container: Container, pod: Pod) -> Iterator[Hit]:
             is_later = reference in all_names
             reason = "is defined after it" if is_later else "is no variable of the container"
             yield Hit(path, f"{reference} {reason}")
+        for reference in _BRACED.findall(value[:4_000]):
+            if reference in all_names and reference != name and not _has_shell(container):
+                yield Hit(path, f"nothing replaces ${{{reference}}}; write $({reference})")
+                break
         defined.add(name)
 
 

@@ -1,0 +1,258 @@
+"""HF630 to HF633: gateways, routes and policies name each other, Services and their ports."""
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from holdfast.lint.document import Path
+from holdfast.lint.finding import Hit, Severity
+from holdfast.lint.object_index import get_selector
+from holdfast.lint.objects import (
+    PROBES,
+    Object,
+    Pod,
+    as_int,
+    as_list,
+    as_map,
+    as_maps,
+    as_text,
+    dig,
+)
+from holdfast.lint.registry import Context, rule
+from holdfast.lint.rules.references import explain_absence, is_near_file
+from holdfast.lint.spelling import find_near
+
+DOC_GATEWAY = "https://gateway-api.sigs.k8s.io/reference/spec/"
+DOC_POLICIES = "https://cloud.google.com/kubernetes-engine/docs/how-to/configure-gateway-resources"
+_ROUTES = ("HTTPRoute", "GRPCRoute", "TCPRoute", "TLSRoute")
+_POLICIES = ("HealthCheckPolicy", "GCPBackendPolicy")
+_TLS_PROTOCOLS = ("HTTPS", "TLS")
+_CHECKS = ("httpHealthCheck", "httpsHealthCheck", "http2HealthCheck", "tcpHealthCheck")
+
+
+def _route(parent: str, listener: str = "http") -> str:
+    return f"""\
+apiVersion: gateway.networking.k8s.io/v1
+kind: Gateway
+metadata: {{name: edge, namespace: serving}}
+spec:
+  gatewayClassName: gke-l7-rilb
+  listeners: [{{name: http, port: 80, protocol: HTTP}}]
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: HTTPRoute
+metadata: {{name: chat, namespace: serving}}
+spec:
+  parentRefs: [{{name: {parent}, sectionName: {listener}}}]
+  rules: [{{backendRefs: [{{name: chat, port: 80}}]}}]
+"""
+
+
+@rule(
+    "HF630",
+    "gateway-unknown",
+    Severity.ERROR,
+    on=Object,
+    kinds=(*_ROUTES, *_POLICIES),
+    what="A route names a Gateway or a listener, or a policy a Service, that the files lack.",
+    why="The route is attached to nothing, and clients get 404; a policy has no effect.",
+    source=DOC_GATEWAY,
+    fix="name the Gateway and one of its listeners, or the Service, of the same namespace",
+    bad=_route("edges"),
+    good=_route("edge"),
+)
+def gateway_unknown(obj: Object, context: Context) -> Iterator[Hit]:
+    for number, parent in enumerate(as_maps(obj.spec.get("parentRefs"))):
+        path = ("spec", "parentRefs", number)
+        if parent.get("kind") in (None, "Gateway"):
+            yield from _check_parent(path, parent, obj, context)
+    target = as_map(obj.spec.get("targetRef"))
+    name = as_text(target.get("name"))
+    if obj.kind in _POLICIES and target.get("kind") == "Service" and name:
+        reason = _explain_absence("Service", name, obj, context)
+        if reason:
+            yield Hit(("spec", "targetRef", "name"), reason)
+
+
+def _check_parent(
+    path: Path, parent: dict[str, Any], obj: Object, context: Context
+) -> Iterator[Hit]:
+    name = as_text(parent.get("name"))
+    namespace = as_text(parent.get("namespace")) or obj.namespace
+    if "$" in f"{name}{namespace}":
+        return
+    gateway = context.index.find("Gateway", name, namespace)
+    if gateway is None:
+        homes = context.index.find_all("Gateway", name)
+        if homes and parent.get("namespace") and is_near_file(homes[0], obj):
+            message = f"Gateway {name} is in {homes[0].namespace}, not in {namespace}"
+            yield Hit((*path, "namespace"), message)
+        elif not parent.get("namespace"):
+            reason = _explain_absence("Gateway", name, obj, context)
+            if reason:
+                yield Hit((*path, "name"), reason)
+        return
+    listeners = [as_text(dig(item, "name")) for item in as_list(gateway.spec.get("listeners"))]
+    section = as_text(parent.get("sectionName"))
+    if section and listeners and section not in listeners:
+        message = f"Gateway {name} has no listener {section}; it has {', '.join(listeners[:5])}"
+        yield Hit((*path, "sectionName"), message)
+    ports = [dig(item, "port") for item in as_list(gateway.spec.get("listeners"))]
+    port = parent.get("port")
+    if port is not None and ports and port not in ports:
+        yield Hit((*path, "port"), f"Gateway {name} has no listener on port {port}")
+
+
+def _explain_absence(kind: str, name: str, obj: Object, context: Context) -> str:
+    """Returns why a name is a mistake: its file has other objects of the kind, and not this."""
+    if context.index.find(kind, name, obj.namespace):
+        return ""
+    reason = explain_absence(kind, name, obj, context)
+    if reason:
+        return reason
+    neighbours = [
+        neighbour.name
+        for neighbour in context.index.list_namespace(kind, obj.namespace)
+        if neighbour.file == obj.file
+    ]
+    near_name = find_near(name, neighbours, 0.5)
+    return f"no {kind} {name}; did you mean {near_name}?" if near_name else ""
+
+
+def _listener(tls: str) -> str:
+    return f"""\
+apiVersion: gateway.networking.k8s.io/v1
+kind: Gateway
+metadata: {{name: edge, namespace: serving}}
+spec:
+  gatewayClassName: gke-l7-global-external-managed
+  listeners:
+  - name: https
+    port: 443
+    protocol: HTTPS
+    {tls}
+"""
+
+
+@rule(
+    "HF631",
+    "listener-without-certificate",
+    Severity.ERROR,
+    on=Object,
+    kinds=("Gateway",),
+    what="A listener of HTTPS has no certificate, or one of HTTP has the fields of TLS.",
+    why="The API server refuses the Gateway, or its listener is never programmed.",
+    source=DOC_GATEWAY,
+    fix="give tls.certificateRefs to a listener of HTTPS only",
+    bad=_listener(""),
+    good=_listener("tls: {mode: Terminate, certificateRefs: [{kind: Secret, name: edge-tls}]}"),
+)
+def require_certificates(obj: Object, context: Context) -> Iterator[Hit]:
+    options = ("networking.gke.io/certmap", "networking.gke.io/pre-shared-certs")
+    if any(option in obj.annotations for option in options):
+        return
+    for number, listener in enumerate(as_maps(obj.spec.get("listeners"))):
+        path = ("spec", "listeners", number)
+        protocol = listener.get("protocol")
+        tls = as_map(listener.get("tls"))
+        if protocol in _TLS_PROTOCOLS and not listener.get("tls"):
+            yield Hit((*path, "protocol"), f"{protocol} has no tls with a certificate")
+        elif protocol == "HTTP" and tls:
+            yield Hit((*path, "tls"), "a listener of HTTP takes no tls")
+        has_own = tls.get("mode") == "Passthrough" or tls.get("options")
+        if protocol == "HTTPS" and tls and not has_own and not tls.get("certificateRefs"):
+            yield Hit((*path, "tls"), "names no certificate")
+
+
+def _health(port: int) -> str:
+    return f"""\
+ports: [{{name: http, containerPort: 8080}}]
+---
+apiVersion: v1
+kind: Service
+metadata: {{name: server, namespace: serving}}
+spec: {{selector: {{app: server}}, ports: [{{port: 80, targetPort: http}}]}}
+---
+apiVersion: networking.gke.io/v1
+kind: HealthCheckPolicy
+metadata: {{name: server, namespace: serving}}
+spec:
+  default: {{config: {{type: HTTP, httpHealthCheck: {{port: {port}, requestPath: /health}}}}}}
+  targetRef: {{group: "", kind: Service, name: server}}
+"""
+
+
+@rule(
+    "HF632",
+    "health-check-elsewhere",
+    Severity.ERROR,
+    on=Object,
+    kinds=("HealthCheckPolicy", "BackendConfig"),
+    what="The health check of a load balancer asks a port that the pods do not have.",
+    why=(
+        "It asks the pods themselves, not the Service: all of them count as unhealthy, and each"
+        " request gets 502 or 503."
+    ),
+    source=DOC_POLICIES,
+    fix="write the port of the container",
+    base="serving-container",
+    bad=_health(80),
+    good=_health(8080),
+)
+def health_check_elsewhere(obj: Object, context: Context) -> Iterator[Hit]:
+    for path, port, services in _list_checked_ports(obj, context):
+        for service in services:
+            selector = get_selector(service)
+            pods = context.index.select_pods(service.namespace, selector)
+            ports = _list_ports(pods) if any(selector.values()) else set[int]()
+            if ports and port not in ports and not _is_mentioned(port, pods):
+                has = ", ".join(map(str, sorted(ports)))
+                yield Hit(path, f"the pods of {service.name} have no port {port}; they have {has}")
+
+
+def _list_checked_ports(obj: Object, context: Context) -> Iterator[tuple[Path, int, list[Object]]]:
+    """Yields each port that a health check asks, with its path and the Services behind it."""
+    if obj.kind == "BackendConfig":
+        port = as_int(dig(obj.spec, "healthCheck", "port"))
+        if port is not None:
+            yield ("spec", "healthCheck", "port"), port, _find_configured(obj, context)
+        return
+    name = as_text(dig(obj.spec, "targetRef", "name"))
+    service = context.index.find("Service", name, obj.namespace)
+    for check in _CHECKS:
+        path = ("spec", "default", "config", check, "port")
+        port = as_int(dig(obj.body, *path))
+        if service and port is not None:
+            yield path, port, [service]
+
+
+def _find_configured(obj: Object, context: Context) -> list[Object]:
+    """Finds the Services with a BackendConfig that reach their pods directly."""
+    services: list[Object] = []
+    for service in context.index.list_namespace("Service", obj.namespace):
+        text = as_text(service.annotations.get("cloud.google.com/backend-config"))
+        is_direct = "cloud.google.com/neg" in service.annotations
+        if f'"{obj.name}"' in text and is_direct:
+            services.append(service)
+    return services
+
+
+def _is_mentioned(port: int, pods: list[Pod]) -> bool:
+    """Returns whether a probe or a command of the pods names a port that they do not declare."""
+    pattern = re.compile(rf"(?<!\d){port}(?!\d)")
+    for pod in pods:
+        for container in pod.containers:
+            asked = [dig(container.body, field, "httpGet", "port") for field in PROBES]
+            texts = [text for _, text in container.list_texts()]
+            if port in asked or any(pattern.search(text) for text in texts):
+                return True
+    return False
+
+
+def _list_ports(pods: list[Pod]) -> set[int]:
+    """Lists the ports that the containers of pods declare."""
+    ports: set[int] = set()
+    for pod in pods:
+        for container in pod.containers:
+            ports |= container.ports.keys()
+    return ports

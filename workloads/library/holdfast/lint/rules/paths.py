@@ -1,0 +1,335 @@
+"""HF670 to HF674: paths that one program writes and another one, or its next start, reads."""
+
+import re
+from collections.abc import Iterator
+from pathlib import PurePosixPath
+
+from holdfast.lint.document import Path
+from holdfast.lint.finding import Hit, Severity
+from holdfast.lint.folders import find_mount, find_volume, is_below, outlives_pod
+from holdfast.lint.known_values import load_table
+from holdfast.lint.objects import KNOWN_KINDS, Container, Job, Pod, as_text, dig
+from holdfast.lint.registry import Context, rule
+from holdfast.lint.spelling import count_differences
+from holdfast.support.values import GIB, quantity
+
+DOC_VOLUMES = "https://kubernetes.io/docs/concepts/storage/volumes/"
+DOC_INIT = "https://kubernetes.io/docs/concepts/workloads/pods/init-containers/"
+DOC_FUSE = (
+    "https://cloud.google.com/kubernetes-engine/docs/how-to/cloud-storage-fuse-csi-driver-sidecar"
+)
+_LONGEST = 8_000
+_TARGET = re.compile(
+    r"(?:\bcp\b|\brsync\b|\bmv\b)[^\n;&|]{1,600}?[ \t](/[\w./-]{1,200})[ \t]*(?=$|[\n;&|\"'])"
+    r"|--local-dir[= ](/[\w./-]{1,200})"
+    r"|\bgit\s+clone[^\n;&|]{1,300}?[ \t](/[\w./-]{1,200})[ \t]*(?=$|[\n;&|])"
+    r"|\bwget\b[^\n;&|]{1,300}?-O[ =]?(/[\w./-]{1,200})"
+    r"|\btar\b[^\n;&|]{1,300}?-C[ =]?(/[\w./-]{1,200})"
+)
+_SYSTEM = ("/tmp", "/dev", "/etc", "/usr", "/proc", "/root", "/var/tmp", "/run", "/bin", "/opt")
+_SAVES = re.compile(
+    r"--?(output|output[-_]?dir|save|save[-_]?dir|checkpoint[-_]?dir|ckpt[-_]?dir|checkpoints?"
+    r"|ckpts?|run[-_]?dir|work[-_]?dir|checkpoint[-_]path|save[-_]path)"
+)
+_LOADS = re.compile(
+    r"--?(resume|resume[-_]from|resume[-_]from[-_]checkpoint|restore|restore[-_]from|load"
+    r"|load[-_]dir|resume[-_]dir|restore[-_]dir|load[-_]path|resume[-_]path)"
+)
+_PLACE = re.compile(r"(gs:/)?/[\w./-]{1,400}")
+_FILE = re.compile(r"[^\s$]{1,400}\.(parquet|json|jsonl|csv|npy|npz|pt|pth|txt|h5|arrow|tar|tsv)")
+_RESULT_OPTIONS = re.compile(r"--(out|output|results?|predictions)([-_](file|path))?|-o")
+_DEFAULT_SIDECAR_DISK = 5 * GIB
+
+
+def _fetch(target: str) -> str:
+    return f"""\
+volumes: [{{name: assets, emptyDir: {{sizeLimit: 1Gi}}}}]
+initContainers:
+- name: fetch
+  image: registry.example/tools:1.4
+  command: [sh, -c, "gcloud storage cp -r gs://assets/tokenizer {target}"]
+  volumeMounts: [{{name: assets, mountPath: /assets}}]
+containers:
+- name: main
+  image: registry.example/trainer:1.4
+  command: [python, train.py, --tokenizer, /assets/tokenizer]
+  resources: {{limits: {{nvidia.com/gpu: 1, memory: 8Gi, ephemeral-storage: 4Gi}}}}
+  volumeMounts: [{{name: assets, mountPath: /assets}}]
+"""
+
+
+@rule(
+    "HF670",
+    "fetched-into-nothing",
+    Severity.ERROR,
+    on=Pod,
+    what="An init container writes files to a folder that no other container of the pod mounts.",
+    why="They end with the init container: the program starts without its data.",
+    source=DOC_INIT,
+    fix="write to a volume that both containers mount",
+    base="job-pod",
+    bad=_fetch("/tokenizer/"),
+    good=_fetch("/assets/"),
+)
+def fetched_into_nothing(pod: Pod, context: Context) -> Iterator[Hit]:
+    for container in pod.containers:
+        # A sidecar may fetch for itself.
+        if container.is_main or container.body.get("restartPolicy") == "Always":
+            continue
+        for path, target in _list_targets(container):
+            if target.startswith(_SYSTEM) and find_mount(container, target) is None:
+                continue
+            mount = find_mount(container, target)
+            if mount is None:
+                yield Hit(path, f"{target} is on no mount of {container.name}")
+            elif not _is_shared(container, mount.get("name")):
+                yield Hit(path, f"{target} is on {mount.get('name')}, which no other one mounts")
+
+
+def _list_targets(container: Container) -> Iterator[tuple[Path, str]]:
+    """Yields the folders to which a command copies or downloads, each with its path.
+
+    A target that the same script reads again is only on its way.
+    """
+    if "chroot" in container.script or "nsenter" in container.script:
+        return
+    texts = list(container.list_words())
+    if not any(" " in word for _, word in texts):
+        texts = [(container.command_path, " ".join(container.words))]
+    for path, word in texts:
+        for match in _TARGET.finditer(word[:_LONGEST]):
+            target = next(filter(None, match.groups()))
+            uses = re.findall(rf"(?<![\w/.-]){re.escape(target.rstrip('/'))}", word[:_LONGEST])
+            if len(uses) == 1:
+                yield path, target
+
+
+def _is_shared(container: Container, name: object) -> bool:
+    """Returns whether another container mounts a volume, or the volume outlives the pod."""
+    volume = find_volume(container.pod, name)
+    if "emptyDir" not in volume:
+        return True
+    for other in container.pod.containers:
+        if other is not container and any(mount.get("name") == name for _, mount in other.mounts):
+            return True
+    return False
+
+
+def _resume(folder: str) -> str:
+    return f"""\
+volumes: [{{name: runs, persistentVolumeClaim: {{claimName: runs}}}}]
+containers:
+- name: main
+  image: registry.example/trainer:1.4
+  command: [python, train.py, --output-dir=/runs/a7, --resume-from={folder}]
+  resources: {{limits: {{nvidia.com/gpu: 1}}}}
+  volumeMounts: [{{name: runs, mountPath: /runs}}]
+"""
+
+
+@rule(
+    "HF671",
+    "resumes-elsewhere",
+    Severity.ERROR,
+    on=Pod,
+    what="A program saves to one folder and resumes from another, which nothing writes.",
+    why="Its next start finds no checkpoint, and begins at step 0.",
+    source=DOC_VOLUMES,
+    fix="give both options the same folder",
+    base="job-pod",
+    bad=_resume("/run/a7"),
+    good=_resume("/runs/a7"),
+)
+def resumes_elsewhere(pod: Pod, context: Context) -> Iterator[Hit]:
+    for container in pod.main_containers:
+        saves = [place for _, place in _list_places(container, _SAVES)]
+        for path, place in _list_places(container, _LOADS):
+            if saves and not any(_are_related(place, saved) for saved in saves):
+                saved = saves[0]
+                if _is_mistake(container, place, saved):
+                    yield Hit(path, f"saves to {saved}, and resumes from {place}")
+
+
+def _list_places(container: Container, pattern: re.Pattern[str]) -> Iterator[tuple[Path, str]]:
+    """Yields the absolute paths and buckets of the options that a pattern matches."""
+    option = ""
+    for path, word in container.list_words():
+        name, equals, value = word.partition("=")
+        place = container.expand(value if equals else word)
+        is_given = pattern.fullmatch((name if equals else option)[:100])
+        if is_given and _PLACE.fullmatch(place[:500]):
+            yield path, place.rstrip("/")
+        option = "" if equals else word
+
+
+def _are_related(place: str, other: str) -> bool:
+    return is_below(place, other) or is_below(other, place)
+
+
+def _is_mistake(container: Container, place: str, saved: str) -> bool:
+    """Returns whether a place was meant to be the other one.
+
+    A run may also start from the checkpoint of another run. Not so, if the place is on no mount,
+    or nearly the same.
+    """
+    is_lost = place.startswith("/") and find_mount(container, place) is None
+    is_kept = saved.startswith("gs:") or find_mount(container, saved) is not None
+    if is_lost and is_kept:
+        return True
+    names = [PurePosixPath(item).name for item in (place, saved)]
+    has_same_name = names[0] == names[1]
+    differences = count_differences(place[:200], saved[:200])
+    has_numbers = bool(re.sub(r"\D", "", place) != re.sub(r"\D", "", saved))
+    return not has_numbers and (differences <= 2 or (has_same_name and differences <= 6))
+
+
+def _store(folder: str) -> str:
+    return f"""\
+apiVersion: apps/v1
+kind: StatefulSet
+metadata: {{name: queue, namespace: serving}}
+spec:
+  serviceName: queue
+  selector: {{matchLabels: {{app: queue}}}}
+  template:
+    metadata: {{labels: {{app: queue}}}}
+    spec:
+      containers:
+      - name: redis
+        image: redis:7.4.1
+        args: [--appendonly, "yes"]
+        volumeMounts: [{{name: data, mountPath: {folder}}}]
+  volumeClaimTemplates:
+  - metadata: {{name: data}}
+    spec:
+      accessModes: [ReadWriteOnce]
+      storageClassName: premium-rwo
+      resources: {{requests: {{storage: 20Gi}}}}
+"""
+
+
+@rule(
+    "HF672",
+    "data-off-the-disk",
+    Severity.ERROR,
+    on=Pod,
+    what="A store of data has a disk, and writes to a folder that is not on it.",
+    why="The data is in the container's own layer: it is gone with the pod.",
+    source=DOC_VOLUMES,
+    fix="mount the disk at the folder of the data, as /data of Redis",
+    bad=_store("/var/lib/redis"),
+    good=_store("/data"),
+)
+def data_off_the_disk(pod: Pod, context: Context) -> Iterator[Hit]:
+    for container in pod.main_containers:
+        mounts = [mount for _, mount in container.mounts if outlives_pod(container, mount)]
+        table = _find_store(container)
+        if not mounts or not table:
+            continue
+        folder = _get_data_folder(container, table)
+        mount = find_mount(container, folder)
+        is_kept = mount is not None and mount in mounts
+        is_inside = any(is_below(as_text(item.get("mountPath")), folder) for item in mounts)
+        if folder.startswith("/") and not is_kept and not is_inside:
+            path = (*container.path, "volumeMounts")
+            disk = as_text(mounts[0].get("mountPath"))
+            yield Hit(path, f"its data is in {folder}, and the disk is at {disk}")
+
+
+def _find_store(container: Container) -> dict[str, str]:
+    """Returns what is known of a store by its image; empty for another program."""
+    image = as_text(container.body.get("image")).partition("@")[0][:500]
+    name = image.rpartition("/")[2].partition(":")[0]
+    publisher = image.rpartition("/")[0]
+    if "bitnami" in publisher:
+        return {}
+    return load_table("stores").get(name, {})
+
+
+def _get_data_folder(container: Container, table: dict[str, str]) -> str:
+    option = container.option(table.get("option", "")) if table.get("option") else ""
+    variable = as_text(container.env.get(table.get("variable", "")))
+    if "conf" in container.script and not option:
+        return ""  # a file of settings may say it
+    return option or variable or table["folder"]
+
+
+def _shards(target: str) -> str:
+    return f"""\
+command: [python, score.py, --shard=$(JOB_COMPLETION_INDEX), --output={target}]
+"""
+
+
+@rule(
+    "HF673",
+    "indices-write-one-file",
+    Severity.ERROR,
+    on=Job,
+    what="All indices of a Job write their results to one file.",
+    why="Each one replaces what the others wrote: only the results of the last are left.",
+    source="https://kubernetes.io/docs/tasks/job/indexed-parallel-processing-static/",
+    fix="put the index into the name: part-$(JOB_COMPLETION_INDEX).parquet",
+    base="container",
+    bad=_shards("gs://results/scores.parquet"),
+    good=_shards("gs://results/scores-$(JOB_COMPLETION_INDEX).parquet"),
+)
+def indices_write_one_file(job: Job, context: Context) -> Iterator[Hit]:
+    completions = job.spec.get("completions")
+    if not isinstance(completions, int) or completions < 2 or job.in_jobset:
+        return
+    for container in job.containers:
+        option = ""
+        has_shards = "COMPLETION_INDEX" in container.script
+        for path, word in container.list_words():
+            name, equals, value = word.partition("=")
+            is_result = _RESULT_OPTIONS.fullmatch((name if equals else option)[:60])
+            place = (value if equals else word)[:500]
+            option = "" if equals else word
+            if has_shards and is_result and _FILE.fullmatch(place):
+                yield Hit(path, f"{completions} indices write {place}")
+
+
+def _cache(size: str) -> str:
+    return f"""\
+metadata:
+  annotations: {{gke-gcsfuse/volumes: "true", gke-gcsfuse/ephemeral-storage-limit: 50Gi}}
+spec:
+  volumes:
+  - name: data
+    csi:
+      driver: gcsfuse.csi.storage.gke.io
+      readOnly: true
+      volumeAttributes: {{bucketName: data, fileCacheCapacity: {size}}}
+  containers:
+  - name: main
+    image: registry.example/trainer:1.4
+    resources: {{limits: {{nvidia.com/gpu: 1}}}}
+    volumeMounts: [{{name: data, mountPath: /data, readOnly: true}}]
+"""
+
+
+@rule(
+    "HF674",
+    "cache-larger-than-its-sidecar",
+    Severity.ERROR,
+    on=Pod,
+    what="The file cache of a mounted bucket is larger than the disk that its sidecar may use.",
+    why="The pod is evicted when the cache has grown to the limit, in the middle of its work.",
+    source=DOC_FUSE,
+    fix='annotate the pod: gke-gcsfuse/ephemeral-storage-limit, "0" for no limit',
+    base="job-template",
+    bad=_cache("200Gi"),
+    good=_cache("40Gi"),
+)
+def compare_caches(pod: Pod, context: Context) -> Iterator[Hit]:
+    has_own_cache = bool(find_volume(pod, "gke-gcsfuse-cache"))
+    text = str(pod.annotations.get("gke-gcsfuse/ephemeral-storage-limit", ""))
+    limit = quantity(text) if text else _DEFAULT_SIDECAR_DISK
+    if has_own_cache or not limit or pod.owner.kind not in KNOWN_KINDS:
+        return
+    for path, volume in pod.volumes:
+        attribute = ("csi", "volumeAttributes", "fileCacheCapacity")
+        size = quantity(dig(volume, *attribute))
+        if size and size > limit:
+            message = f"a cache of {size / GIB:.0f} GiB, and {limit / GIB:.0f} GiB for the sidecar"
+            yield Hit((*path, *attribute), message)
