@@ -381,8 +381,12 @@ def new_job(
     from holdfast.jobs.submit import prepared_job
     from holdfast.place.job import parse_duration, parse_hours
     from holdfast.platform.cluster import choose, find_nearest
+    from holdfast.support.progress import working
 
-    document = find_nearest(platform) or choose(Api(None, context), None)
+    document = find_nearest(platform)
+    if document is None:
+        with working("ask the cluster"):
+            document = choose(Api(None, context), None)
     file = out or Path(f"{name}.yaml")
     optional = {
         "gpus": gpus,
@@ -423,10 +427,12 @@ def try_(
     from holdfast.jobs.submit import prepared_job
     from holdfast.jobs.submit.follower import Following
     from holdfast.platform.cluster import choose
+    from holdfast.support.progress import working
     from holdfast.support.values import duration
 
     following = Following(evict=evict, timeout_s=duration("--timeout", timeout))
-    api = Api(kubeconfig, context)
-    document = choose(api, platform)
+    with working("ask the cluster"):
+        api = Api(kubeconfig, context)
+        document = choose(api, platform)
     code = prepared_job.first_run(api, document, steps, following, max_usd_per_hour, yes=yes)
     raise typer.Exit(code)

@@ -138,7 +138,15 @@ def _place_anywhere(
     if file:
         from holdfast.jobs.file import file_text  # only here: it takes YAML readers
 
-        question = file_text.make_question(file_text.read_question(file))
+        job_of_file = file_text.read_question(file)
+        if len(job_of_file.gpu_choices) > 1:
+            raise InputError(
+                "--anywhere and a job that takes any of several GPUs",
+                got=job_of_file.gpus,
+                allowed="one kind of GPU",
+                fix="leave --anywhere out, or name one GPU",
+            )
+        question = file_text.make_question(job_of_file)
     else:
         question = job.parse_job(wish)
     spot_wait_h = job.parse_duration(spot_wait, "Spot wait") if spot_wait else None
@@ -192,13 +200,15 @@ def _find_platform(document: Path | None, file: Path | None, context: str) -> "P
     """
     from holdfast.clients.api import Api
     from holdfast.platform.cluster import choose, find_nearest
+    from holdfast.support.progress import working
 
     folder = file.parent if file else None
     platform = None if context else find_nearest(document, folder)
     if platform is not None:
         return platform
     try:
-        return choose(Api(None, context), document, folder)
+        with working("ask the cluster"):
+            return choose(Api(None, context), document, folder)
     except Unjudged as error:
         fix = f"{error.fix}; or --platform FILE; or --anywhere all, for what Google sells"
         raise Unjudged(error.what, got=error.got, fix=fix) from error

@@ -1,12 +1,15 @@
 """A job that takes any of several GPUs: their order, its class, its queue, its price."""
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 from ruamel.yaml import YAML
+from typer.testing import CliRunner
 
 from holdfast.clients.api import Object
+from holdfast.commands import app
 from holdfast.cost import prices
 from holdfast.jobs.file import file_text
 from holdfast.jobs.file.job_file import OwnJob
@@ -128,6 +131,8 @@ def test_a_receipt_prices_the_machine_that_came() -> None:
         ({"capacity": "on-demand"}, "is for Spot"),
         ({"resumes": False}, "is for Spot"),
         ({"hours": 1.0, "deadline_hours": 9.0}, "deadline_hours"),
+        ({"hours": 100.0, "max_hours": 101.0}, "nothing that example offers ends before max_hours"),
+        ({"sweep": {"A": list(range(99))}, "parallel": 90}, "lends fewer GPUs of any kind"),
         ({"speeds": {"h100": 1.0}}, "speeds"),
         ({"speeds": {"l4": 0}}, "speeds"),
         ({"speeds": {"l4": "fast"}}, "speeds"),
@@ -143,6 +148,14 @@ def test_a_receipt_prices_the_machine_that_came() -> None:
 def test_impossible_choices_are_refused(fields: dict[str, Any], problem: str) -> None:
     with pytest.raises(InputError, match=problem):
         any_gpu.place(own_any(**fields), EXAMPLE, PRICES)
+
+
+def test_the_price_list_is_asked_for_one_gpu(tmp_path: Path) -> None:
+    file = tmp_path / "either.yaml"
+    file.write_text(file_text.dump(own_any(hours=4.0)))
+    result = CliRunner().invoke(app, ["place", "--job", str(file), "--anywhere", "all"])
+    assert isinstance(result.exception, InputError)
+    assert "any of several GPUs" in str(result.exception)
 
 
 def test_one_gpu_is_placed_as_before_and_classes_need_auto_provisioning() -> None:

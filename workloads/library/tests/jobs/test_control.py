@@ -3,6 +3,8 @@
 import itertools
 import json
 import tomllib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,7 @@ from holdfast.jobs.control.pod_logs import (
 from holdfast.jobs.control.shell import read_exit_code
 from holdfast.jobs.control.stopping import Saves, describe, is_stopped, stop
 from holdfast.jobs.diagnose.job_snapshot import JobSnapshot
+from holdfast.support import progress
 from holdfast.support.errors import InputError, Unjudged
 from holdfast.vocabulary.capacity import ANNOTATION_QUEUED_AGAIN, ANNOTATION_REQUEST_ENDED
 from tests import platforms
@@ -245,3 +248,36 @@ def test_commands_for_a_cluster_share_their_options(name: str) -> None:
     if "--json" in options:
         assert "-o" in options
     assert CliRunner().invoke(app, [name, "-h"]).exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("list", ()),
+        ("logs", ("my-run",)),
+        ("stop", ("my-run",)),
+        ("resume", ("my-run",)),
+        ("shell", ("my-run",)),
+        ("explain", ("my-run",)),
+        ("submit", ("my-run.yaml",)),
+        ("try", ()),
+        ("new-job", ("my-run", "--image", "trainer", "--", "train")),
+        ("place", ("--gpu", "l4", "--hours", "1h")),
+    ],
+)
+def test_a_wait_for_the_cluster_is_shown(
+    name: str, words: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown: list[str] = []
+
+    @contextmanager
+    def record(text: str) -> Iterator[Callable[[str], None]]:
+        shown.append(text)
+        yield lambda _: None
+
+    monkeypatch.setattr(progress, "working", record)
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
+    monkeypatch.chdir(tmp_path)
+    result = CliRunner().invoke(app, [name, *words])
+    assert isinstance(result.exception, InputError | Unjudged)
+    assert shown[:1] == ["ask the cluster"]

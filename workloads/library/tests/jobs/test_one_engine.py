@@ -19,8 +19,8 @@ from holdfast.cost import prices
 from holdfast.jobs.file import file_text
 from holdfast.jobs.file.job_file import OwnJob
 from holdfast.jobs.plan import question
-from holdfast.jobs.plan.placement import Beliefs
 from holdfast.jobs.submit import prepared_job
+from holdfast.place.job import Wish
 from holdfast.place.plan import read_plan
 from holdfast.platform import Platform
 from holdfast.support.errors import InputError
@@ -30,6 +30,15 @@ from tests import platforms
 JOBS = 200
 BY_COMMAND = 4
 """Jobs of each environment that go through the three commands, as their user types them."""
+OPTIONS = Wish(
+    gpu="",
+    gpus=1,
+    hours="",
+    deadline="none",
+    nodes="",
+    checkpoint="30s",
+)
+"""The options of `place` whose user names a file alone."""
 SHAPES = (
     ("1xl4", (1, 2, "2..4")),
     ("2xl4", (1,)),
@@ -128,6 +137,7 @@ def check(
 @pytest.mark.parametrize("env", platforms.names())
 def test_what_place_chooses_is_what_is_written(env: str) -> None:
     platform = platforms.with_images(env)
+    beliefs = question.read_beliefs(OPTIONS, "", "")
     counts: dict[str, int] = {}
     refused = 0
     for fields in list_jobs(env):
@@ -136,11 +146,12 @@ def test_what_place_chooses_is_what_is_written(env: str) -> None:
             prepared = prepared_job.prepare(job, platform)
         except InputError as error:
             with pytest.raises(InputError) as place_refused:
-                question.place(job, platform, prices.load(), Beliefs())
+                question.place(job, platform, prices.load(), beliefs)
             assert str(place_refused.value) == str(error), "place refuses for the same reason"
             refused += 1
             continue
-        placed = question.place(job, platform, prices.load(), Beliefs())
+        placed = question.place(job, platform, prices.load(), beliefs)
+        assert f"placed: {placed.reason}" in prepared.notes, fields
         answer = question.make_body(job, placed)
         purchase = prepared_job.plan(prepared).as_json()["purchases"][0]
         try:
@@ -190,6 +201,58 @@ def test_commands_agree_on_a_file(env: str, tmp_path: Path) -> None:
         if compared == BY_COMMAND:
             break
     assert compared == BY_COMMAND
+
+
+POINTS = {"SEED": list(range(200))}
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"gpus": "any of 1xl4, 1xa100", "hours": 40.0},
+        {"gpus": "any of 1xl4, 1xa100", "hours": 40.0, "sweep": POINTS},
+        {"gpus": "1xl4", "hours": 40.0, "sweep": POINTS},
+    ],
+    ids=["any of", "sweep of any of", "sweep"],
+)
+def test_place_says_when_a_sweep_is_stopped(fields: dict[str, Any]) -> None:
+    platform = platforms.with_images("example")
+    job = OwnJob(
+        name="search",
+        environment="example",
+        image="trainer",
+        command=("python", "train.py"),
+        **fields,
+    )
+    prepared = prepared_job.prepare(job, platform)
+    placed = question.place(
+        job,
+        platform,
+        prices.load(),
+        question.read_beliefs(OPTIONS, "", ""),
+    )
+    choice = question.make_body(job, placed)["chosen"]
+    purchase = prepared_job.plan(prepared).as_json()["purchases"][0]
+    assert choice["capacity"] == purchase["capacity"]
+    assert sorted(choice["pools"]) == sorted(purchase["pools"])
+    stopped_s = prepared.bodies[-1]["spec"]["activeDeadlineSeconds"]
+    assert choice["stopped_after_hours"] * 3600 == stopped_s
+    assert stopped_s > job.hours * job.rounds * 3600
+    assert f"placed: {placed.reason}" in prepared.notes
+
+
+def test_sweep_without_gpus_may_run_as_long_as_its_points_take() -> None:
+    platform = platforms.with_images("example")
+    job = OwnJob(
+        name="search",
+        environment="example",
+        image="trainer",
+        command=("python", "train.py"),
+        hours=40.0,
+        sweep=POINTS,
+    )
+    spec = prepared_job.prepare(job, platform).bodies[-1]["spec"]
+    assert spec["activeDeadlineSeconds"] > job.hours * job.rounds * 3600
 
 
 def test_a_question_is_answered_by_the_job_that_it_names(tmp_path: Path) -> None:

@@ -228,6 +228,7 @@ def test_points_need_prefixes_where_runs_are_listed() -> None:
         ({"env": {"LR": "1"}}, "a variable of env"),
         ({"secrets": {"SEED": "s"}}, "a variable of env"),
         ({"hours": 100.0, "parallel": 2, "max_hours": 150.0}, "hours of a sweep"),
+        ({"hours": 9_000.0, "parallel": 2}, "hours of a sweep"),
         ({"sweep": {}, "parallel": 2}, "parallel"),
         ({"parallel": 0}, "parallel"),
     ],

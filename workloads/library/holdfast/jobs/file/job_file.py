@@ -166,12 +166,13 @@ class OwnJob(JobFields):
             names = ", ".join(shared)
             yield "sweep: a variable of env or secrets", names, "other names", "rename it"
         total_h = self.hours * self.rounds
-        if 0 < self.max_hours < total_h:
+        longest_h = self.max_hours or MAX_HOURS
+        if longest_h < total_h:
             got = (
                 f"{len(self.points)} points of {self.hours:g} h, {self.pods} at a time:"
                 f" {total_h:g} h"
             )
-            allowed = f"max_hours {self.max_hours:g}, for all points together"
+            allowed = f"max_hours {longest_h:,g}, for all points together"
             yield "hours of a sweep", got, allowed, "raise parallel, or use several job files"
 
     def _check_gang_fields(self) -> Iterator[Contradiction]:

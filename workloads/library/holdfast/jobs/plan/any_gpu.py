@@ -2,14 +2,14 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from holdfast.cost.prices import Table
 from holdfast.jobs.file.job_fields import AUTO
 from holdfast.jobs.file.job_file import OwnJob
 from holdfast.jobs.plan import placement
 from holdfast.jobs.plan.offers import Offer, list_fitting
-from holdfast.jobs.plan.placement import Placed
+from holdfast.jobs.plan.placement import Beliefs, Placed
 from holdfast.manifests.gpu_choices import GpuChoice, list_gpu_choices, shorten
 from holdfast.place.matrix import decide
 from holdfast.platform import Platform
@@ -35,13 +35,19 @@ class _Choice:
         return f"{self.offer.machine.gpus}x{shorten(self.offer.accelerator)} ({price})"
 
 
-def place(job: OwnJob, platform: Platform, prices: Table) -> Placed:
+def place(
+    job: OwnJob,
+    platform: Platform,
+    prices: Table,
+    beliefs: Beliefs | None = None,
+) -> Placed:
     """Choose the machine of a job, or the order of its GPUs if it takes any of several.
 
-    Raises InputError if the environment has no such GPUs, or not with this capacity.
+    Raises InputError if the environment has no such GPUs, or not with this capacity, or if the job
+    would not end there in time.
     """
     if len(job.gpu_choices) < 2:
-        return placement.place(job, platform, prices)
+        return placement.place(job, platform, prices, beliefs)
     _require_spot(job)
     choices = _sort([_find_choice(job, place, platform, prices) for place in job.gpu_choices])
     gpu_choice = GpuChoice(job.gpu_count, tuple(choice.offer.accelerator for choice in choices))
@@ -53,15 +59,59 @@ def place(job: OwnJob, platform: Platform, prices: Table) -> Placed:
             or "one kind of GPU",
             fix="name one GPU, or ask the platform team for auto_provisioning of each of them",
         )
+    _require_quota(job, gpu_choice, platform)
     smallest = min(choices, key=lambda choice: _room(choice.offer))
     basis = "price per measured step" if all(choice.speed for choice in choices) else "price"
     return Placed(
-        offer=smallest.offer,
+        offer=replace(smallest.offer, pools=tuple(gpu_choice.select_pools(platform))),
         rule=decide(placement.workload(job)).id,
         reason=f"spot, by {basis}: {', else '.join(map(str, choices))}",
-        limit_h=placement.choose_limit(job, None),
+        limit_h=_choose_limit(job, choices, platform, prices, beliefs or Beliefs()),
         gpu_choice=gpu_choice,
     )
+
+
+def _require_quota(job: OwnJob, gpu_choice: GpuChoice, platform: Platform) -> None:
+    """Raise InputError if the queue never lends the GPUs of all pods at once."""
+    lent_gpus = gpu_choice.quota(platform)
+    if job.gpu_count * job.pods <= lent_gpus:
+        return
+    raise InputError(
+        f"{platform.name} lends fewer GPUs of any kind at once than {job.pods} x {job.gpu_count}",
+        got=f"{job.gpus} in {job.pods} pods",
+        allowed=f"at most {lent_gpus} GPUs in {gpu_choice.name}",
+        fix="lower parallel" if job.sweep else "take fewer nodes",
+    )
+
+
+def _choose_limit(
+    job: OwnJob,
+    choices: Sequence[_Choice],
+    platform: Platform,
+    prices: Table,
+    beliefs: Beliefs,
+) -> float:
+    """Return the hours after which the job is stopped: late enough for each of its GPUs.
+
+    Raises InputError if its bad end on one of them is after `max_hours`.
+    """
+    limits_h = [placement.choose_limit(job, None)]
+    if not job.hours:
+        return limits_h[0]
+    for choice in choices:
+        gpus = f"{job.gpu_count}x{choice.offer.accelerator}"
+        of_one = replace(job, gpus=gpus, speeds={}, capacity=Capacity.SPOT.value)
+        placed = placement.place_on(
+            of_one,
+            choice.offer,
+            "any of several GPUs is for Spot",
+            platform,
+            prices,
+            beliefs,
+        )
+        if placed is not None:
+            limits_h.append(placed.limit_h)
+    return max(limits_h)
 
 
 def _require_spot(job: OwnJob) -> None:

@@ -190,7 +190,7 @@ def _select_stated(
 
 def _place_reserved(job: OwnJob, offer: Offer) -> Placed:
     # It runs there undisturbed: one start, then the work.
-    _require_time(job, job.hours + RESTART_H)
+    _require_time(job, job.hours * job.rounds + RESTART_H)
     reason = "as stated" if job.capacity != AUTO else "reserved: it is paid for whether it runs"
     return Placed(
         offer=offer,
@@ -275,6 +275,28 @@ def _find_offer(usable: Sequence[Offer], placement: Placement) -> Offer | None:
     return None
 
 
+def place_on(
+    job: OwnJob,
+    offer: Offer,
+    others_refused: str,
+    platform: Platform,
+    prices: Table,
+    beliefs: Beliefs,
+) -> Placed | None:
+    """Place a job on one offer; None if it has no price.
+
+    others_refused: why the job takes no other capacity. Raises InputError if the job would not end
+    there in time.
+    """
+    refusals: dict[Offer, str] = {}
+    for other in list_offers(platform):
+        holds_a_pod = other.accelerator == job.accelerator and other.machine.gpus >= job.gpu_count
+        if holds_a_pod and other.capacity is not offer.capacity:
+            refusals[other] = others_refused
+    refusals[offer] = ""
+    return _place_by_price(_Case(job, platform, prices, refusals, [offer]), beliefs)
+
+
 def _place_by_price(case: _Case, beliefs: Beliefs) -> Placed | None:
     """Choose by simulated dollars and hours; None if nothing that the job may take has a price."""
     job = case.job
@@ -284,7 +306,8 @@ def _place_by_price(case: _Case, beliefs: Beliefs) -> Placed | None:
             raise _no_price(case)
         return None
     question = make_question(job, offers)
-    if beliefs.checkpoint_h is not None:
+    # A job that cannot resume saves nothing, whatever a save would take.
+    if beliefs.checkpoint_h is not None and job.resumes:
         question = replace(question, checkpoint_h=beliefs.checkpoint_h)
     platform = case.platform
     world = recommendation.make_world(question, beliefs.churn, beliefs.spot_wait_h, platform.zones)
@@ -393,7 +416,7 @@ def choose_limit(job: OwnJob, option: Option | None) -> float:
         return job.max_hours
     if option is None:
         # A job that hangs must not hold its machines for ever.
-        return max(DAYS_30_H, 2 * job.hours, job.deadline_hours)
+        return max(DAYS_30_H, 2 * job.hours * job.rounds, job.deadline_hours)
     bad_end_h = max(case.finish_at(95) for case in option.cases)
     return math.ceil(max(WEEK_H, 2 * bad_end_h, job.deadline_hours))
 

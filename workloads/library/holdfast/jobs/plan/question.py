@@ -15,7 +15,7 @@ from typing import Any
 from holdfast.clients.capacity_advice import Ask, Request
 from holdfast.cost.prices import Table
 from holdfast.jobs.file.job_file import OwnJob
-from holdfast.jobs.plan import obtainability, offers, placement
+from holdfast.jobs.plan import any_gpu, obtainability, offers, placement
 from holdfast.jobs.plan.obtainability import Obtainability
 from holdfast.jobs.plan.placement import Beliefs, Placed
 from holdfast.place import output
@@ -43,7 +43,7 @@ def place(
             allowed=platform.name,
             fix="--platform with the document of its environment",
         )
-    return placement.place(job, platform, prices, beliefs)
+    return any_gpu.place(job, platform, prices, beliefs)
 
 
 def place_wish(
@@ -258,11 +258,16 @@ def _print_place(
     offer = placed.offer
     assert offer is not None, "a question is about GPUs"
     size = f"{job.gpus} on {job.nodes} node{'' if job.nodes == 1 else 's'}"
+    if job.sweep:
+        size = f"{job.gpus} for each of {len(job.points)} points, {job.pods} at a time"
     pools = " or ".join(pool.name for pool in offer.pools) or "auto-provisioned"
     sentence = f"In {platform.name}: {size}, {pools}; stopped after {placed.limit_h:g} h."
     decision = placed.decision
     if decision is None:
-        print(f"{offer.capacity.value}: {placed.reason}\n{sentence}")
+        capacity = offer.capacity.value
+        reason = placed.reason
+        print(reason if reason.startswith(capacity) else f"{capacity}: {reason}")
+        print(sentence)
         return
     output.print_answer(
         decision.question,
