@@ -2,8 +2,9 @@
 
 Guarantees: while no stop is requested, `should_stop` costs a lock and a comparison (no store, no
 collective). After a notice it returns True on all ranks at the same boundary, at most one step
-after all have heard of it; a job of one process stops at its next boundary. If peers are dead it returns True after `patience_s` with `agreed` False, and then no joint
-checkpoint may be attempted. The protocol is in ballot.py.
+after all have heard of it; a job of one process stops at its next boundary. If peers are dead it
+returns True after `patience_s` with `agreed` False, and then no joint checkpoint may be attempted.
+The protocol is in ballot.py.
 """
 
 import threading
