@@ -79,7 +79,7 @@ class StopAgreement:
 
         Call it equally often on all ranks.
         """
-        # Nobody else is asked: a loop of short steps must not outrun its own watcher.
+        # No other rank is asked: a loop of short steps must not outrun its own watcher.
         if self._world_size == 1 and self.requested:
             self._settled.wait(self._patience_s)
         with self._lock:
