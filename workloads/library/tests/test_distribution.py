@@ -2,6 +2,7 @@
 it.
 """
 
+import json
 import os
 import re
 import sys
@@ -135,3 +136,23 @@ def test_an_installed_library_names_its_extra_and_a_clone_its_set_up(
     metadata(tmp_path, "holdfast_gke-0.1.0.dist-info")
     monkeypatch.syspath_prepend(tmp_path)
     assert install_command("gcs") == "pip install 'holdfast-gke[gcs]'"
+
+
+@pytest.mark.parametrize(
+    ("wheel_exists", "scheme", "is_named"),
+    [(True, "file", True), (False, "file", False), (True, "https", False)],
+)
+def test_an_installed_wheel_is_named_by_its_path_while_it_exists(
+    wheel_exists: bool, scheme: str, is_named: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "my wheels"
+    folder.mkdir()
+    wheel = folder / "holdfast_gke-0.1.0-py3-none-any.whl"
+    if wheel_exists:
+        wheel.touch()
+    info = metadata(tmp_path, "holdfast_gke-0.1.0.dist-info")
+    address = wheel.as_uri().replace("file:", f"{scheme}:")
+    (info / "direct_url.json").write_text(json.dumps({"url": address, "archive_info": {}}))
+    monkeypatch.syspath_prepend(tmp_path)
+    requirement = f"{wheel if is_named else 'holdfast-gke'}[gcs]"
+    assert install_command("gcs") == f"pip install '{requirement}'"

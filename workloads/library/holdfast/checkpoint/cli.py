@@ -36,8 +36,8 @@ Json = Annotated[bool, typer.Option("--json", help="One JSON object on standard 
 @app.command(
     "list",
     epilog=examples(
-        "python -m holdfast checkpoints list gs://my-bucket/checkpoints",
-        "python -m holdfast checkpoints list out/checkpoints --run my-run --quick",
+        "holdfast checkpoints list gs://my-bucket/checkpoints",
+        "holdfast checkpoints list out/checkpoints --run my-run --quick",
     ),
 )
 def list_attempts(
@@ -111,9 +111,9 @@ def _format_age(seconds: float) -> str:
 
 @app.command(
     epilog=examples(
-        "python -m holdfast checkpoints export gs://my-bucket/checkpoints --run my-run --out"
+        "holdfast checkpoints export gs://my-bucket/checkpoints --run my-run --out"
         " model.safetensors",
-        "python -m holdfast checkpoints export out/checkpoints --to hf --out out/model",
+        "holdfast checkpoints export out/checkpoints --to hf --out out/model",
     )
 )
 def export(
@@ -171,7 +171,7 @@ def export(
 
 @app.command(
     "import",
-    epilog=examples("python -m holdfast checkpoints import out/dcp out/checkpoints --run my-run"),
+    epilog=examples("holdfast checkpoints import out/dcp out/checkpoints --run my-run"),
 )
 def import_(
     source: Annotated[
@@ -204,7 +204,7 @@ def import_(
 
 @app.command(
     epilog=examples(
-        "python -m holdfast checkpoints branch out/checkpoints --run my-run --step 400 --to try-2"
+        "holdfast checkpoints branch out/checkpoints --run my-run --step 400 --to try-2"
     )
 )
 def branch(
@@ -230,9 +230,7 @@ def branch(
 
 
 @app.command(
-    epilog=examples(
-        "python -m holdfast checkpoints back out/checkpoints --run my-run --step 400 --yes"
-    )
+    epilog=examples("holdfast checkpoints back out/checkpoints --run my-run --step 400 --yes")
 )
 def back(
     url: Url,
@@ -257,9 +255,7 @@ def back(
 
 @app.command(
     "verify-exact",
-    epilog=examples(
-        "python -m holdfast checkpoints verify-exact --steps 12 -- python train.py --small"
-    ),
+    epilog=examples("holdfast checkpoints verify-exact --steps 12 -- python train.py --small"),
 )
 def verify_exact(
     command: Annotated[

@@ -32,6 +32,7 @@ from holdfast.drill.targets.local_serving import LocalServing
 from holdfast.drill.targets.local_training import LocalTraining
 from holdfast.report.objectives import ObjectiveVerdict, objectives
 from holdfast.support.errors import InputError
+from holdfast.support.tables import print_sentences
 from holdfast.vocabulary.exit_codes import EXIT_DONE, EXIT_FINDINGS
 
 MIN_DOCUMENT_BYTES = 200
@@ -351,13 +352,13 @@ def judge(demo: Demo, summary: dict[str, Any]) -> int:
     page = f"{os.path.relpath(demo.out)}/report.html"
     broken = _find_broken(summary)
     if broken:
-        print(f"demo broken: {'; '.join(broken)}; see {page}")
+        print_sentences(f"demo broken: {'; '.join(broken)}; see {page}")
         return EXIT_FINDINGS
     training = summary["training"]
     batch = summary["batch"]
     serving = summary["serving"]
     twin = describe_twin(training["naive"], training["steps"])
-    print(
+    print_sentences(
         f"demo ok: training bit-exact after {training['evictions']} evictions,"
         f" {training['lost_steps']} steps done again (naive twin: {twin});"
         f" {batch['documents']} documents scored once each through {batch['kills']} evictions;"
@@ -372,10 +373,10 @@ def judge_training(demo: Demo, summary: dict[str, Any]) -> int:
     broken = _find_broken(summary)
     folder = os.path.relpath(demo.out)
     if broken:
-        print(f"demo broken: {'; '.join(broken)}; see {folder}/logs")
+        print_sentences(f"demo broken: {'; '.join(broken)}; see {folder}/logs")
         return EXIT_FINDINGS
     training = summary["training"]
-    print(
+    print_sentences(
         f"demo ok: training was evicted {training['evictions']} times, resumed from its"
         f" checkpoints with {training['lost_steps']} steps done again, and ended"
         f" after step {training['steps']} with the weights of an undisturbed run, to the last bit;"

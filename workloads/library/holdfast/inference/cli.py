@@ -1,4 +1,4 @@
-"""The commands `python -m holdfast batch VERB`. Bodies import when they run, for a fast --help."""
+"""The commands `holdfast batch VERB`. Bodies import when they run, for a fast --help."""
 
 import json
 import sys
@@ -64,8 +64,8 @@ AsJson = Annotated[bool, typer.Option("--json", help="One JSON object on standar
 @app.command(
     "database",
     epilog=examples(
-        "python -m holdfast batch database --dir out/db",
-        "python -m holdfast batch database --database postgresql://admin@10.0.0.3/batch --grant"
+        "holdfast batch database --dir out/db",
+        "holdfast batch database --database postgresql://admin@10.0.0.3/batch --grant"
         " worker=holdfast_worker",
     ),
 )
@@ -139,10 +139,9 @@ def _serve(directory: Path) -> None:
 
 @app.command(
     epilog=examples(
-        "python -m holdfast batch enqueue my-job --source documents",
-        "python -m holdfast batch enqueue my-job --source items.parquet --id-column id"
-        " --body-column text",
-        "python -m holdfast batch enqueue my-job --source 'gs://my-bucket/prompts/*.jsonl'",
+        "holdfast batch enqueue my-job --source documents",
+        "holdfast batch enqueue my-job --source items.parquet --id-column id --body-column text",
+        "holdfast batch enqueue my-job --source 'gs://my-bucket/prompts/*.jsonl'",
     )
 )
 def enqueue(
@@ -203,13 +202,11 @@ def enqueue(
         f"{job}: {counts['seen']} items, {counts['new']} new",
         file=sys.stderr,
     )
-    print(f"Next: python -m holdfast batch run {job}", file=sys.stderr)
+    print(f"Next: holdfast batch run {job}", file=sys.stderr)
 
 
 @app.command(
-    epilog=examples(
-        "python -m holdfast batch run my-job --predictor my_model:make --model models/classifier"
-    )
+    epilog=examples("holdfast batch run my-job --predictor my_model:make --model models/classifier")
 )
 def run(
     job: Job,
@@ -263,7 +260,7 @@ def run(
     leave_now(run_worker(launch))
 
 
-@app.command(epilog=examples("python -m holdfast batch status my-job"))
+@app.command(epilog=examples("holdfast batch status my-job"))
 def status(
     job: Job,
     database: Database = "",
@@ -283,8 +280,8 @@ def status(
 
 @app.command(
     epilog=examples(
-        "python -m holdfast batch failures my-job",
-        "python -m holdfast batch failures my-job --redrive",
+        "holdfast batch failures my-job",
+        "holdfast batch failures my-job --redrive",
     )
 )
 def failures(
@@ -344,7 +341,7 @@ def failures(
         for letter in letters:
             print(_format_letter(letter))
     if letters:
-        print(f"Next: python -m holdfast batch failures {job} --redrive", file=sys.stderr)
+        print(f"Next: holdfast batch failures {job} --redrive", file=sys.stderr)
         raise typer.Exit(EXIT_FINDINGS)
 
 
@@ -360,8 +357,8 @@ def _format_letter(letter: dict[str, object]) -> str:
 
 @app.command(
     epilog=examples(
-        "python -m holdfast batch export my-job --out results.jsonl",
-        "python -m holdfast batch export my-job --out gs://my-bucket/results/my-job.parquet",
+        "holdfast batch export my-job --out results.jsonl",
+        "holdfast batch export my-job --out gs://my-bucket/results/my-job.parquet",
     )
 )
 def export(

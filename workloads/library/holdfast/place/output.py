@@ -16,7 +16,7 @@ from holdfast.place.break_even import Estimate, Flip
 from holdfast.place.job import Job
 from holdfast.place.options import Case, Option, in_time
 from holdfast.place.recommendation import Answer
-from holdfast.support.tables import print_json, print_table
+from holdfast.support.tables import print_json, print_sentences, print_table
 from holdfast.support.values import finite
 from holdfast.vocabulary.capacity import Capacity, Placement
 from holdfast.vocabulary.machines import ACCELERATORS, MachineType
@@ -153,10 +153,12 @@ def print_answer(
     print_table(tuple(head), rows)
     late = ", share late" if math.isfinite(job.deadline_h) else ""
     print(f"each scenario: mean cost, done after p50/p95 hours{late}; * price inferred\n")
-    print(f"{answer.recommended.placement.value} in {answer.region}: {answer.reason}")
-    print(describe_end(answer.recommended))
-    print(sentence or f"{answer.region} is a region of the price list, not that of your platform.")
-    print("\n".join(_notes(job, answer)))
+    print_sentences(
+        f"{answer.recommended.placement.value} in {answer.region}: {answer.reason}",
+        describe_end(answer.recommended),
+        sentence or f"{answer.region} is a region of the price list, not that of your platform.",
+        *_notes(job, answer),
+    )
 
 
 def describe_end(option: Option) -> str:

@@ -6,6 +6,7 @@ On PyPI, the package's own name belongs to another project.
 # Why it is so: infra/decisions/0121.
 
 import re
+import shlex
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
@@ -43,10 +44,29 @@ def describe_version() -> str:
 
 
 def install_command(extra: str) -> str:
-    """Returns the command that adds an extra to this installation."""
+    """Returns the command that adds an extra to this installation, by the wheel that it is from."""
     if find_version():
-        return f"pip install '{DISTRIBUTION}[{extra}]'"
+        requirement = f"{find_wheel() or DISTRIBUTION}[{extra}]"
+        return f"pip install {shlex.quote(requirement)}"
     return "make setup"
+
+
+def find_wheel() -> str:
+    """Returns the path of the wheel that was installed.
+
+    It is empty if the library came from an index, or if the file is gone.
+    """
+    import json
+    from importlib.metadata import distribution
+    from urllib.parse import unquote, urlsplit
+
+    recorded = distribution(DISTRIBUTION).read_text("direct_url.json")
+    if not recorded:
+        return ""
+    address = urlsplit(json.loads(recorded)["url"])
+    path = Path(unquote(address.path))
+    is_wheel = address.scheme == "file" and path.suffix == ".whl"
+    return str(path) if is_wheel and path.is_file() else ""
 
 
 def _foreign_metadata() -> Iterator[Path]:

@@ -1,10 +1,12 @@
-"""Prints tables and JSON objects of commands.
+"""Prints tables, sentences and JSON objects of commands.
 
 Data goes to standard output; off a terminal without colour or cut lines.
 """
 
 import json
+import shutil
 import sys
+import textwrap
 from collections.abc import Iterable, Sequence
 
 
@@ -32,3 +34,23 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], title:
     width = None if sys.stdout.isatty() else 1_000
     # Addresses hold brackets, which markup would swallow.
     Console(width=width, highlight=False, markup=False).print(table)
+
+
+def print_sentences(*sentences: str) -> None:
+    """Prints each on a line of its own. Only on a terminal, lines that are too long for it break,
+    and always between words.
+    """
+    for sentence in sentences:
+        if sys.stdout.isatty():
+            sentence = _wrap(sentence, shutil.get_terminal_size().columns)
+        print(sentence)
+
+
+def _wrap(sentence: str, columns: int) -> str:
+    # An address is copied whole.
+    return textwrap.fill(
+        sentence,
+        width=columns,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )

@@ -74,9 +74,8 @@ Window = Annotated[float, duration_option("Time from SIGTERM to SIGKILL.", envva
 
 @app.command(
     epilog=examples(
-        "python -m holdfast train run --steps 300 --checkpoints out/checkpoints",
-        "python -m holdfast train run --run my-run --checkpoints gs://my-bucket/checkpoints --every"
-        " auto",
+        "holdfast train run --steps 300 --checkpoints out/checkpoints",
+        "holdfast train run --run my-run --checkpoints gs://my-bucket/checkpoints --every auto",
     )
 )
 def run(
@@ -156,9 +155,7 @@ def run(
 
 
 @app.command(
-    epilog=examples(
-        "python -m holdfast train elastic --nodes 4 --place 0 --checkpoints out/checkpoints"
-    )
+    epilog=examples("holdfast train elastic --nodes 4 --place 0 --checkpoints out/checkpoints")
 )
 def elastic(
     nodes: Annotated[
@@ -230,9 +227,8 @@ def elastic(
 @app.command(
     hidden=True,  # job files start it
     epilog=examples(
-        "python -m holdfast train ranks --processes 4 -- python train.py",
-        "python -m holdfast train ranks --processes 4 --sharded --nodes 4 --place 0 -- python"
-        " train.py",
+        "holdfast train ranks --processes 4 -- python train.py",
+        "holdfast train ranks --processes 4 --sharded --nodes 4 --place 0 -- python train.py",
     ),
 )
 def ranks(

@@ -72,7 +72,7 @@ def load_tensors(
         f"run {run} has no checkpoint that verifies",
         got="; ".join(reasons)[:400] or "no commit",
         allowed="a run with a committed checkpoint",
-        fix=f"look with: python -m holdfast checkpoints list {url}",
+        fix=f"look with: holdfast checkpoints list {url}",
     )
 
 

@@ -40,7 +40,7 @@ def database_uri(option: str) -> str:
             "no database is named",
             got="neither --database nor " + ENV_DATABASE,
             allowed="postgresql://USER@HOST/NAME, or what `batch database --dir` prints",
-            fix="start one with `python -m holdfast batch database --dir out/db`",
+            fix="start one with `holdfast batch database --dir out/db`",
         )
     try:
         conninfo_to_dict(uri)
@@ -139,7 +139,7 @@ def explain(error: Exception) -> Exception:
             "the database does not let this user do that",
             got=_first_line(error),
             allowed="a user with the role " + WORKER_ROLE,
-            fix=f"grant it with `python -m holdfast batch database --grant LOGIN={WORKER_ROLE}`",
+            fix=f"grant it with `holdfast batch database --grant LOGIN={WORKER_ROLE}`",
         )
     if not isinstance(error, (*TRANSIENT, errors.ReadOnlySqlTransaction)):
         return error

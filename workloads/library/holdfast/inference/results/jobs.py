@@ -73,7 +73,7 @@ def require(connection: Connection, job: str) -> None:
             "the job is unknown",
             got=job,
             allowed=", ".join(name for (name,) in newest) or "none yet",
-            fix=f"python -m holdfast batch enqueue {job} --source DIR",
+            fix=f"holdfast batch enqueue {job} --source DIR",
         )
 
 

@@ -126,7 +126,7 @@ def require_current(connection: Connection) -> None:
                 "the database schema is older than the code",
                 got=f"version {max(digests, default=0)}, without {', '.join(missing)}",
                 allowed=f"version {newest.version}",
-                fix="run `python -m holdfast batch database` once as the database's owner",
+                fix="run `holdfast batch database` once as the database's owner",
             )
         connection.rollback()  # otherwise this transaction would block the migration
         time.sleep(POLL_S)

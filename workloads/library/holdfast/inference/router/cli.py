@@ -36,8 +36,8 @@ app = typer.Typer(
 
 @app.command(
     epilog=examples(
-        "python -m holdfast serve router --servers vllm-headless.serving:8000",
-        "python -m holdfast serve router --endpoints-file /endpoints/eds.json",
+        "holdfast serve router --servers vllm-headless.serving:8000",
+        "holdfast serve router --endpoints-file /endpoints/eds.json",
     )
 )
 def router(

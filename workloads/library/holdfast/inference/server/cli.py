@@ -1,4 +1,4 @@
-"""The commands `python -m holdfast serve VERB`. Bodies import when they run, for a fast --help."""
+"""The commands `holdfast serve VERB`. Bodies import when they run, for a fast --help."""
 
 from pathlib import Path
 from typing import Annotated
@@ -41,8 +41,7 @@ app.add_typer(router)
 
 @app.command(
     epilog=examples(
-        "python -m holdfast serve run --predictor gpt --checkpoints gs://my-bucket/checkpoints"
-        " --run my-run"
+        "holdfast serve run --predictor gpt --checkpoints gs://my-bucket/checkpoints --run my-run"
     )
 )
 def run(
@@ -96,9 +95,7 @@ def run(
 
 
 @app.command(
-    epilog=examples(
-        "python -m holdfast serve sidecar --health http://127.0.0.1:8000/health --window 15"
-    )
+    epilog=examples("holdfast serve sidecar --health http://127.0.0.1:8000/health --window 15")
 )
 def sidecar(
     health: Annotated[
@@ -155,7 +152,7 @@ def sidecar(
 @app.command(
     hidden=True,  # manifests start it
     epilog=examples(
-        "python -m holdfast serve endpoints --service model --namespace team-research --out"
+        "holdfast serve endpoints --service model --namespace team-research --out"
         " /endpoints/eds.json"
     ),
 )

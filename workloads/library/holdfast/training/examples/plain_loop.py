@@ -2,7 +2,7 @@
 [STEPS]`.
 
 Start it again after any exit: it continues. torchrun's own exit code is 1 after SIGTERM; a Job that
-has to distinguish evictions from bugs runs `python -m holdfast train run`, or maps codes as
+has to distinguish evictions from bugs runs `holdfast train run`, or maps codes as
 workloads/library/holdfast/training/trainer/launch.py does.
 """
 

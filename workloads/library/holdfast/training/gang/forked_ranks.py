@@ -68,7 +68,7 @@ class ForkedRanks:
                 "the program cannot be started",
                 got=command[0],
                 allowed="a program of the image",
-                fix="python -m holdfast train ranks --processes 4 -- python train.py",
+                fix="holdfast train ranks --processes 4 -- python train.py",
             )
         self._socket, server_socket = socket.socketpair()
         for descriptor in inherited:
