@@ -62,7 +62,7 @@ def train(settings: dict[str, Any]) -> None:
         events=events,
         **{
             name: settings[name]
-            for name in ("shards", "exact", "every", "gather_s", "hold_s", "silent_s")
+            for name in ("shards", "exact", "every", "gather_s", "hold_s", "silent_s", "window_s")
         },
     )
     try:
