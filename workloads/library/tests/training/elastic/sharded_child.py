@@ -155,6 +155,7 @@ def train(settings: dict[str, Any]) -> None:
         state,
         run="sharded",
         every=settings["every"],
+        window_s=settings["window_s"],
         tuning=tuning,
         events=events,
     ) as ckpt:

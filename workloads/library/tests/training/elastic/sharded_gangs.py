@@ -45,6 +45,7 @@ class ShardedGang(Launched):
         processes: int = 1,
         copies: int = 1,
         child: str = CHILD,
+        module: str = "holdfast",
         wait_s: float = 60.0,
         min_nodes: int = 0,
         window_s: float = 0.0,
@@ -54,7 +55,7 @@ class ShardedGang(Launched):
         **settings: Any,
     ) -> None:
         """`domains` names the failure domain of each place. `window_s` is that of a notice; 0: the
-        default. `copies_folder`: a folder on a disk for copies.
+        default. `copies_folder`: a folder on a disk for copies. `module` is the command line.
         """
         defaults = {
             "gate_step": -1,
@@ -75,13 +76,14 @@ class ShardedGang(Launched):
         self._copies_folder = copies_folder
         self._port = free_run(2 * nodes)
         self._child = child
+        self._module = module
         self._env = env or {}
 
     @property
     def addresses(self) -> tuple[Address, ...]:
         return tuple(("127.0.0.1", self._port + 2 * place) for place in range(self.nodes))
 
-    def start(self, *places: int, kill_at: str = "", module: str = "holdfast") -> None:
+    def start(self, *places: int, kill_at: str = "", module: str = "") -> None:
         program = [
             sys.executable,
             "-m",
@@ -103,7 +105,7 @@ class ShardedGang(Launched):
         command = [
             sys.executable,
             "-m",
-            module,
+            module or self._module,
             "train",
             "ranks",
             *options,

@@ -3,7 +3,6 @@
 Each run ends with the bits of an undisturbed one on any other number of nodes.
 """
 
-import json
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -15,11 +14,13 @@ import pytest
 from holdfast.vocabulary.exit_codes import EXIT_BAD_INPUT, EXIT_PREEMPTED, EXIT_RETRY
 from tests.support import commits
 from workloads.library.tests.fork_server import Forked, ForkServer
+from workloads.library.tests.training.elastic.gangs import read_lines
 from workloads.library.tests.training.elastic.sharded_gangs import ShardedGang
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(600)]
 
 CHILD = "workloads.library.tests.training.elastic.resizing_child"
+PATIENT_NODE = "workloads.library.tests.training.elastic.patient_node"
 GATE = 5
 STEPS = 8
 LONG = 24
@@ -28,6 +29,7 @@ Make = Callable[..., ShardedGang]
 
 SETTINGS: dict[str, Any] = {
     "child": CHILD,
+    "module": PATIENT_NODE,
     "gate_step": GATE,
     "steps": STEPS,
     "every": 1000,
@@ -75,21 +77,17 @@ def make(make: Make, reference: dict[int, str]) -> Iterator[Make]:
 
 def lines(gang: ShardedGang) -> list[dict[str, Any]]:
     """Returns what each start and each step noted, in order."""
-    path = Path(gang.settings["bits"])
-    if not path.exists():
-        return []
-    text = path.read_text()
-    return [json.loads(line) for line in text.splitlines()]
+    return read_lines(Path(gang.settings["bits"]))
 
 
 def list_steps(gang: ShardedGang) -> list[int]:
     return [line["step"] for line in lines(gang)]
 
 
-def starts(gang: ShardedGang, size: int) -> list[int]:
-    """Returns the steps with which the starts of so many ranks began."""
+def starts(gang: ShardedGang, size: int, *, since: int = 0) -> list[int]:
+    """Returns the steps with which the starts of so many ranks began, from a line on."""
     steps: list[int] = []
-    for line in lines(gang):
+    for line in lines(gang)[since:]:
         if line.get("start") and line["size"] == size:
             steps.append(line["step"])
     return steps
@@ -111,14 +109,20 @@ def start_to_the_gate(make: Make, **settings: Any) -> ShardedGang:
     return gang
 
 
-def wait_for_size(gang: ShardedGang, size: int) -> None:
-    """Waits until the gang has started with so many ranks."""
-    gang.until(lambda: starts(gang, size))
+def lose(gang: ShardedGang, *places: int) -> int:
+    """Loses nodes at one moment. Returns the number of lines before."""
+    line_count = len(lines(gang))
+    gang.lose(*places)
+    return line_count
 
 
-def check_first_start(gang: ShardedGang, size: int, step: int) -> None:
-    first = starts(gang, size)[0]
-    assert first == step, gang.logs()
+def wait_for_start(gang: ShardedGang, size: int, *, since: int) -> int:
+    """Waits until the gang has started with so many ranks after a line. Returns its first step.
+
+    A starved gang may have met in any size before.
+    """
+    gang.until(lambda: starts(gang, size, since=since))
+    return starts(gang, size, since=since)[0]
 
 
 def give_notice(gang: ShardedGang, *places: int) -> None:
@@ -156,13 +160,11 @@ def test_the_others_go_on_without_a_lost_node_and_take_its_replacement_in(
     survivors = {}
     for place in (0, 1, 3):
         survivors[place] = gang.processes[place].pid
-    gang.lose(2)
-    wait_for_size(gang, 3)
-    check_first_start(gang, 3, GATE)
+    assert starts(gang, 4)[0] == 0
+    since = lose(gang, 2)
+    assert wait_for_start(gang, 3, since=since) == GATE, gang.logs()
     gang.start(2)
-    # A starved gang may have met again before the loss.
-    gang.until(lambda: starts(gang, 4)[-1:] == [GATE])
-    check_first_start(gang, 4, 0)
+    assert wait_for_start(gang, 4, since=since) == GATE, gang.logs()
     ends_alike(gang)
     for place, pid in survivors.items():
         assert gang.processes[place].pid == pid
@@ -175,7 +177,8 @@ def test_a_loss_costs_the_steps_since_the_last_copy(
     folder = str(tmp_path) if has_folder else ""
     gang = make(
         nodes=4,
-        gate_step=-1,
+        # It does not end before the loss.
+        gate_step=LONG - 1,
         steps=LONG,
         pace_s=0.05,
         every=7,
@@ -183,21 +186,21 @@ def test_a_loss_costs_the_steps_since_the_last_copy(
     )
     gang.start(0, 1, 2, 3)
     gang.until(lambda: max(list_steps(gang), default=0) >= 10)
-    gang.lose(2)
-    wait_for_size(gang, 3)
+    since = lose(gang, 2)
+    first_step = wait_for_start(gang, 3, since=since)
     ends_alike(gang, lost_places=(2,))
     last_step = max(line["step"] for line in lines(gang) if line["size"] == 4)
     # A step is copied before the next one ends.
-    lost_steps = last_step - starts(gang, 3)[0]
+    lost_steps = last_step - first_step
     assert lost_steps <= 2, gang.logs()
 
 
 def test_a_noticed_node_hands_its_shard_over_and_no_step_is_lost(make: Make) -> None:
     gang = start_to_the_gate(make, nodes=4, peer_steps=100)
+    since = len(lines(gang))
     give_notice(gang, 2)
     assert gang.ended(2) == EXIT_PREEMPTED, gang.logs()
-    wait_for_size(gang, 3)
-    check_first_start(gang, 3, GATE)
+    assert wait_for_start(gang, 3, since=since) == GATE, gang.logs()
     ends_alike(gang, lost_places=(2,))
 
 
@@ -206,22 +209,20 @@ def test_noticed_neighbours_serve_their_memory_until_the_others_have_it(
     make: Make, noticed: tuple[int, ...]
 ) -> None:
     gang = start_to_the_gate(make, nodes=4, peer_steps=100)
+    since = len(lines(gang))
     give_notice(gang, *noticed)
     for place in noticed:
         assert gang.ended(place) == EXIT_PREEMPTED, gang.logs()
     remaining = gang.nodes - len(noticed)
-    wait_for_size(gang, remaining)
-    check_first_start(gang, remaining, GATE)
+    assert wait_for_start(gang, remaining, since=since) == GATE, gang.logs()
     ends_alike(gang, lost_places=noticed)
 
 
 def test_two_nodes_may_be_lost_at_once_unless_they_are_neighbours(make: Make) -> None:
     gang = start_to_the_gate(make, nodes=4)
     gang.until(lambda: gang.copied(GATE))
-    for place in (1, 3):
-        gang.lose(place)
-    wait_for_size(gang, 2)
-    check_first_start(gang, 2, GATE)
+    since = lose(gang, 1, 3)
+    assert wait_for_start(gang, 2, since=since) == GATE, gang.logs()
     ends_alike(gang, lost_places=(1, 3))
 
 
@@ -255,29 +256,28 @@ def reaches_the_gate(gang: ShardedGang, member: Forked) -> bool:
 @pytest.mark.parametrize("point", ["peer.restore", "restore.verified", "gang.report"])
 def test_a_node_may_be_lost_while_the_others_divide_the_state(make: Make, point: str) -> None:
     gang = start_with_a_kill(make, point)
-    gang.lose(1)
+    since = lose(gang, 1)
     assert gang.ended(3) not in (0, EXIT_PREEMPTED), gang.logs()
-    wait_for_size(gang, 2)
+    wait_for_start(gang, 2, since=since)
     ends_alike(gang, lost_places=(1, 3))
 
 
 def test_a_node_that_dies_while_it_joins_is_left_out(make: Make) -> None:
     gang = start_to_the_gate(make, nodes=3)
     gang.until(lambda: gang.copied(GATE))
-    gang.lose(1)
-    wait_for_size(gang, 2)
-    count = len(starts(gang, 2))
+    since = lose(gang, 1)
+    wait_for_start(gang, 2, since=since)
+    since = len(lines(gang))
     gang.start(1, kill_at="peer.restore")
     assert gang.ended(1) != 0, gang.logs()
-    gang.until(lambda: len(starts(gang, 2)) > count)
+    wait_for_start(gang, 2, since=since)
     ends_alike(gang, lost_places=(1,))
 
 
 def test_all_at_once_continue_from_the_bucket(make: Make) -> None:
     gang = start_to_the_gate(make, nodes=3, every=2)
     gang.until(gang.committed)
-    for place in range(3):
-        gang.lose(place)
+    gang.lose(0, 1, 2)
     gang.start(0, 1, 2)
     gang.open_gate()
     assert gang.all_ended() == [0, 0, 0], gang.logs()
@@ -294,8 +294,7 @@ def test_a_gang_that_waited_too_long_stores_what_it_holds_and_ends(
 ) -> None:
     gang = start_to_the_gate(make, nodes=nodes, min_nodes=min_nodes, wait_s=2.0)
     gang.until(lambda: gang.copied(GATE))
-    for place in lost_places:
-        gang.lose(place)
+    gang.lose(*lost_places)
     for place in range(nodes):
         if place not in lost_places:
             assert gang.ended(place) == EXIT_RETRY, gang.logs()

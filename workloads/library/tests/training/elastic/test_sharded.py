@@ -109,7 +109,8 @@ def test_a_lost_node_is_replaced_and_no_shard_is_read_from_the_bucket(
 
 
 def test_a_noticed_node_loses_no_step_and_the_others_stay(make: Make) -> None:
-    gang = at_the_gate(make(nodes=3, peer_steps=100), copied=1)
+    # The window is longer than a Spot node's, as a busy machine is slower.
+    gang = at_the_gate(make(nodes=3, peer_steps=100, window_s=90.0), copied=1)
     gang.processes[1].send_signal(signal.SIGTERM)
     assert gang.ended(1) == EXIT_PREEMPTED
     for place in (0, 2):
@@ -145,6 +146,5 @@ def test_node_with_another_size_is_rejected_and_the_others_wait(make: Make) -> N
 
 def test_copies_are_in_another_zone_so_that_one_zone_may_be_lost(make: Make) -> None:
     four = at_the_gate(make(nodes=4, domains=["a/rack-1", "b/rack-1", "b/rack-2", "a/rack-2"]))
-    for place in (1, 2):
-        four.lose(place)
+    four.lose(1, 2)
     ends_after_a_restore(four, 1, 2)
