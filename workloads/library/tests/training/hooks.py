@@ -45,6 +45,24 @@ def replaced(file: Path, name: str, code: str) -> tuple[str, str, str]:
     return str(file), "train", "run"
 
 
+def waiting_before(step: int, gate: Path) -> str:
+    """Code that makes `changed` of the seed `good` that each rank draws for a step: it waits before
+    that step until the file `gate` is there, or until its ballot for a stop is cast.
+    """
+    return (
+        "import gc, time\n"
+        "from pathlib import Path\n"
+        "from holdfast.runtime.stop import StopAgreement\n"
+        "def changed(*numbers):\n"
+        f"    if len(numbers) == 3 and numbers[1] == {step}:\n"
+        "        stops = [found for found in gc.get_objects() if type(found) is StopAgreement]\n"
+        f"        gate = Path({str(gate)!r})\n"
+        "        while not (gate.exists() or any(stop._ballot.is_frozen for stop in stops)):\n"
+        "            time.sleep(0.01)\n"
+        "    return good(*numbers)\n"
+    )
+
+
 def holding(point: str, marks: Path, until: str) -> str:
     """Code that makes `changed` of the failpoint `good`: a process that reaches the named point
     marks it in the folder `marks`, and continues when `until` is true.

@@ -60,6 +60,14 @@ class Nodes:
             codes = [pod.wait(PATIENCE_S) for pod in pods]
         return [128 - code if code < 0 else code for code in codes]
 
+    def hold_before(self, step: int) -> None:
+        for run in self.runs:
+            run.hold_before(step)
+
+    def release(self) -> None:
+        for run in self.runs:
+            run.release()
+
     def complete(self) -> list[int]:
         with self.started() as pods:
             return [pod.wait(PATIENCE_S) for pod in pods]

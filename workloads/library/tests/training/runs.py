@@ -12,11 +12,16 @@ from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
+from holdfast.support.object_names import parse_step
+from tests.support import commits
 from workloads.library.tests.fork_server import ForkServer, die_with
 from workloads.library.tests.processes import until
+from workloads.library.tests.training.hooks import replaced, waiting_before
 
 PATIENCE_S = 180.0
+STEPS = 40
 COMMAND = ("-m", "holdfast", "train", "run")
+SEED = "holdfast.training.trainer.data:mix_seed"
 NAIVE = ("-m", "holdfast.drill.naive")
 
 Event = dict[str, Any]
@@ -68,7 +73,7 @@ class Run:
     """One job in `folder`, over as many starts as the test gives it."""
 
     folder: Path
-    steps: int = 40
+    steps: int = STEPS
     every: int = 10
     ranks: int = 2
     report_every: int = 1
@@ -123,6 +128,23 @@ class Run:
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
 
+    def hold_before(self, step: int) -> None:
+        """Makes further starts wait before that step for `release`, or for their notice.
+
+        So a run that is taken down before is never over first, however late the test acts.
+        """
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._gate.unlink(missing_ok=True)
+        code = waiting_before(step, self._gate)
+        self.module = replaced(self.folder / "held.py", SEED, code)
+
+    def release(self) -> None:
+        self._gate.touch()
+
+    @property
+    def _gate(self) -> Path:
+        return self.folder / "gate"
+
     def complete(self) -> int:
         with self.started() as process:
             return process.wait(PATIENCE_S)
@@ -154,6 +176,11 @@ class Run:
     def has_done(self, step: int, begun: int = 0) -> bool:
         """Returns its events from that number on."""
         return any(e["event"] == "window" and e["last_step"] >= step for e in self.events()[begun:])
+
+    def has_committed(self, step: int) -> bool:
+        """Returns whether the checkpoint of that step, or a later one, is in the store."""
+        folders = [commit.parent.name for commit in commits(self.folder / "checkpoints")]
+        return any(parse_step(folder) >= step for folder in folders)
 
     def events(self) -> list[Event]:
         if not self.events_path.exists():

@@ -25,8 +25,8 @@ from holdfast.vocabulary.environment import ENV_KEY_FILE
 from workloads.library.tests.fork_server import ForkServer
 from workloads.library.tests.processes import until
 from workloads.library.tests.training.elastic.gangs import free_ports
-from workloads.library.tests.training.nodes import Nodes
-from workloads.library.tests.training.runs import PATIENCE_S, Run, power_loss
+from workloads.library.tests.training.nodes import Nodes, Pods
+from workloads.library.tests.training.runs import PATIENCE_S, STEPS, Run, power_loss
 
 pytestmark = pytest.mark.process
 
@@ -158,10 +158,18 @@ def test_losing_either_node_is_retried_and_a_notice_on_one_stops_both(
     tmp_path: Path, server: ForkServer, undisturbed: Run
 ) -> None:
     nodes = Nodes(tmp_path, server=server)
-    assert nodes.ended(12, lambda pods: power_loss(pods[1])) == [75, 137], nodes.log()
-    assert nodes.ended(18, lambda pods: power_loss(pods[0])) == [137, 75], (
+    nodes.hold_before(STEPS - 2)
+
+    def lose(pods: Pods, number: int) -> None:
+        power_loss(pods[number])
+        nodes.release()
+
+    assert nodes.ended(12, lambda pods: lose(pods, 1)) == [75, 137], nodes.log()
+    nodes.hold_before(STEPS - 2)
+    assert nodes.ended(18, lambda pods: lose(pods, 0)) == [137, 75], (
         "the node where all met is lost"
     )
+    nodes.hold_before(STEPS - 2)
     assert nodes.ended(25, lambda pods: os.kill(pods[1].pid, signal.SIGTERM)) == [143, 143], (
         nodes.log()
     )
@@ -172,6 +180,7 @@ def test_losing_either_node_is_retried_and_a_notice_on_one_stops_both(
     stops = [stop for run in nodes.runs for stop in run.of("stop")]
     steps = [stop["step"] for stop in stops]
     assert steps == [nodes.furthest], "logged once, by the rank that leads"
+    nodes.release()
     assert nodes.complete() == [0, 0], nodes.log()
     assert {run.digest for run in nodes.runs} == {undisturbed.digest}
 
@@ -184,7 +193,9 @@ def test_a_first_node_that_goes_silent_is_given_up_and_the_run_retried(
     answers.
     """
     nodes = Nodes(tmp_path, "--set", "peer_timeout_s=15", server=server)
+    nodes.hold_before(STEPS - 2)
     with nodes.started() as pods:
         nodes.wait_for_step(pods, 5)
         os.killpg(pods[0].pid, signal.SIGSTOP)
+        nodes.release()
         assert pods[1].wait(PATIENCE_S) == 75, nodes.log()

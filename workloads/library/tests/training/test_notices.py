@@ -19,7 +19,7 @@ from tests.support import commits
 from workloads.library.tests.fork_server import ForkServer
 from workloads.library.tests.processes import children
 from workloads.library.tests.training.hooks import before_import, holding, replaced
-from workloads.library.tests.training.runs import COMMAND, Run, notice, power_loss
+from workloads.library.tests.training.runs import COMMAND, STEPS, Run, notice, power_loss
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(900)]  # several starts of torch in each
 
@@ -70,7 +70,9 @@ def test_notices_in_a_restore_and_in_the_last_save_cost_no_bit(
             process_ids.append(int(path.name.rpartition("-")[2]))
         return process_ids
 
+    run.hold_before(STEPS - 2)
     assert run.interrupted(5, prestop) == 143
+    run.release()
     assert run.of("stop")[0]["step"] >= 5
     failpoint = "holdfast.checkpoint.failpoints:failpoint"
     run.module = replaced(
@@ -138,19 +140,25 @@ def test_a_rank_that_is_killed_while_all_stop_costs_no_step(
     rank: int,
 ) -> None:
     run = Run(server=server, folder=tmp_path, every=1000)
+    run.hold_before(STEPS - 2)
+    noticed: list[float] = []
 
     def take_down(process: subprocess.Popen[str]) -> None:
+        # The agent learns of both at once: of a killed rank alone it would end the run.
+        process.send_signal(signal.SIGSTOP)
         os.kill(children(process.pid)[rank], signal.SIGKILL)
         process.send_signal(signal.SIGTERM)
+        noticed.append(time.monotonic())
+        process.send_signal(signal.SIGCONT)
 
-    start = time.monotonic()
     assert run.interrupted(7, take_down) == 143, run.log()
-    assert time.monotonic() - start < 60
+    assert time.monotonic() - noticed[0] < 60
     done = max(event["last_step"] for event in run.of("window"))
     (commit,) = commits(run.folder / "checkpoints")
     step = parse_step(commit.parent.name)
     assert step in (done, done + 1), run.log()
     assert "alone: another rank was lost" in run.log()
+    run.release()
     assert run.complete() == 0, run.log()
     assert run.of("restore")[-1]["step"] == step
     assert run.digest == undisturbed.digest

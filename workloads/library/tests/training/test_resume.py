@@ -15,7 +15,7 @@ from holdfast.vocabulary.environment import ENV_DEADLINE
 from workloads.library.tests.fork_server import ForkServer
 from workloads.library.tests.processes import children
 from workloads.library.tests.training.hooks import before_import, replaced
-from workloads.library.tests.training.runs import Run, notice, power_loss
+from workloads.library.tests.training.runs import COMMAND, STEPS, Run, notice, power_loss
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(900)]  # several starts of torch in each
 LOSS = "holdfast.training.trainer.model:next_byte_loss"
@@ -37,15 +37,21 @@ def test_notices_and_power_losses_change_nothing(
         folder=tmp_path,
         options=("--window", "90"),
     )
+    run.hold_before(STEPS - 2)
     assert run.interrupted(12, again_and_again) == 143
     (stop,) = run.of("stop")
     assert stop["step"] >= 12, "all ranks stop at one step, which is saved"
     assert run.of("exit")[-1]["step"] == run.of("commit")[-1]["step"] == stop["step"], run.log()
     assert run.interrupted(16, power_loss) == 137
-    assert (
-        run.interrupted(27, lambda process: os.kill(children(process.pid)[-1], signal.SIGKILL))
-        == 137
-    )
+
+    def kill_a_rank(process: subprocess.Popen[str]) -> None:
+        os.kill(children(process.pid)[-1], signal.SIGKILL)
+        run.release()
+
+    begun = len(run.events())
+    is_due = lambda: run.has_done(27, begun) and run.has_committed(20)  # noqa: E731
+    assert run.stop_when(is_due, kill_a_rank) == 137
+    run.module = COMMAND
     run.server = None  # the last continues from nothing
     assert run.complete() == 0, run.log()
     assert run.digest == undisturbed.digest
@@ -76,7 +82,9 @@ def test_four_ranks_sum_their_gradients_in_one_order_after_a_restart_too(
         for name in ("whole", "cut")
     )
     assert whole.complete() == 0, whole.log()
+    run.hold_before(18)
     assert run.interrupted(12, power_loss) == 137
+    run.release()
     assert run.complete() == 0, run.log()
     assert run.losses() == whole.losses()
     assert run.digest == whole.digest
@@ -86,7 +94,10 @@ def test_another_world_size_continues_with_the_same_samples_and_says_so(
     tmp_path: Path, server: ForkServer
 ) -> None:
     run = Run(server=server, folder=tmp_path, steps=20)
-    assert run.interrupted(12, power_loss) == 137
+    run.hold_before(18)
+    is_due = lambda: run.has_done(12) and run.has_committed(10)  # noqa: E731
+    assert run.stop_when(is_due, power_loss) == 137
+    run.release()
     run.ranks = 1
     assert run.complete() == 0, run.log()
     assert run.of("restore")[-1]["step"] == 10
