@@ -174,4 +174,4 @@ def test_jobs_in_foreign_namespaces_are_left_alone(world: World, spot: Pool, api
 
     # The API server chooses webhooks by its own copy of the namespace, which follows the change of
     # labels.
-    until("a queue that does not exist holds it no longer", left_alone, timeout_s=30)
+    until("a queue that does not exist holds it no longer", left_alone)

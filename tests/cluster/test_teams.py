@@ -120,7 +120,13 @@ def test_people_submit_and_read_in_their_namespace_and_nothing_else(api: Api) ->
         two_teams().teams, "Namespace", "Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding"
     ):
         api.apply(api.path_of(body), body)
+    # The API server learns of each kind of right by itself.
     until("rights are in force", lambda: may(api, "get", "batch", "jobs", "vision"))
+    until("rights of the cluster are in force", lambda: may(api, "get", "", "nodes", ""))
+    until(
+        "rights of the other team are in force",
+        lambda: may(api, "create", "batch", "jobs", "speech-dev", who="speech"),
+    )
     every = list(kinds(api))
     resources = {resource for _, resource in every}
     assert resources >= READ | EVERYWHERE | {

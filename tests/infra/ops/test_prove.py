@@ -144,7 +144,7 @@ def test_clean_up_follows_failed_starts_and_the_paid_times_end(tmp_path: Path) -
             600.0,
             "[Errno 2] No such file or directory: 'no-such-program'",
         ),
-        (slow, 60.5, "too long"),
+        (slow, 62.0, "too long"),
         (slow, 59.0, "not begun"),
     ):
         script = Script(folder=tmp_path, run="r")

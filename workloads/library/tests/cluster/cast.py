@@ -154,7 +154,7 @@ class Submitted:
                 self.body()["metadata"].get("annotations", {}).get(ANNOTATION, "null")
             )
 
-        fields = until(f"{self.name} has its receipt", left, 60)
+        fields = until(f"{self.name} has its receipt", left)
         return Receipt(**{name: value for name, value in fields.items() if name != "schema"})
 
 

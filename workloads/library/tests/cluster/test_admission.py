@@ -129,15 +129,15 @@ def space(jobset: None, api: Api) -> Iterator[str]:
             }
         },
     )
-    until("the linter's policies are in force", lambda: found(api, name, PROBE), 60)
-    until("that of gangs is in force", lambda: REFUSED in refused(api, name, LABELLED), 60)
+    until("the linter's policies are in force", lambda: found(api, name, PROBE))
+    until("that of gangs is in force", lambda: REFUSED in refused(api, name, LABELLED))
     yield name
     allow(api, name)
     for body in policies:
         api.delete(api.path_of(body))
     # Else the next test takes these policies for its own.
-    until("the linter's policies are gone", lambda: not found(api, name, PROBE), 60)
-    until("that of gangs is gone", lambda: REFUSED not in refused(api, name, LABELLED), 60)
+    until("the linter's policies are gone", lambda: not found(api, name, PROBE))
+    until("that of gangs is gone", lambda: REFUSED not in refused(api, name, LABELLED))
     api.delete(f"/api/v1/namespaces/{name}")
 
 
@@ -208,14 +208,14 @@ def deny(api: Api, space: str) -> None:
     """Lets the namespace refuse what it warned of, and waits until it does."""
     change = {"metadata": {"labels": {admission.LABEL_ADMISSION: admission.DENY}}}
     api.merge(f"/api/v1/namespaces/{space}", change)
-    until("it refuses", lambda: "HF118-job-without-deadline" in refused(api, space, PROBE), 30)
+    until("it refuses", lambda: "HF118-job-without-deadline" in refused(api, space, PROBE))
 
 
 def allow(api: Api, space: str) -> None:
     """Lets the namespace warn only, and waits until it does."""
     change = {"metadata": {"labels": {admission.LABEL_ADMISSION: None}}}
     api.merge(f"/api/v1/namespaces/{space}", change)
-    until("it accepts", lambda: not refused(api, space, PROBE), 30)
+    until("it accepts", lambda: not refused(api, space, PROBE))
 
 
 def test_what_is_older_than_deny_mode_can_be_changed_and_deleted(api: Api, space: str) -> None:
@@ -240,7 +240,7 @@ def test_what_is_older_than_deny_mode_can_be_changed_and_deleted(api: Api, space
         {"op": "remove", "path": finalizer},
     ]
     api.patch(f"{jobs}/older", operations)
-    until("it is gone", lambda: not api.get(jobs)["items"], 60)
+    until("it is gone", lambda: not api.get(jobs)["items"])
 
 
 def test_jobsets_that_are_older_than_deny_mode_can_be_changed(api: Api, space: str) -> None:
@@ -346,7 +346,7 @@ def test_jobset_makes_its_jobs_where_the_namespace_refuses(api: Api, space: str)
     (body,) = build_objects("jobset", "")
     body["metadata"]["namespace"] = space
     api.create(api.path_of(body).rpartition("/")[0], body)
-    until("it has its Job", lambda: api.get(f"/apis/batch/v1/namespaces/{space}/jobs")["items"], 60)
+    until("it has its Job", lambda: api.get(f"/apis/batch/v1/namespaces/{space}/jobs")["items"])
 
 
 def test_an_update_may_not_add_a_mistake(api: Api, space: str) -> None:
@@ -379,11 +379,10 @@ def test_gang_ports_are_open_only_to_pods_with_the_gang_name(
         until(
             "its pod is refused",
             lambda: REFUSED in str(api.get(f"/api/v1/namespaces/{space}/events")),
-            60,
         )
         assert not api.get(pods)["items"]
         return
-    until("the controller makes its pod", lambda: api.get(pods)["items"], 60)
+    until("the controller makes its pod", lambda: api.get(pods)["items"])
     (its,) = (item["metadata"]["name"] for item in api.get(pods)["items"])
     pod = {
         "apiVersion": "v1",

@@ -32,7 +32,6 @@ def test_quota_is_named_with_what_is_asked_lent_and_used(
     until(
         "Kueue has counted",
         lambda: ask(world, "third", "quota").cause.blocker == explained,
-        timeout_s=30,
     )
     explanation = ask(world, "third", "quota")
     assert explanation.cause.position.startswith("2 of 2 waiting in queue team, for ")
@@ -47,9 +46,7 @@ def test_a_job_that_no_quota_will_ever_fit_does_not_wait_for_its_turn(
     queues.lend(world, spot, 1)
     queues.submit(world, spot, "wide", pods=2)
     message = KUEUE_INADMISSIBLE["ExceedsMaxQuota"]
-    until(
-        "it is explained", lambda: ask(world, "wide", "quota").cause.action == message, timeout_s=30
-    )
+    until("it is explained", lambda: ask(world, "wide", "quota").cause.action == message)
 
 
 def test_a_flex_queue_is_explained_by_its_request(world: World, spot: Pool, kueue: None) -> None:
@@ -60,7 +57,6 @@ def test_a_flex_queue_is_explained_by_its_request(world: World, spot: Pool, kueu
     until(
         "Kueue has listed the check",
         lambda: ask(world, "queued", "gate").cause.blocker == explained,
-        timeout_s=30,
     )
 
     (workload,) = world.api.items(world.path("workloads", queues.GROUP))

@@ -243,6 +243,7 @@ def test_what_keeps_a_pod_from_its_node_is_named_with_its_evidence(world: World)
 def test_a_full_pool_is_explained_with_its_free_gpus(world: World) -> None:
     world.add_nodes(POOL, 2)
     world.create_job("wide", world.job_spec(POOL, 3))
+    world.wait_running(2)
     explanation = ask(world, "wide", "capacity")
     assert explanation.cause.blocker.endswith(
         "each wants 1 nvidia.com/gpu, the fitting nodes have 0 of 2 free"

@@ -70,7 +70,6 @@ def test_preemptions_count_once_after_the_api_server_was_killed(
     until(
         "the first preemption is counted",
         lambda: metrics(port).get("preemptions_total") == 1 or None,
-        60,
     )
 
     kill_apiserver(plane)

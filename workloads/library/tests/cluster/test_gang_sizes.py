@@ -121,7 +121,7 @@ def test_gang_yields_one_node_to_an_urgent_job_and_gets_it_back(
     first = gang.running()
 
     urgent = queue.submit_urgent()
-    until("the gang yields", lambda: sizes.step(time.time()), 60)
+    until("the gang yields", lambda: sizes.step(time.time()))
     released_s = time.monotonic()
     urgent.wait("Running", 1)
     print(f"the urgent job ran {time.monotonic() - released_s:.1f} s after the release")
@@ -165,7 +165,7 @@ def test_gang_that_cannot_make_enough_room_is_preempted(
         assert sizes.step(time.time()) == 0
         return gang.body()["spec"]["suspend"]
 
-    until("Kueue preempts it", is_stopped, 60)
+    until("Kueue preempts it", is_stopped)
     urgent.wait("Running", 3)
     assert not gang.running()
     assert gang.body()["spec"]["parallelism"] == QUOTA
@@ -184,7 +184,7 @@ def test_gang_starts_with_the_nodes_that_are_free(
     until("its quota is lent", lambda: lent_gpus(api) == 2)
 
     gang = queue.submit_gang()
-    until("it asks for fewer nodes", lambda: sizes.step(time.time()), 60)
+    until("it asks for fewer nodes", lambda: sizes.step(time.time()))
     gang.wait("Running", 2)
     assert "on 2 of 4 nodes" in describe(gang)
 
@@ -210,7 +210,7 @@ def test_pod_without_a_node_is_yielded_first(
     uids = gang.running()
 
     urgent = queue.submit_urgent()
-    until("the gang yields", lambda: sizes.step(time.time()), 60)
+    until("the gang yields", lambda: sizes.step(time.time()))
     until("no pod of it waits", lambda: not gang.pods("Pending"))
     assert gang.running() == uids
 
@@ -248,7 +248,7 @@ def stop_for_max_usd(api: Api, gang: Submitted) -> None:
         spending.act(api, now_s)
         return job.suspended
 
-    until("the mover stops it", is_suspended, 60)
+    until("the mover stops it", is_suspended)
 
 
 @pytest.mark.parametrize("stop", [stop_by_command, stop_for_max_usd])

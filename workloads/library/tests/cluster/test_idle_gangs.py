@@ -112,8 +112,8 @@ def test_a_pool_one_node_short_gets_its_nodes_back(
     # The launchers have waited, and end. Their Job starts them again on the same nodes.
     gang.end(EXIT_RETRY)
     until("they wait again", lambda: len(gang.running() - first) == rest, 120)
-    until("the mover stops it", lambda: mover.step(time.time()), 60)
-    until("no pod is left on a node", lambda: not gang.running(), 60)
+    until("the mover stops it", lambda: mover.step(time.time()))
+    until("no pod is left on a node", lambda: not gang.running())
     until("its quota is free", lambda: lent_gpus(api) == 0)
     assert "queues again at" in describe(gang)
     assert mover.step(time.time() + PAUSE_S / 2) == 0
@@ -124,7 +124,7 @@ def test_a_pool_one_node_short_gets_its_nodes_back(
         zone=ZONE,
         labels=gang.selector,
     )
-    until("it queues again", lambda: mover.step(time.time() + PAUSE_S), 60)
+    until("it queues again", lambda: mover.step(time.time() + PAUSE_S))
     gang.wait("Running", NODES)
     workload = until("Kueue has it", gang.workload)
     assert is_true(workload, "Admitted")
@@ -135,8 +135,8 @@ def test_a_pool_one_node_short_gets_its_nodes_back(
     gang.wait("Running", rest)
     until("the mover sees it", lambda: mover.step(time.time()) or mover.below_since_s)
     gang.end(EXIT_RETRY)
-    until("the mover stops it", lambda: mover.step(time.time()), 60)
-    until("no pod is left on a node", lambda: not gang.running(), 60)
+    until("the mover stops it", lambda: mover.step(time.time()))
+    until("no pod is left on a node", lambda: not gang.running())
     # A person stops it meanwhile: it does not return by itself.
     stopping.stop(
         api,

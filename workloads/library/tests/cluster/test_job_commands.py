@@ -32,6 +32,7 @@ from tests.cluster.sim.waiting import until
 from tests.cluster.sim.world import World
 
 JOBS = "/apis/batch/v1"
+REVIEWS = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
 WINDOW_S = 30
 
 
@@ -292,6 +293,7 @@ def test_a_log_shows_each_attempt_and_a_job_that_never_started_has_none(
 
     create(world, "program", template, backoffLimitPerIndex=1)
     until("it writes", lambda: "first words" in "".join(read_output(kubelet)))
+    world.wait_running(1)
     assert terminal.run("logs", "program") == "first words\n"
     assert "no earlier attempt is kept" in terminal.run("logs", "program", "--previous", code=2)
     gate.touch()
@@ -401,13 +403,29 @@ def test_stop_without_the_right_changes_nothing(
         api.apply(api.path_of(body), body)
     kubeconfig = cluster.host.write_kubeconfig(f"reader-{world.name}", {"token": token})
     other = Terminal(kubeconfig, world.name, capfd)
-    until("the rights are in force", lambda: "theirs" in other.run("list"))
+    until("the rights are in force", lambda: may_list_jobs(api, world.name))
+    assert "theirs" in other.run("list")
     refused = other.run("stop", "theirs", "--yes", code=3)
     assert "no right to change Job theirs" in refused
     assert "nothing was changed" in refused
     assert not world.job("theirs")["spec"].get("suspend")
     for body in rights:
         api.delete(api.path_of(body))
+
+
+def may_list_jobs(api: Api, namespace: str) -> bool:
+    attributes = {
+        "verb": "list",
+        "group": "batch",
+        "resource": "jobs",
+        "namespace": namespace,
+    }
+    spec = {
+        "user": "system:serviceaccount:default:default",
+        "resourceAttributes": attributes,
+    }
+    review = api.create(REVIEWS, {"spec": spec})
+    return review["status"]["allowed"]
 
 
 def reader_rights(name: str) -> list[Object]:

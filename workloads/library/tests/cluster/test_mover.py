@@ -308,7 +308,7 @@ def wait_for_policies(mover: Api, path: str) -> None:
         labels = {"attempt": str(next(numbers))}
         return "labels" in refusal(lambda: mover.merge(path, {"metadata": {"labels": labels}}))
 
-    until("the policies are in force", refuses, 60)
+    until("the policies are in force", refuses)
 
 
 @pytest.mark.usefixtures("platform")
@@ -368,7 +368,7 @@ def test_mover_changes_nothing_but_what_a_move_takes(
         api.merge(path, {"spec": {"suspend": True}})
         return "Kueue starts them" in refusal(lambda: mover.patch(path, start))
 
-    until("it may not start a job", may_not_start, 60)
+    until("it may not start a job", may_not_start)
     additions = {
         f"metadata/labels/{escape_key(LABEL_GANG)}": "victim",
         f"spec/nodeSelector/{escape_key(LABEL_POOL_CLASS)}": "system",
@@ -417,7 +417,7 @@ def test_mover_ends_workloads_and_starts_none(
     api: Api, mover_account: client.ApiClient, body: Object
 ) -> None:
     mover = Api.over(mover_account)
-    workload = until("it has a Workload", Submitted(api, body).workload, 60)
+    workload = until("it has a Workload", Submitted(api, body).workload)
     path = f"{KUEUE}/namespaces/training/workloads/{workload['metadata']['name']}"
     wait_for_policies(mover, path)
     assert "active" in refusal(lambda: mover.merge(path, {"spec": {"priority": 1_000}}))
@@ -454,7 +454,7 @@ def test_mover_stops_a_job_that_has_a_limit(
     with applied(api, render_bodies(name=f"limited-{nodes}", nodes=nodes)) as body:
         path = api.path_of(body)
         wait_for_policies(mover, path)
-        until("Kueue starts it", lambda: not api.get(path)["spec"].get("suspend"), 60)
+        until("Kueue starts it", lambda: not api.get(path)["spec"].get("suspend"))
         suspend = {"spec": {"suspend": True}}
         limit = {"metadata": {"annotations": {ANNOTATION_MAX_USD: "1"}}}
         assert ANNOTATION_MAX_USD in refusal(lambda: mover.merge(path, suspend))
@@ -467,7 +467,7 @@ def test_mover_stops_a_job_that_has_a_limit(
             assert "size between" in refusal(lambda: mover.merge(path, no_pods))
         # As a job without a queue is stopped; this one Kueue starts again.
         mover.merge(path, suspend)
-        until("Kueue starts it again", lambda: not api.get(path)["spec"].get("suspend"), 60)
+        until("Kueue starts it again", lambda: not api.get(path)["spec"].get("suspend"))
 
         now_s = time.time()
         spent = {"metadata": {"annotations": {ANNOTATION_SPENT_USD: f"2 {now_s:.0f}"}}}
@@ -480,7 +480,7 @@ def test_mover_stops_a_job_that_has_a_limit(
         assert spending.act(mover, now_s) == 1
         annotations = api.get(path)["metadata"]["annotations"]
         assert annotations[ANNOTATION_STOPPED_FOR] == STOPPED_FOR_MAX_USD
-        until("Kueue stops it", lambda: api.get(path)["spec"]["suspend"], 60)
+        until("Kueue stops it", lambda: api.get(path)["spec"]["suspend"])
 
 
 @pytest.mark.usefixtures("platform")

@@ -63,7 +63,7 @@ def test_it_queues_itself_again_at_the_planned_end_and_after_a_revocation(
     gang.end(EXIT_PREEMPTED)
     world.preempt(machines)
     gang.wait("Pending", 2)
-    until("no node takes it", lambda: step(acting, gang) == 0 and all(map(waits, gang.pods())), 60)
+    until("no node takes it", lambda: step(acting, gang) == 0 and all(map(waits, gang.pods())))
     assert step(acting, gang) == 0, "new nodes may still be on their way"
     until("it is queued again", lambda: step(acting, gang, LATER_S), 120)
     assert left(gang) == "1"
@@ -79,7 +79,7 @@ def test_it_queues_itself_again_at_the_planned_end_and_after_a_revocation(
     # Its restarts are used up.
     world.preempt(machines)
     answer(api, third, "Accepted", "Provisioned", "CapacityRevoked")
-    until("Kueue stops it", lambda: gang.body()["spec"]["suspend"], 60)
+    until("Kueue stops it", lambda: gang.body()["spec"]["suspend"])
     assert step(acting, gang, LATER_S) == 0
     events = []
     for e in api.items("/api/v1/namespaces/training/events"):
@@ -100,6 +100,6 @@ def test_what_a_person_stopped_stays(
         f"{KUEUE}/namespaces/training/workloads/{workload['metadata']['name']}",
         {"spec": {"active": False}},
     )
-    until("Kueue stops it", lambda: gang.body()["spec"]["suspend"], 60)
+    until("Kueue stops it", lambda: gang.body()["spec"]["suspend"])
     assert step(Api.over(mover_account), gang, LATER_S) == 0
     assert left(gang) == "2"

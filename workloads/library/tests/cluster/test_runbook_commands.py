@@ -32,6 +32,7 @@ from tests.platforms import load
 from tests.tools.build import TOOLS
 from tests.workloads.manifests import rendered
 from workloads.library.tests.cluster.cast import FLEX, REQUESTS, SPOT, SYSTEM, Submitted, sized
+from workloads.library.tests.training.hooks import before_import
 
 pytestmark = pytest.mark.usefixtures("kueue")
 SERVERS = f"/api/v1/namespaces/{NAMESPACE_SERVING}"
@@ -48,6 +49,13 @@ COLUMNS = re.compile(r"^kubectl get (?!.*-o (yaml|jsonpath|name))")
 # A simulated pod runs no command: what finds it is asked.
 IN_POD = re.compile(r'^kubectl exec .*"\$\((.*)\)" -c main -- ')
 ACTS = ("kubectl ", "holdfast stop ", "holdfast resume ")
+STOP = "holdfast.jobs.control.stopping"
+SHORT_WAIT = """
+from holdfast.jobs.control.pod_logs import Streams
+wait = Streams.wait_for_ends
+Streams.wait_for_ends = lambda streams, _: wait(streams, 0.5)
+"""
+"""Simulated nodes end no followed log, and each `stop` would wait 10 s for it."""
 EXAMPLE = load("example")
 L4 = EXAMPLE.pool("spot-l4-g2-standard-8")
 SERVING = EXAMPLE.pool("serving")
@@ -165,7 +173,10 @@ def variables(slug: str, jobs: dict[str, Submitted]) -> dict[str, str]:
 
 
 def test_every_runbook_command_prints_something(
-    api: Api, jobs: dict[str, Submitted], cluster: AClusterManager
+    api: Api,
+    jobs: dict[str, Submitted],
+    cluster: AClusterManager,
+    tmp_path: Path,
 ) -> None:
     silent: list[str] = []
     asked = 0
@@ -184,7 +195,12 @@ def test_every_runbook_command_prints_something(
                 silent.append(describe(slug, command, done))
     assert asked > 35
     assert not silent, "\n".join(silent)
-    play_mitigations(api, jobs, cluster)
+    play_mitigations(
+        api,
+        jobs,
+        cluster,
+        before_import(tmp_path / "site", STOP, SHORT_WAIT),
+    )
 
 
 def run(
@@ -209,7 +225,12 @@ def describe(slug: str, command: str, done: subprocess.CompletedProcess[str]) ->
     return f"{slug}: {command}\n  {done.returncode}: {printed}"
 
 
-def play_mitigations(api: Api, jobs: dict[str, Submitted], cluster: AClusterManager) -> None:
+def play_mitigations(
+    api: Api,
+    jobs: dict[str, Submitted],
+    cluster: AClusterManager,
+    environment: dict[str, str],
+) -> None:
     """Runs each command that acts, and undoes it as its section says, before the next section.
 
     What several sections share is run once.
@@ -229,7 +250,7 @@ def play_mitigations(api: Api, jobs: dict[str, Submitted], cluster: AClusterMana
         if slug in OF_ROUTERS or not any(command.startswith(ACTS) for command in commands):
             continue
         gang.wait("Running", 4)
-        values = variables(slug, jobs)
+        values = variables(slug, jobs) | environment
         for command in commands:
             if not command.startswith(ACTS) or (command, values["JOB"]) in played:
                 continue

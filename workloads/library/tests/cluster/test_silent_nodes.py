@@ -66,7 +66,7 @@ def sent(api: Api, silent: str, count: int) -> Iterator[str]:
     job_spec(bodies[-1])["template"]["spec"]["nodeSelector"][OWN] = silent
     with applied(api, bodies) as job:
         yield job["metadata"]["name"]
-    until("its pods are gone", lambda: not forced(api, bodies[-1]["metadata"]["name"]), 60)
+    until("its pods are gone", lambda: not forced(api, bodies[-1]["metadata"]["name"]))
 
 
 def forced(api: Api, job: str) -> list[Object]:
@@ -90,7 +90,7 @@ def placed(api: Api, job: str, silent: str, count: int) -> list[Object]:
             return candidates
         return []
 
-    found = until("all pods have a node", bound, 60)
+    found = until("all pods have a node", bound)
     for pod in found:
         if pod["spec"]["nodeName"] == silent:
             api.merge(

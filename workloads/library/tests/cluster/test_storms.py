@@ -18,7 +18,7 @@ SIZE = 4
 LOST = 2
 # of the Job controller; doubled with each failure, also with those that its policy ignores
 FIRST_BACK_OFF_S = 10
-CLOCK_S = 2  # creation times are whole seconds, and the notice comes a moment after the failure
+CLOCK_S = 2  # both the end of a pod and the creation of the next one are whole seconds
 
 
 def test_a_spot_job_survives_repeated_storms_without_a_charged_failure(
@@ -58,8 +58,8 @@ def test_plain_job_backs_off_after_ignored_evictions_and_jobset_does_not(
     for doubled in (1, 2):
         world.add_nodes(spot, 2)
         before = {pod["metadata"]["uid"] for pod in world.wait_running(2)}
-        world.preempt(list(world.nodes))
         lost_s = time.time()
+        world.preempt(list(world.nodes))
         starts = until("both have new pods", lambda old=before: replaced(world, old))
         assert starts["plain"] - lost_s > FIRST_BACK_OFF_S * doubled - CLOCK_S
         assert starts["ours"] < starts["plain"]

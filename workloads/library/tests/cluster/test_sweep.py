@@ -48,6 +48,8 @@ def test_each_point_restarts_and_fails_by_itself(world: World, spot: Pool) -> No
     world.add_nodes(spot, AT_ONCE)
     name = submit(world)
     running = world.wait_running(AT_ONCE)
+    # The control plane removes pods of nodes that have been gone for a minute.
+    points = {pod["metadata"]["uid"]: get_point(pod) for pod in running}
     for pod in running:
         run = pods.environment(pod)["HOLDFAST_RUN"]
         assert run == f"my-run-{get_point(pod)}"
@@ -61,6 +63,8 @@ def test_each_point_restarts_and_fails_by_itself(world: World, spot: Pool) -> No
 
     def end_running() -> bool:
         world.release()
+        for pod in world.pods():
+            points[pod["metadata"]["uid"]] = get_point(pod)
         status = world.job(name)["status"]
         return status.get("succeeded", 0) + bool(status.get("failedIndexes")) == POINTS
 
@@ -69,7 +73,7 @@ def test_each_point_restarts_and_fails_by_itself(world: World, spot: Pool) -> No
     status = world.job(name)["status"]
     assert status["succeeded"] == POINTS - 1
     assert status["failedIndexes"] == str(get_point(buggy))
-    starts = Counter(get_point(pod) for pod in world.pods())
+    starts = Counter(points.values())
     restarted = set()
     for point, count in starts.items():
         if count > 1:

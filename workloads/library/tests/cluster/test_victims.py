@@ -31,14 +31,14 @@ def uids(world: World, spot: Pool, kueue: None) -> dict[str, str]:
     queues.lend(world, spot, 2)
     for name in ("first", "second"):
         queues.submit(world, spot, name)
-        until(f"{name} runs", lambda name=name: not suspended(world, name), 60)
+        until(f"{name} runs", lambda name=name: not suspended(world, name))
         until("the next second", lambda since=int(time.time()): int(time.time()) > since)
     return {world.job(name)["metadata"]["uid"]: name for name in ("first", "second")}
 
 
 def assert_the_first_yields(world: World, spot: Pool) -> None:
     queues.submit(world, spot, "urgent", queues.priority(world, "urgent", 100))
-    until("the urgent job runs", lambda: not suspended(world, "urgent"), 60)
+    until("the urgent job runs", lambda: not suspended(world, "urgent"))
     assert {name: suspended(world, name) for name in ("first", "second")} == {
         "first": True,
         "second": False,
@@ -66,7 +66,6 @@ def test_between_equal_jobs_the_one_that_just_saved_yields(
     until(
         "its boost is gone",
         lambda: preemption_priority.write_boosts(world.api, events, later_s, [world.name]) == 0,
-        30,
     )
 
 

@@ -34,7 +34,7 @@ class FieldFleet(Fleet):
         at most `unavailable` fewer are ready.
         """
         self.command = command
-        old = self.ready()
+        old = list(self.replicas)
         size = len(old)
         started = 0
 

@@ -2,6 +2,7 @@
 
 import os
 import pty
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -57,14 +58,24 @@ def at_a_terminal(command: list[str], *, until: str = "", **variables: str) -> t
     return written, shown.decode(), running.returncode
 
 
+def read_seconds(shown: str, beginning: str) -> int:
+    """Returns the seconds of the first line with this beginning.
+
+    On a busy machine it is drawn later, or after lines without the step.
+    """
+    for line in shown.split("\r\x1b[2K"):
+        match = re.search(r" \((\d+) s\)$", line)
+        if match and line.startswith(beginning):
+            return int(match[1])
+    raise AssertionError(shown)
+
+
 @pytest.mark.process
 def test_work_that_began_earlier_is_shown_at_once_with_all_its_seconds() -> None:
     work = WORK.replace('working("render")', 'working("render", since_s=time.monotonic() - 60)')
     _, shown, code = at_a_terminal([sys.executable, "-c", work], until="render: one", TERM="xterm")
-    first = shown.split("\r\x1b[2K")[1]
     assert code == 0
-    assert first.startswith("render: one")
-    assert first.endswith("(60 s)")
+    assert read_seconds(shown, "render: one") >= 60
 
 
 @pytest.mark.process
@@ -74,9 +85,8 @@ def test_long_work_is_shown_with_its_seconds_and_wiped() -> None:
     )
     assert written == "0\n"
     assert code == 0
-    first, *_, last = shown.split("\r\x1b[2K")[1:]
-    assert first == "render: one\\x1b[2J (1 s)"
-    assert last == ""
+    assert read_seconds(shown, "render: one\\x1b[2J (") >= 1
+    assert shown.endswith("\r\x1b[2K")
     assert "\n" not in shown
     assert "soon" not in shown
 

@@ -123,7 +123,7 @@ def test_a_stream_longer_than_the_longest_request_arrives_whole(tmp_path: Path) 
 
 def test_a_silent_stream_is_ended(tmp_path: Path) -> None:
     with (
-        proxied_engine(tmp_path, stream_idle_s=1.0) as client,
+        proxied_engine(tmp_path, stream_idle_s=3.0) as client,
         pytest.raises(http.client.IncompleteRead) as error,
     ):
         client.request("POST", "/v1/silent", b"{}")

@@ -44,7 +44,7 @@ def test_the_commands_on_the_page_run_and_the_text_goes_on(tmp_path: Path) -> No
         busy = next(engine for engine in engines if _is_writing(engine))
         _find_process(shell.pid, busy.port).send_signal(signal.SIGKILL)
         assert curl.wait(PATIENCE_S) == 0
-        assert metric(router, "holdfast_router_moved_total") == 1
+        assert metric(router, "holdfast_router_moved_total", 'cause="died"') == 1
     finally:
         kill_family(shell.pid)
         shell.wait()

@@ -131,4 +131,4 @@ def test_a_stream_is_whole_though_its_engine_is_killed(
     *_, last, usage = stream.events
     assert last["choices"][0]["finish_reason"] == "length"
     assert usage["usage"]["completion_tokens"] == COUNT
-    assert metric(router, "holdfast_router_moved_total") == 1
+    assert metric(router, "holdfast_router_moved_total", 'cause="died"') == 1

@@ -152,12 +152,12 @@ def test_two_gigabytes_are_refused_without_reading_them(tmp_path: Path) -> None:
     root = make_folder(tmp_path / "code")
     with (root / "weights.bin").open("wb") as file:
         file.truncate(2 << 30)  # sparse: takes no disk, and would take long to read
-    start = time.process_time()
+    start = time.thread_time()
     with pytest.raises(InputError, match="too large") as error:
         archive.pack(root)
     assert "2,048 MiB in all, up to weights.bin" in error.value.got
     assert "256 MiB" in error.value.allowed
-    assert time.process_time() - start < 0.5
+    assert time.thread_time() - start < 0.5
     (root / "weights.bin").unlink()
     many = root / "many"
     many.mkdir()
