@@ -104,6 +104,25 @@ def nap_leaves_flex_start(facts: Facts) -> Iterator[Finding]:
                 )
 
 
+@rule(
+    reason="otherwise auto-provisioning makes no node with it, and flex-start jobs wait forever",
+    source="https://docs.cloud.google.com/compute/docs/gpus/gpu-regions-zones",
+)
+def nap_zones_sell_the_gpus(facts: Facts) -> Iterator[Finding]:
+    """Some zone of auto-provisioning offers each accelerator that has a cap."""
+    for cluster in facts.cluster():
+        zones = set(cluster.get("cluster_autoscaling.auto_provisioning_locations") or ())
+        for name in _limits(cluster):
+            gpu = ACCELERATORS.get(name)
+            if gpu and zones.isdisjoint(gpu.zones):
+                yield cluster.finding(
+                    f"{LIMITS}[{name}]",
+                    f"accelerators of {', '.join(sorted(zones))}",
+                    "remove its cap, or choose zones of the environment that have it",
+                    f"{name}, which none of them has",
+                )
+
+
 def _sum_pools(facts: Facts) -> Counter[str]:
     """Return vCPUs, GiB of memory and GPUs by accelerator of all pools at their maximum."""
     totals: Counter[str] = Counter()

@@ -136,6 +136,18 @@ def test_an_old_etag_is_refused(world: World) -> None:
         ask(world, "PUT", "storage", "b/acme-data/iam", policy)
 
 
+def test_an_old_fingerprint_is_refused(world: World) -> None:
+    path = "projects/acme/regions/us-central1/subnetworks"
+    ask(world, "POST", "compute", path, {"name": "nodes", "ipCidrRange": "10.10.0.0/22"})
+    before = ask(world, "GET", "compute", f"{path}/nodes")["fingerprint"]
+    change = {"fingerprint": before, "privateIpGoogleAccess": True}
+    ask(world, "PATCH", "compute", f"{path}/nodes", change)
+    assert ask(world, "GET", "compute", f"{path}/nodes")["fingerprint"] != before
+    with pytest.raises(Refusal, match="fingerprint does not match") as refused:
+        ask(world, "PATCH", "compute", f"{path}/nodes", change)
+    assert refused.value.code == 412
+
+
 def test_a_pool_gets_its_taint_label_and_strategy(world: World) -> None:
     gpu = {"acceleratorType": "nvidia-l4", "acceleratorCount": "1"}
     pool = {

@@ -83,6 +83,11 @@ REFUSED: dict[str, tuple[Edit, str, str]] = {
         DISK_DOC,
     ),
     "a disk type with a typo": (put(SPOT, DISK, "pd-balnced"), "disks-fit", DISK_DOC),
+    "caps for GPUs of other zones": (
+        put(CLUSTER, "cluster_autoscaling.auto_provisioning_locations", ["us-central1-f"]),
+        "nap-zones-sell-the-gpus",
+        f"{DOCS}compute/docs/gpus/gpu-regions-zones",
+    ),
     "Hyperdisk from auto-provisioning": (
         caps(disk_type="hyperdisk-balanced"),
         "disks-fit",

@@ -17,6 +17,8 @@ from tests.plan.stand_in.definitions import Call, Json
 
 CREATES = ("insert", "create")
 CHANGES = ("patch", "update", "updateMask")
+# Another value after each change; a request that sends an old one is refused.
+VERSIONS = frozenset({"etag", "fingerprint", "labelFingerprint"})
 # A project may lack these service agents until somebody has them created.
 AGENTS = {
     "artifactregistry": "gcp-sa-artifactregistry",
@@ -192,6 +194,10 @@ class World:
                 status="INVALID_ARGUMENT",
             )
         defaults.complete(call, after)
+        for name in VERSIONS.intersection(resource):
+            if call.body.get(name, resource[name]) != resource[name]:
+                raise Refusal(412, f"{name} does not match: the resource was changed since")
+            after[name] = f"{len(self.calls):012}"
         resource.clear()
         resource |= after
         return self.operation(call, resource)

@@ -113,7 +113,7 @@ command(
     "report",
     report,
     "holdfast report --events out/demo/events --out out/report.html",
-    "holdfast report --receipts receipts",
+    "holdfast report --receipts receipts/2026/11 --platform platform.json",
 )
 command(
     CHECK,
