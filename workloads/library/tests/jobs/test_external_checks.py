@@ -50,7 +50,7 @@ CASES: dict[str, tuple[dict[str, str], str, str]] = {
     "image that the policy refuses": (
         {"--platform": PROD},
         "image policy",
-        "security.image_patterns",
+        "ask the platform team to add its repository to security.image_patterns",
     ),
     "run that has no place": (
         {"--platform": PROD, "--image": MINE},
