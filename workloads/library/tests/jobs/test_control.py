@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import re
 import tomllib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -250,23 +251,24 @@ def test_commands_for_a_cluster_share_their_options(name: str) -> None:
     assert CliRunner().invoke(app, [name, "-h"]).exit_code == 0
 
 
-@pytest.mark.parametrize(
-    ("name", "words"),
-    [
-        ("list", ()),
-        ("logs", ("my-run",)),
-        ("stop", ("my-run",)),
-        ("resume", ("my-run",)),
-        ("shell", ("my-run",)),
-        ("explain", ("my-run",)),
-        ("submit", ("my-run.yaml",)),
-        ("try", ()),
-        ("new-job", ("my-run", "--image", "trainer", "--", "train")),
-        ("place", ("--gpu", "l4", "--hours", "1h")),
-    ],
-)
+WORDS: dict[str, tuple[str, ...]] = {
+    "list": (),
+    "logs": ("my-run",),
+    "stop": ("my-run",),
+    "resume": ("my-run",),
+    "shell": ("my-run",),
+    "explain": ("my-run",),
+    "submit": ("my-run.yaml",),
+    "try": (),
+    "new-job": ("my-run", "--image", "trainer", "--", "train"),
+    "place": ("--gpu", "l4", "--hours", "1h"),
+}
+"""The arguments of a command for a cluster."""
+
+
+@pytest.mark.parametrize("name", FOR_A_CLUSTER)
 def test_a_wait_for_the_cluster_is_shown(
-    name: str, words: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shown: list[str] = []
 
@@ -278,6 +280,11 @@ def test_a_wait_for_the_cluster_is_shown(
     monkeypatch.setattr(progress, "working", record)
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
     monkeypatch.chdir(tmp_path)
-    result = CliRunner().invoke(app, [name, *words])
+    result = CliRunner().invoke(app, [name, *WORDS[name]])
     assert isinstance(result.exception, InputError | Unjudged)
     assert shown[:1] == ["ask the cluster"]
+    # The fix names no option that the command lacks.
+    options = set()
+    for parameter in COMMANDS[f"holdfast {name}"].params:
+        options.update(parameter.opts)
+    assert set(re.findall(r"--[a-z-]+", result.exception.fix)) <= options

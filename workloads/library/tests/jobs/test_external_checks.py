@@ -35,7 +35,16 @@ GIVEN = {
 PROD = str(platforms.file("prod"))
 MINE = f"us-central1-docker.pkg.dev/change-me/holdfast-prod/mine@sha256:{'a' * 64}"
 CASES: dict[str, tuple[dict[str, str], str, str]] = {
-    "GPUs that no pool has": ({"--gpus": "8xh100"}, "no pool of example", ""),
+    "GPUs that no pool has": (
+        {"--gpus": "8xh100"},
+        "no pool of example has this GPU",
+        "take one of these GPUs",
+    ),
+    "more GPUs than a machine has": (
+        {"--gpus": "8xl4"},
+        "no pool of example has 8 such GPUs on a node",
+        "take fewer GPUs on a node",
+    ),
     "image is no name": ({"--image": "Train Me"}, "without a digest", "imagetools inspect"),
     "image by tag": (
         {"--image": "us-docker.pkg.dev/p/r/train:v1"},
@@ -50,7 +59,7 @@ CASES: dict[str, tuple[dict[str, str], str, str]] = {
     "image that the policy refuses": (
         {"--platform": PROD},
         "image policy",
-        "security.image_patterns",
+        "ask the platform team to add its repository to security.image_patterns",
     ),
     "run that has no place": (
         {"--platform": PROD, "--image": MINE},

@@ -186,18 +186,18 @@ def list_fitting(platform: Platform, accelerator: str, gpus: int, nodes: int) ->
     fitting = [offer for offer in large if offer.lent_gpus >= gpus * nodes]
     if not fitting:
         problem = f"no pool of {platform.name} has {gpus} such GPUs on a node"
+        change = "take fewer GPUs on a node"
         if large:
             problem = f"{platform.name} lends fewer GPUs at once than {nodes} x {gpus}"
+            change = "take fewer GPUs or nodes"
         elif not of_accelerator:
             problem = f"no pool of {platform.name} has this GPU"
+            change = "take one of these GPUs"
         raise InputError(
             problem,
             got=f"{gpus} x {accelerator} on {nodes} nodes",
             allowed="; ".join(map(str, of_accelerator or all_offers)) or "CPU only",
-            fix=(
-                "take fewer GPUs or nodes, or ask the platform team for a node group in"
-                f" {platform.name}"
-            ),
+            fix=f"{change}, or ask the platform team for a node group in {platform.name}",
         )
     smallest: dict[Capacity, int] = {}
     for offer in fitting:

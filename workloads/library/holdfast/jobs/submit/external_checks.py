@@ -192,8 +192,8 @@ def resolve(image: str, context: RenderContext) -> str:
             got=image,
             allowed=", ".join(context.platform.security.image_patterns or ()),
             fix=(
-                f"push it to {context.platform.registry}, or add its repository to"
-                " security.image_patterns"
+                f"push it to {context.platform.registry}, or ask the platform team to add its"
+                " repository to security.image_patterns"
             ),
         )
     return image

@@ -148,7 +148,7 @@ def _require_home(job: OwnJob, platform: Platform) -> None:
             "namespace: the run has its account in another one",
             got=job.home,
             allowed=home,
-            fix=f"set namespace={home}, or add the run to `runs` of the Team",
+            fix=f"set namespace={home}, or ask the platform team to add the run to your Team",
         )
 
 
