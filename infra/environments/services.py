@@ -106,8 +106,8 @@ class ExistingNetwork:
             is_local or not self.creates,
             "network.existing.creates",
             ", ".join(self.creates),
-            f"nothing in {self.project}",
-            "leave it out: the team of the host project makes it",
+            f"nothing in the network of {self.project}, or that project as project_id",
+            "leave it out: the team of the host project makes it; or correct project_id",
         )
         require(
             not (is_local and self.grants),

@@ -22,7 +22,7 @@ def _run() -> None:
         raise InputError(
             "the command line is not installed",
             got="holdfast without extras, which has no command line",
-            allowed="an extra: trainer, batch, server, jobs, lint, place, report or all",
+            allowed="one of demo, jobs, lint, place, report, drill, trainer, batch, server, all",
             fix=install_command("all"),
         ) from None
     run_app(app)
