@@ -75,6 +75,11 @@ MODULES = (
     "ownership",
     "paths",
     "operators",
+    "configs",
+    "egress",
+    "admissions",
+    "rollouts",
+    "subscriptions",
     "linter",
 )
 GROUP = "holdfast.lint_rules"

@@ -11,7 +11,10 @@ DOC_RUN = "https://docs.pytorch.org/docs/stable/elastic/run.html"
 _MEETING_OPTIONS = ("--rdzv-endpoint", "--rdzv_endpoint")
 _LAST_PORT = 65_535
 _PORT_OPTIONS = ("--port", "--http-port", "--server-port", "--listen-port")
-_BIND_OPTIONS = ("--host", "--bind", "-b", "--listen", "--server-name", "--address")
+_BIND_OPTIONS = (
+    *("--host", "--bind", "-b", "--listen", "--server-name", "--address"),
+    *("--addr", "--listen-addr", "--listen-address", "--http-addr", "--bind-address"),
+)
 _HOST_VARIABLES = {"UVICORN_HOST", "FLASK_RUN_HOST", "GUNICORN_CMD_ARGS", "PORT"}
 _PORT_VARIABLES = {"PORT", "OLLAMA_HOST", "QDRANT__SERVICE__HTTP_PORT"}
 # A file of settings, or a socket in place of a port.
@@ -85,14 +88,25 @@ def listens_elsewhere(pod: Pod, context: Context) -> Iterator[Hit]:
             if host in ("127.0.0.1", "localhost") and is_needed:
                 message = f"{option} is {host}: nothing outside the pod reaches it"
                 yield Hit(container.command_path, message)
-        for option in _PORT_OPTIONS:
-            port = container.number(option)
-            if port is None or port in container.ports:
+        for option, port in _list_own_ports(container):
+            if port in container.ports:
                 continue
             if _is_asked(container) or _is_behind_service(pod, context):
                 ports = ", ".join(map(str, sorted(container.ports)))
                 message = f"{option} is {port}, and the container has the ports {ports}"
                 yield Hit(container.command_path, message)
+
+
+def _list_own_ports(container: Container) -> Iterator[tuple[str, int]]:
+    """Yields the options that say on which port a server listens, with the port."""
+    for option in _PORT_OPTIONS:
+        port = container.number(option)
+        if port is not None:
+            yield option, port
+    for option in _BIND_OPTIONS:
+        port_text = container.option(option)[:300].rpartition(":")[2]
+        if ":" in container.option(option)[:300] and port_text.isdecimal():
+            yield option, int(port_text[:9])
 
 
 def _is_client(container: Container, pod: Pod) -> bool:

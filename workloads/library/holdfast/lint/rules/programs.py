@@ -12,7 +12,10 @@ from holdfast.vocabulary.environment import ENV_COMPLETION_INDEX, ENV_GANG_ADDRE
 
 DOC_RUN = "https://docs.pytorch.org/docs/stable/elastic/run.html"
 DOC_VLLM = "https://docs.vllm.ai/en/latest/cli/serve/"
-_RANK_OPTIONS = ("--node-rank", "--node_rank", "--machine_rank", "--machine-rank")
+_RANK_OPTIONS = (
+    *("--node-rank", "--node_rank", "--machine_rank", "--machine-rank"),
+    *("--shard", "--shard-index", "--shard_index", "--shard-id", "--shard_id", "--worker-index"),
+)
 _RANK_VARIABLES = ("NODE_RANK", "PET_NODE_RANK", "GROUP_RANK", "RANK", "SHARD_INDEX", "SHARD")
 _SHARD_COUNTS = (
     "--of",
@@ -26,7 +29,7 @@ _SHARD_COUNTS = (
 )
 _SHARES = ("--gpu-memory-utilization", "--gpu_memory_utilization", "--mem-fraction-static")
 _COLLECTIVE = ("torchrun", "deepspeed", "accelerate", "mpirun", "vllm", "sglang")
-_RANKS = ("--ranks", "--nproc-per-node", "--nproc_per_node")
+_RANKS = ("--ranks", "--nproc-per-node", "--nproc_per_node", "--num_gpus", "--gpus-per-node")
 _HEADS = ("--rendezvous", "--rdzv-endpoint", "--rdzv_endpoint")
 # Options and variables with the host of a member, which may have no port.
 _HOST_OPTIONS = ("--master-addr", "--master_addr", "--main_process_ip", "--coordinator-address")

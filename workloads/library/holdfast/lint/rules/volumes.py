@@ -6,6 +6,8 @@ from typing import Any
 
 from holdfast.lint.document import Path
 from holdfast.lint.finding import Hit, Severity
+from holdfast.lint.folders import list_mount_options
+from holdfast.lint.known_values import load_table
 from holdfast.lint.objects import Container, Object, Pod, as_list, as_map, as_text, as_texts, dig
 from holdfast.lint.registry import Context, rule
 from holdfast.lint.rules.storage import ONE_NODE_MODES, ZONAL_CLASSES
@@ -199,8 +201,10 @@ def bucket_named_wrong(pod: Pod, context: Context) -> Iterator[Hit]:
             message = "options are NAME or NAME=VALUE, joined by commas without spaces or URLs"
             yield Hit((*path, "volumeAttributes", "mountOptions"), message)
         for option in re.split(r"[,\s]+", options[:2_000]):
-            near_option = find_near(option.replace("_", "-"), ("implicit-dirs", "only-dir"), 0.9)
-            if "_" in option.partition("=")[0] and near_option:
+            name = option.partition("=")[0]
+            known_options = load_table("fuse")["options"]
+            near_option = find_near(name.replace("_", "-"), known_options, 0.8)
+            if near_option and name not in known_options and ":" not in name:
                 message = f"no option {option}; did you mean {near_option}?"
                 yield Hit((*path, "volumeAttributes", "mountOptions"), message)
 
@@ -281,6 +285,7 @@ def _is_read_only(container: Container, mount: dict[str, Any]) -> bool:
         if volume.get("name") == mount.get("name"):
             flags.append(dig(volume, "persistentVolumeClaim", "readOnly"))
             flags.append(dig(volume, "csi", "readOnly"))
+            flags.append("ro" in list_mount_options(volume))
     return True in flags
 
 
