@@ -209,10 +209,7 @@ spec:
     good=_tainted("\n  tolerations: [{key: dedicated, operator: Exists, effect: NoSchedule}]"),
 )
 def flavor_not_tolerated(obj: Object, context: Context) -> Iterator[Hit]:
-    queue = ""
-    for _, labels in _list_labels(obj):
-        queue = queue or as_text(labels.get("kueue.x-k8s.io/queue-name"))
-    flavors = context.index.list_flavors(obj, queue) if queue else None
+    flavors = context.index.list_flavors(obj, obj.queue) if obj.queue else None
     if not flavors:
         return
     for pod in obj.pods:

@@ -189,6 +189,12 @@ def service_over_strangers(obj: Object, context: Context) -> Iterator[Hit]:
         with_port = [pod for pod in pods if _has_port(pod, target)]
         without = [pod for pod in pods if not _has_port(pod, target)]
         strangers = [pod for pod in without if pod.job is not None or _declares(pod)]
+        numbers = set[int]().union(*(_list_numbers(pod, target) for pod in with_port))
+        owners = {pod.owner.title for pod in with_port}
+        if len(owners) > 1 and len(numbers) > 1:
+            message = f"selects {', '.join(sorted(owners)[:3])}, whose port {target} differs"
+            yield Hit(("spec", "selector"), message)
+            return
         if with_port and strangers:
             other = strangers[0].owner
             message = f"selects {other.kind} {other.name} too, which has no port {target}"
@@ -201,6 +207,16 @@ def _has_port(pod: Pod, port: Any) -> bool:
         if port in container.ports or port in container.ports.values():
             return True
     return False
+
+
+def _list_numbers(pod: Pod, port: Any) -> set[int]:
+    """Lists the numbers of the ports of a pod that have a name."""
+    numbers: set[int] = set()
+    for container in pod.containers:
+        for number, name in container.ports.items():
+            if name == port:
+                numbers.add(number)
+    return numbers
 
 
 def _declares(pod: Pod) -> bool:

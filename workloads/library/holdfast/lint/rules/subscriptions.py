@@ -16,7 +16,7 @@ DOC_KEDA = "https://keda.sh/docs/latest/reference/scaledobject-spec/"
 _CONNECTOR = ".cnrm.cloud.google.com/"
 _SUBSCRIPTION = re.compile(r"projects/[\w-]{1,60}/subscriptions/([A-Za-z][\w.~+%-]{2,254})")
 _VARIABLE = re.compile(r"(^|_)(PUBSUB_)?SUBSCRIPTION(_NAME|_ID)?$")
-_FEW_DELIVERIES = 20
+_FEW_DELIVERIES = 10
 _NEAR = 0.7
 
 
@@ -241,7 +241,7 @@ spec:
     what="A worker on Spot reads a subscription that gives messages up after a few deliveries.",
     why="Each eviction counts as a failed delivery: good messages are put aside unread.",
     source=DOC_DEAD_LETTERS,
-    fix="maxDeliveryAttempts of 50 or more, and count failures in the worker",
+    fix="maxDeliveryAttempts of 20 or more, and count failures in the worker",
     base="container",
     bad=_dead_letters(5),
     good=_dead_letters(100),
