@@ -80,6 +80,8 @@ MODULES = (
     "admissions",
     "rollouts",
     "subscriptions",
+    "inits",
+    "priorities",
     "linter",
 )
 GROUP = "holdfast.lint_rules"

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator
+from itertools import pairwise
 
 from holdfast.lint.finding import Hit, Severity
 from holdfast.lint.objects import PROBES, Container, Job, Pod, as_text, dig
@@ -100,13 +101,25 @@ def listens_elsewhere(pod: Pod, context: Context) -> Iterator[Hit]:
 def _list_own_ports(container: Container) -> Iterator[tuple[str, int]]:
     """Yields the options that say on which port a server listens, with the port."""
     for option in _PORT_OPTIONS:
-        port = container.number(option)
-        if port is not None:
-            yield option, port
+        # A script may start several programs, each with a port.
+        ports = _list_numbers(container, option)
+        if ports and not ports & container.ports.keys():
+            yield option, min(ports)
     for option in _BIND_OPTIONS:
         port_text = container.option(option)[:300].rpartition(":")[2]
         if ":" in container.option(option)[:300] and port_text.isdecimal():
             yield option, int(port_text[:9])
+
+
+def _list_numbers(container: Container, option: str) -> set[int]:
+    """Lists the whole numbers that a command gives to an option."""
+    numbers: set[int] = set()
+    for word, successor in pairwise([*container.arguments, ""]):
+        name, _, value = word.partition("=")
+        text = value or successor
+        if name == option and text.isascii() and text.isdecimal() and len(text) < 9:
+            numbers.add(int(text))
+    return numbers
 
 
 def _is_client(container: Container, pod: Pod) -> bool:

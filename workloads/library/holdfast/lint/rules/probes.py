@@ -312,9 +312,19 @@ def hook_longer_than_grace(pod: Pod, context: Context) -> Iterator[Hit]:
         elif sleep_s is not None and drain_s and sleep_s + drain_s > grace_s:
             message = f"a drain of {drain_s:g} s after {sleep_s:g} s, in {grace_s} s of grace"
             yield Hit(container.command_path, message)
-    if pod.grace_s == 0 and (pod.job or pod.gpus):
+    if pod.grace_s == 0 and (pod.job or pod.gpus) and not _is_balloon(pod):
         path = (*pod.spec_path, "terminationGracePeriodSeconds")
         yield Hit(path, "0 kills the containers at once, without SIGTERM")
+
+
+def _is_balloon(pod: Pod) -> bool:
+    """Returns whether a pod only holds room for others, and does nothing itself."""
+    for container in pod.main_containers:
+        name = as_text(container.body.get("image"))[:500].rpartition("/")[2].partition(":")[0]
+        is_asleep = container.programs[:1] == ["sleep"]
+        if name not in ("pause", "pause-amd64") and not is_asleep:
+            return False
+    return True
 
 
 @rule(

@@ -278,6 +278,8 @@ def rendezvous_elsewhere(job: Job, context: Context) -> Iterator[Hit]:
                 yield Hit(container.command_path, f"{address} has no port")
             elif "$(" not in host and not _may_be_member(job, host):
                 yield Hit(container.command_path, f"{host} is no pod of {job.owner.name}")
+            elif address and _find_service_fault(job, host, context):
+                yield Hit(container.command_path, _find_service_fault(job, host, context))
         for path, address in _list_hosts(container):
             host = address.partition("://")[2] or address
             host = host.partition(":")[0]

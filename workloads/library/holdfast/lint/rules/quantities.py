@@ -82,6 +82,10 @@ def quantity_malformed(obj: Object, context: Context) -> Iterator[Hit]:
             yield from _check_size((*path, "resources", "requests", "storage"), size)
 
 
+# More than any machine of Google has.
+_MOST_CORES = 1_920
+
+
 def _parse(amount: Any) -> float | None:
     """Returns a quantity; 0 for one that a template or a reference stands for."""
     text = str(amount)
@@ -99,6 +103,8 @@ def _check_amount(path: Path, name: str, amount: Any, container: Container) -> I
         yield Hit(path, f"{amount} of memory is {number / MIB:.3g} MiB")
     elif name == "cpu" and container.gpus and 0 < number < _SMALLEST_CPU_WITH_GPU:
         yield Hit(path, f"{amount} is {number:g} of a core, beside a GPU")
+    elif name == "cpu" and number > _MOST_CORES:
+        yield Hit(path, f"no machine has {number:g} cores; {amount}m are {number / 1_000:g}")
     elif name == "ephemeral-storage" and 0 < number < MIB:
         yield Hit(path, f"{amount} of disk is {number:g} bytes")
 

@@ -46,12 +46,37 @@ spec: {{selector: {{app: server}}, ports: [{{port: 80, targetPort: 8080}}]}}
 )
 def roll_out_stops_all(obj: Object, context: Context) -> Iterator[Hit]:
     replicas = as_int(obj.spec.get("replicas")) or 1
+    if dig(obj.spec, "strategy", "type") == "Recreate":
+        if replicas > 1 and any(_answers(pod) and not _holds_one(pod, context) for pod in obj.pods):
+            message = f"Recreate ends all {replicas} replicas before it starts one"
+            yield Hit(("spec", "strategy", "type"), message)
+        return
     path = ("spec", "strategy", "rollingUpdate", "maxUnavailable")
     limit = dig(obj.body, *path)
     is_all = limit == "100%" or (as_int(limit) or 0) >= replicas
     is_served = any(context.index.find_selecting("Service", pod) for pod in obj.pods if pod.labels)
     if replicas > 1 and is_all and is_served:
         yield Hit(path, f"takes {limit} of {replicas} replicas at once")
+
+
+def _answers(pod: Pod) -> bool:
+    return any(container.body.get("readinessProbe") for container in pod.main_containers)
+
+
+def _holds_one(pod: Pod, context: Context) -> bool:
+    """Returns whether a pod holds what its successor cannot have at once: a disk, a host's port."""
+    if pod.spec.get("hostNetwork") is True:
+        return True
+    for _, volume in pod.volumes:
+        claim_name = as_text(dig(volume, "persistentVolumeClaim", "claimName"))
+        claim = context.index.find("PersistentVolumeClaim", claim_name, pod.owner.namespace)
+        modes = as_list(claim.spec.get("accessModes")) if claim else []
+        if "ReadWriteOnce" in modes or "ReadWriteOncePod" in modes:
+            return True
+    for container in pod.containers:
+        if any(dig(port, "hostPort") for port in as_list(container.body.get("ports"))):
+            return True
+    return False
 
 
 def _alive(threshold: int) -> str:
@@ -188,7 +213,7 @@ def service_over_strangers(obj: Object, context: Context) -> Iterator[Hit]:
         target = entry.get("targetPort", entry.get("port"))
         with_port = [pod for pod in pods if _has_port(pod, target)]
         without = [pod for pod in pods if not _has_port(pod, target)]
-        strangers = [pod for pod in without if pod.job is not None or _declares(pod)]
+        strangers = [pod for pod in without if _is_stranger(pod, with_port)]
         numbers = set[int]().union(*(_list_numbers(pod, target) for pod in with_port))
         owners = {pod.owner.title for pod in with_port}
         if len(owners) > 1 and len(numbers) > 1:
@@ -219,5 +244,10 @@ def _list_numbers(pod: Pod, port: Any) -> set[int]:
     return numbers
 
 
-def _declares(pod: Pod) -> bool:
-    return any(container.ports for container in pod.containers)
+def _is_stranger(pod: Pod, others: list[Pod]) -> bool:
+    """Returns whether a pod without the port is another program than those that have it."""
+    images = {container.body.get("image") for container in pod.main_containers}
+    for other in others:
+        if images & {container.body.get("image") for container in other.main_containers}:
+            return False
+    return True
