@@ -82,6 +82,7 @@ MODULES = (
     "subscriptions",
     "inits",
     "priorities",
+    "claims",
     "linter",
 )
 GROUP = "holdfast.lint_rules"

@@ -271,6 +271,8 @@ def priority_too_high(obj: Object, context: Context) -> Iterator[Hit]:
     value = as_int(obj.body.get("value"))
     if value is not None and value > MAX_USER_PRIORITY:
         yield Hit(("value",), f"{value} is above every class of the platform")
+    if obj.name.startswith("system-"):
+        yield Hit(("metadata", "name"), "names that begin with system- are of Kubernetes itself")
     if obj.body.get("globalDefault") is True:
         yield Hit(("globalDefault",), "applies to every pod that names no class")
 

@@ -97,10 +97,39 @@ def _check_parent(
     if section and listeners and section not in listeners:
         message = f"Gateway {name} has no listener {section}; it has {', '.join(listeners[:5])}"
         yield Hit((*path, "sectionName"), message)
+    yield from _check_admission(path, gateway, section, obj, context)
     ports = [dig(item, "port") for item in as_list(gateway.spec.get("listeners"))]
     port = parent.get("port")
     if port is not None and ports and port not in ports:
         yield Hit((*path, "port"), f"Gateway {name} has no listener on port {port}")
+
+
+def _check_admission(
+    path: Path, gateway: Object, section: str, obj: Object, context: Context
+) -> Iterator[Hit]:
+    """Yields a route that no listener of its Gateway takes, by its namespace or host names."""
+    listeners = as_maps(gateway.spec.get("listeners"))
+    listeners = [item for item in listeners if section in ("", as_text(item.get("name")))]
+    if not listeners:
+        return
+    if gateway.namespace and obj.namespace and gateway.namespace != obj.namespace:
+        sources = [dig(item, "allowedRoutes", "namespaces", "from") for item in listeners]
+        if all(source in (None, "Same") for source in sources):
+            message = f"Gateway {gateway.name} takes no routes of {obj.namespace}: from is Same"
+            yield Hit((*path, "namespace"), message)
+    hosts = list(map(as_text, as_list(obj.spec.get("hostnames"))))
+    own = [as_text(item.get("hostname")) for item in listeners]
+    if hosts and all(own) and not any(_is_of(host, name) for host in hosts for name in own):
+        message = f"Gateway {gateway.name} has {', '.join(own[:3])}, and none of {hosts[0]}"
+        yield Hit(("spec", "hostnames"), message)
+
+
+def _is_of(host: str, name: str) -> bool:
+    """Returns whether a host name of a route and one of a listener have a name in common."""
+    for wide, narrow in ((host, name), (name, host)):
+        if wide == narrow or (wide.startswith("*.") and narrow.endswith(wide[1:])):
+            return True
+    return False
 
 
 def _explain_absence(kind: str, name: str, obj: Object, context: Context) -> str:

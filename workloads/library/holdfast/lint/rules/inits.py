@@ -16,7 +16,7 @@ _LONGEST = 4_000
 _HOST = r"([a-z][a-z0-9-]{0,62}(?:\.[a-z0-9-]{1,63}){0,4})"
 _URL = re.compile(rf"[a-z]{{2,10}}://{_HOST}")
 _ASKS = re.compile(
-    rf"\b(?:nc|ncat)\s(?:-\S+\s){{0,6}}{_HOST}\s+(?:\d{{1,5}}|\$)"
+    rf"\b(?:nc|ncat)\s(?:-\S+\s(?:\d+\s)?){{0,6}}{_HOST}\s+(?:\d{{1,5}}|\$)"
     rf"|\b(?:nslookup|dig|getent\s+hosts|ping)\s(?:-\S+\s(?:\d+\s)?){{0,4}}{_HOST}"
     rf"|\b(?:pg_isready|redis-cli|mysqladmin)\s[^\n;|&]{{0,80}}?-h\s?{_HOST}"
     rf"|\bwait-for(?:-it)?(?:\.sh)?\s{_HOST}:\d"
@@ -148,7 +148,7 @@ spec:
 
 
 _ENDPOINT = re.compile(
-    rf"\b(?:nc|ncat)\s(?:-\S+\s){{0,6}}{_HOST}\s+(\d{{1,5}})"
+    rf"\b(?:nc|ncat)\s(?:-\S+\s(?:\d+\s)?){{0,6}}{_HOST}\s+(\d{{1,5}})"
     rf"|\bwait-for(?:-it)?(?:\.sh)?\s{_HOST}:(\d{{1,5}})"
     rf"|/dev/tcp/{_HOST}/(\d{{1,5}})"
 )

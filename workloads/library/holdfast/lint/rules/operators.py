@@ -27,6 +27,12 @@ _REPLICA_SPECS = {
 _TPU = "google.com/tpu"
 _TOPOLOGY = "cloud.google.com/gke-tpu-topology"
 _TPU_TYPE = "cloud.google.com/gke-tpu-accelerator"
+_TPU_DIMENSIONS = {
+    "tpu-v4-podslice": 3,
+    "tpu-v5p-slice": 3,
+    "tpu-v5-lite-podslice": 2,
+    "tpu-v6e-slice": 2,
+}
 _GROUP_SIZE = re.compile(r"--ray_cluster_size[= ](\d{1,4})\b")
 
 
@@ -322,6 +328,12 @@ def topology_is_not_the_chips(pod: Pod, context: Context) -> Iterator[Hit]:
     topology = as_text(dig(pod.spec, "nodeSelector", _TOPOLOGY))
     chips = sum(quantity(container.limit(_TPU)) or 0 for container in pod.main_containers)
     if pod.job is None or not chips or not re.fullmatch(r"\d{1,3}(x\d{1,3}){1,2}", topology[:20]):
+        return
+    kind = as_text(dig(pod.spec, "nodeSelector", _TPU_TYPE))
+    dimensions = _TPU_DIMENSIONS.get(kind)
+    if dimensions and topology.count("x") + 1 != dimensions:
+        path = (*pod.spec_path, "nodeSelector", _TOPOLOGY)
+        yield Hit(path, f"a topology of {kind} has {dimensions} numbers")
         return
     total = prod(int(part) for part in topology.split("x"))
     pods = as_int(pod.job.spec.get("parallelism")) or 1

@@ -361,6 +361,8 @@ def command_is_one_word(pod: Pod, context: Context) -> Iterator[Hit]:
             places.append(("args",))
         for place in places:
             words = as_texts(dig(container.body, *place))
+            if place == ("command",) and words[-1:] and words[-1] in _SCRIPT_OPTIONS:
+                words = container.words
             problem = _judge_words(words, is_program=place != ("args",))
             if problem:
                 yield Hit((*container.path, *place), problem)
@@ -396,10 +398,18 @@ def _judge_words(words: list[str], *, is_program: bool) -> str:
     return ""
 
 
+_SCRIPT_OPTIONS = ("-c", "-ec", "-lc", "-exc", "-xc", "-euc", "-eu")
+_OPERATORS = ("&&", "||", ">", ">>", "2>&1")
+
+
 def _check_arguments(container: Container) -> Iterator[Hit]:
-    """Yields options that are written in one word with their values."""
+    """Yields options in one word with their values, and operators that no shell reads."""
+    has_shell = any(program in SHELLS for program in container.programs[:4])
     for key in ("command", "args"):
         words = as_texts(container.body.get(key))
+        for index, word in enumerate(words[1:], start=1):
+            if word in _OPERATORS and not has_shell and "command" in container.body:
+                yield Hit((*container.path, key, index), f"no shell reads {word}")
         for index, word in enumerate(words):
             if re.fullmatch(r"--[\w-]{1,60} \S{1,200}", word) and not _is_script(words, index):
                 flag = word.partition(" ")[0]

@@ -213,6 +213,10 @@ def trigger_cannot_scale(obj: Object, context: Context) -> Iterator[Hit]:
             ("spec", "minReplicaCount"),
             f"minReplicaCount {least} is above maxReplicaCount {most}",
         )
+    idle = as_int(obj.spec.get("idleReplicaCount"))
+    if idle is not None and idle >= least:
+        message = f"idleReplicaCount {idle} is not below minReplicaCount {least}"
+        yield Hit(("spec", "idleReplicaCount"), message)
     triggers = as_maps(obj.spec.get("triggers"))
     kinds = {as_text(trigger.get("type")) for trigger in triggers}
     if least == 0 and kinds and kinds <= {"cpu", "memory"}:

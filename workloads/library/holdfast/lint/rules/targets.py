@@ -27,6 +27,8 @@ _POD_HOST = re.compile(
     r"(?<![\w.-])([a-z][a-z0-9-]{0,50})-(\d{1,4})\.([a-z][a-z0-9-]{0,62})"
     r"(?:\.([a-z0-9-]{1,63})(?:\.svc[a-z.]{0,40})?)?(?::(\d{1,5}))?(?![\w.-])"
 )
+_HOST_VARIABLE = re.compile(r"_HOST(NAME)?$")
+_PLAIN_HOST = re.compile(r"[a-z][a-z0-9-]{1,62}")
 _LONGEST = 4_000
 # Scheme -> the port of a URL without one.
 _DEFAULT_PORTS = {"http": "80", "https": "443"}
@@ -264,6 +266,13 @@ def address_lacks_service(pod: Pod, context: Context) -> Iterator[Hit]:
     if not context.index.by_kind.get("Service"):
         return
     for container in pod.containers:
+        for path, name, value in container.variables:
+            if _HOST_VARIABLE.search(name) and _PLAIN_HOST.fullmatch(value[:300]):
+                # The port of its Service, which another variable may give.
+                port = as_text(container.env.get(re.sub("_HOST(NAME)?$", "_PORT", name)))
+                reason = _judge_host(value, port, pod, context)
+                if reason:
+                    yield Hit(path, reason)
         for path, value in container.list_texts():
             text = container.expand(value)
             yield from _check_pod_names(path, text[:_LONGEST], pod, context)
@@ -346,6 +355,21 @@ def _judge_address(host: str, port: str, pod: Pod, context: Context) -> str:
         elif port and _extends(name, neighbour.name) and _has_port(neighbour, int(port)):
             near_name = near_name or neighbour.name
     return f"no Service {name}; did you mean {near_name}?" if near_name else ""
+
+
+def _judge_host(host: str, port: str, pod: Pod, context: Context) -> str:
+    """Returns why a name of a host is wrong: its file has a Service with a similar name."""
+    if context.index.find("Service", host, pod.owner.namespace):
+        return ""
+    for neighbour in context.index.list_namespace("Service", pod.owner.namespace):
+        if neighbour.file != pod.owner.file:
+            continue
+        is_same_port = not port.isdecimal() or _has_port(neighbour, int(port))
+        is_turned = sorted(host.split("-")) == sorted(neighbour.name.split("-"))
+        is_like = misspells(host, neighbour.name) or _extends(host, neighbour.name) or is_turned
+        if is_like and is_same_port:
+            return f"no Service {host}; did you mean {neighbour.name}?"
+    return ""
 
 
 def _extends(name: str, other: str) -> bool:
