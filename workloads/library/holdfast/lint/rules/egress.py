@@ -1,4 +1,4 @@
-"""HF700 and HF701: NetworkPolicies that cut pods off from what they need outside."""
+"""HF700 to HF702: NetworkPolicies that cut pods off from what they need outside."""
 
 import re
 from collections.abc import Iterator
@@ -94,6 +94,61 @@ def cut_off_from_everything(obj: Object, context: Context) -> Iterator[Hit]:
         if not _list_openings(pod, context) and (_uses_google(pod, context) or _calls(pod)):
             yield Hit(("spec", "policyTypes"), f"{pod.owner.name} can connect to nothing")
             return
+
+
+@rule(
+    "HF702",
+    "direction-not-in-force",
+    Severity.ERROR,
+    on=Object,
+    kinds=("NetworkPolicy",),
+    what="A NetworkPolicy lists rules of a direction that its policyTypes leave out.",
+    why="The rules have no effect; without UDP 53 no name resolves.",
+    source=DOC_POLICY,
+    fix="name Ingress and Egress in policyTypes as the rules need; UDP and TCP 53 for DNS",
+    bad=_policy(f"{_DNS}, {_GOOGLE}, {_SERVER}").replace("[Egress]", "[Ingress]"),
+    good=_policy(f"{_DNS}, {_GOOGLE}, {_SERVER}"),
+)
+def direction_not_in_force(obj: Object, context: Context) -> Iterator[Hit]:
+    types = as_list(obj.spec.get("policyTypes"))
+    for direction in ("Ingress", "Egress"):
+        field = direction.lower()
+        if types and direction not in types and as_list(obj.spec.get(field)):
+            yield Hit(("spec", "policyTypes"), f"leaves out {direction}, and has rules of it")
+    for index, opening in enumerate(as_maps(obj.spec.get("egress"))):
+        ports = as_maps(opening.get("ports"))
+        names = {(entry.get("port"), entry.get("protocol") or "TCP") for entry in ports}
+        if (53, "TCP") in names and (53, "UDP") not in names and not _opens_udp(obj):
+            message = "53 is open by TCP only, and names are asked by UDP"
+            yield Hit(("spec", "egress", index, "ports"), message)
+        peers = as_maps(opening.get("to"))
+        is_of_dns = any(map(_selects_dns, peers))
+        if (
+            is_of_dns
+            and ports
+            and not {number for number, _ in names} & {53, "53", "dns", "dns-tcp"}
+        ):
+            message = "opens no port 53 of the resolver"
+            yield Hit(("spec", "egress", index, "ports"), message)
+
+
+def _opens_udp(policy: Object) -> bool:
+    for opening in as_maps(policy.spec.get("egress")):
+        for entry in as_maps(opening.get("ports")):
+            if entry.get("protocol") == "UDP" and entry.get("port") in (53, "53", "dns", None):
+                return True
+    return False
+
+
+def _selects_dns(peer: dict[str, Any]) -> bool:
+    """Returns whether a peer is the cluster's resolver of names."""
+    selector = dig(peer, "podSelector")
+    if dig(selector, "matchLabels", "k8s-app") in ("kube-dns", "node-local-dns"):
+        return True
+    for expression in as_maps(dig(selector, "matchExpressions")):
+        if expression.get("key") == "k8s-app" and "kube-dns" in as_list(expression.get("values")):
+            return True
+    return False
 
 
 def _is_of_platform(obj: Object, context: Context) -> bool:

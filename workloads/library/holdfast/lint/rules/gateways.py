@@ -6,6 +6,7 @@ from typing import Any
 
 from holdfast.lint.document import Path
 from holdfast.lint.finding import Hit, Severity
+from holdfast.lint.known_values import load_table
 from holdfast.lint.object_index import get_selector
 from holdfast.lint.objects import (
     PROBES,
@@ -26,6 +27,8 @@ DOC_GATEWAY = "https://gateway-api.sigs.k8s.io/reference/spec/"
 DOC_POLICIES = "https://cloud.google.com/kubernetes-engine/docs/how-to/configure-gateway-resources"
 _ROUTES = ("HTTPRoute", "GRPCRoute", "TCPRoute", "TLSRoute")
 _POLICIES = ("HealthCheckPolicy", "GCPBackendPolicy")
+_POLICY_TARGETS = ("Service", "ServiceImport", "InferencePool", "GCPInferencePoolImport")
+_PATH_TYPES = ("Exact", "PathPrefix", "RegularExpression")
 _TLS_PROTOCOLS = ("HTTPS", "TLS")
 _CHECKS = ("httpHealthCheck", "httpsHealthCheck", "http2HealthCheck", "tcpHealthCheck")
 
@@ -66,12 +69,26 @@ def gateway_unknown(obj: Object, context: Context) -> Iterator[Hit]:
         path = ("spec", "parentRefs", number)
         if parent.get("kind") in (None, "Gateway"):
             yield from _check_parent(path, parent, obj, context)
+    yield from _check_matches(obj)
     target = as_map(obj.spec.get("targetRef"))
     name = as_text(target.get("name"))
+    kind = as_text(target.get("kind"))
+    if obj.kind in _POLICIES and kind and kind not in _POLICY_TARGETS:
+        yield Hit(("spec", "targetRef", "kind"), f"a {obj.kind} is for a Service, not a {kind}")
     if obj.kind in _POLICIES and target.get("kind") == "Service" and name:
         reason = _explain_absence("Service", name, obj, context)
         if reason:
             yield Hit(("spec", "targetRef", "name"), reason)
+
+
+def _check_matches(obj: Object) -> Iterator[Hit]:
+    """Yields a type of path that routes do not have."""
+    for number, entry in enumerate(as_list(obj.spec.get("rules"))):
+        for index, match in enumerate(as_list(dig(entry, "matches"))):
+            kind = dig(match, "path", "type")
+            if obj.kind == "HTTPRoute" and kind not in (None, *_PATH_TYPES):
+                path = ("spec", "rules", number, "matches", index, "path", "type")
+                yield Hit(path, f"no type {kind}; there are {', '.join(_PATH_TYPES)}")
 
 
 def _check_parent(
@@ -165,18 +182,24 @@ spec:
 
 @rule(
     "HF631",
-    "listener-without-certificate",
+    "gateway-refused",
     Severity.ERROR,
     on=Object,
     kinds=("Gateway",),
-    what="A listener of HTTPS has no certificate, or one of HTTP has the fields of TLS.",
+    what="A Gateway has a class that GKE lacks, or a listener of HTTPS no certificate.",
     why="The API server refuses the Gateway, or its listener is never programmed.",
     source=DOC_GATEWAY,
-    fix="give tls.certificateRefs to a listener of HTTPS only",
+    fix="name a class of GKE; give tls.certificateRefs to a listener of HTTPS only",
     bad=_listener(""),
     good=_listener("tls: {mode: Terminate, certificateRefs: [{kind: Secret, name: edge-tls}]}"),
 )
 def require_certificates(obj: Object, context: Context) -> Iterator[Hit]:
+    name = as_text(obj.spec.get("gatewayClassName"))
+    classes = load_table("gateway_classes")["names"]
+    if name.startswith("gke-") and name not in classes:
+        near_name = find_near(name, classes)
+        hint = f"; did you mean {near_name}?" if near_name else ""
+        yield Hit(("spec", "gatewayClassName"), f"GKE has no class {name}{hint}")
     options = ("networking.gke.io/certmap", "networking.gke.io/pre-shared-certs")
     if any(option in obj.annotations for option in options):
         return
@@ -229,6 +252,11 @@ spec:
     good=_health(8080),
 )
 def health_check_elsewhere(obj: Object, context: Context) -> Iterator[Hit]:
+    times = (dig(obj.spec, "default", field) for field in ("timeoutSec", "checkIntervalSec"))
+    timeout_s, interval_s = map(as_int, times)
+    if timeout_s and interval_s and timeout_s > interval_s:
+        message = f"timeoutSec {timeout_s} is above checkIntervalSec {interval_s}: it is refused"
+        yield Hit(("spec", "default", "timeoutSec"), message)
     for path, port, services in _list_checked_ports(obj, context):
         for service in services:
             selector = get_selector(service)

@@ -16,6 +16,14 @@ _BIND_OPTIONS = (
     *("--host", "--bind", "-b", "--listen", "--server-name", "--address"),
     *("--addr", "--listen-addr", "--listen-address", "--http-addr", "--bind-address"),
 )
+_PORT_SETTINGS = (
+    *("GRADIO_SERVER_PORT", "UVICORN_PORT", "FLASK_RUN_PORT", "STREAMLIT_SERVER_PORT", "PORT"),
+    *("LISTEN_PORT", "HTTP_PORT", "SERVER_PORT", "APP_PORT", "API_PORT", "MLFLOW_PORT"),
+)
+_HOST_SETTINGS = (
+    *("GRADIO_SERVER_NAME", "UVICORN_HOST", "FLASK_RUN_HOST", "STREAMLIT_SERVER_ADDRESS"),
+    *("OLLAMA_HOST", "LISTEN_HOST", "BIND_ADDRESS", "MLFLOW_HOST"),
+)
 _HOST_VARIABLES = {"UVICORN_HOST", "FLASK_RUN_HOST", "GUNICORN_CMD_ARGS", "PORT"}
 _PORT_VARIABLES = {"PORT", "OLLAMA_HOST", "QDRANT__SERVICE__HTTP_PORT"}
 # A file of settings, or a socket in place of a port.
@@ -83,6 +91,7 @@ def listens_elsewhere(pod: Pod, context: Context) -> Iterator[Hit]:
         yield from _check_default_host(container, pod, context)
         if _is_client(container, pod):
             continue
+        yield from _check_settings(container, pod, context)
         for option in _BIND_OPTIONS:
             host = container.option(option).partition(":")[0]
             is_needed = _is_asked(container) or _is_behind_service(pod, context)
@@ -96,6 +105,23 @@ def listens_elsewhere(pod: Pod, context: Context) -> Iterator[Hit]:
                 ports = ", ".join(map(str, sorted(container.ports)))
                 message = f"{option} is {port}, and the container has the ports {ports}"
                 yield Hit(container.command_path, message)
+
+
+def _check_settings(container: Container, pod: Pod, context: Context) -> Iterator[Hit]:
+    """Yields variables and options with another port than the one that the container declares."""
+    is_needed = _is_asked(container) or _is_behind_service(pod, context)
+    for path, name, value in container.variables:
+        if name in _PORT_SETTINGS and value.isdecimal() and is_needed:
+            if int(value[:9]) not in container.ports:
+                ports = ", ".join(map(str, sorted(container.ports)))
+                yield Hit(path, f"{name} is {value}, and the container has the ports {ports}")
+        elif name in _HOST_SETTINGS and value in ("127.0.0.1", "localhost") and is_needed:
+            yield Hit(path, f"{name} is {value}: nothing outside the pod reaches it")
+    for number, port_name in container.ports.items():
+        port = container.number(f"--{port_name}-port") if port_name else None
+        if port is not None and port != number and port not in container.ports:
+            message = f"--{port_name}-port is {port}, and the port {port_name} is {number}"
+            yield Hit(container.command_path, message)
 
 
 def _list_own_ports(container: Container) -> Iterator[tuple[str, int]]:
@@ -219,6 +245,10 @@ def compare_gang_ports(job: Job, context: Context) -> Iterator[Hit]:
     for container in job.containers:
         yield from _check_rendezvous(container)
         master_port = container.number("", "MASTER_PORT") or container.number("", "PET_MASTER_PORT")
+        is_beyond = len(container.ports) == 1 and master_port not in container.ports
+        if master_port and is_beyond and job.parallelism > 1 and _names_meeting(container):
+            port = min(container.ports)
+            yield Hit(container.command_path, f"MASTER_PORT is {master_port}, its port is {port}")
         for option in _ADDRESS_OPTIONS:
             port = container.number(option)
             if port is None:
@@ -230,6 +260,13 @@ def compare_gang_ports(job: Job, context: Context) -> Iterator[Hit]:
                 ports = ", ".join(map(str, sorted(container.ports)))
                 message = f"{option} is {port}, and the container has the ports {ports}"
                 yield Hit(container.command_path, message)
+
+
+def _names_meeting(container: Container) -> bool:
+    """Returns whether the one port of a container is that of the rendezvous."""
+    name = next(iter(container.ports.values()), "")
+    is_plain = not name or re.search(r"rdzv|master|rendezvous|nccl|torch|dist", name)
+    return bool(is_plain) and not any(container.body.get(field) for field in PROBES)
 
 
 def _check_rendezvous(container: Container) -> Iterator[Hit]:

@@ -61,6 +61,7 @@ _DRAIN_OPTIONS = (
     "--shutdown-timeout",
     "--drain-timeout",
     "--grace-period",
+    *("--exit-timeout-secs", "--drain-seconds", "--shutdown-grace-period", "--drain-time-s"),
 )
 
 
@@ -309,8 +310,8 @@ def hook_longer_than_grace(pod: Pod, context: Context) -> Iterator[Hit]:
         # On Spot HF103 and HF145 compare with the window.
         if sleep_s and sleep_s >= grace_s and not context.place(pod).on_spot:
             yield Hit(path, f"sleeps {sleep_s:g} s of a grace period of {grace_s} s")
-        elif sleep_s is not None and drain_s and sleep_s + drain_s > grace_s:
-            message = f"a drain of {drain_s:g} s after {sleep_s:g} s, in {grace_s} s of grace"
+        elif drain_s and (sleep_s or 0.0) + drain_s > grace_s:
+            message = f"a drain of {drain_s:g} s after {sleep_s or 0:g} s, in {grace_s} s of grace"
             yield Hit(container.command_path, message)
     if pod.grace_s == 0 and (pod.job or pod.gpus) and not _is_balloon(pod):
         path = (*pod.spec_path, "terminationGracePeriodSeconds")

@@ -14,7 +14,15 @@ DOC_RUN = "https://docs.pytorch.org/docs/stable/elastic/run.html"
 DOC_VLLM = "https://docs.vllm.ai/en/latest/cli/serve/"
 _RANK_OPTIONS = (
     *("--node-rank", "--node_rank", "--machine_rank", "--machine-rank"),
-    *("--shard", "--shard-index", "--shard_index", "--shard-id", "--shard_id", "--worker-index"),
+    *(
+        "--partition",
+        "--shard",
+        "--shard-index",
+        "--shard_index",
+        "--shard-id",
+        "--shard_id",
+        "--worker-index",
+    ),
 )
 _RANK_VARIABLES = ("NODE_RANK", "PET_NODE_RANK", "GROUP_RANK", "RANK", "SHARD_INDEX", "SHARD")
 _SHARD_COUNTS = (
@@ -26,7 +34,10 @@ _SHARD_COUNTS = (
     "--shard-count",
     "--n-shards",
     "--num-parts",
+    *("--partitions", "--num-partitions", "--num-splits", "--n-splits", "--population"),
+    *("--world-size", "--num-workers-total", "--num-chunks"),
 )
+_SHARE_OF = re.compile(r"\$[({]JOB_COMPLETION_INDEX[)}](?:/|:|-of-)(\d{1,6})(?!\d)")
 _SHARES = ("--gpu-memory-utilization", "--gpu_memory_utilization", "--mem-fraction-static")
 _COLLECTIVE = ("torchrun", "deepspeed", "accelerate", "mpirun", "vllm", "sglang")
 _RANKS = ("--ranks", "--nproc-per-node", "--nproc_per_node", "--num_gpus", "--gpus-per-node")
@@ -123,6 +134,10 @@ def _check_shards(container: Container, job: Job) -> Iterator[Hit]:
         if count is not None and count != completions:
             message = f"{option} {count}, and the Job has {completions} indices"
             yield Hit(container.command_path, message)
+    for path, word in container.list_words():
+        for count in _SHARE_OF.findall(word[:4_000]):
+            if int(count) != completions:
+                yield Hit(path, f"one of {count} shards, and the Job has {completions} indices")
 
 
 @rule(

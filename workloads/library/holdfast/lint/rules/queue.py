@@ -388,6 +388,11 @@ def queue_admits_nothing(obj: Object, context: Context) -> Iterator[Hit]:
         yield Hit(("spec",), "has no namespaceSelector: no namespace may use it")
     for index, group in enumerate(as_list(obj.spec.get("resourceGroups"))):
         covered = sorted(as_texts(dig(group, "coveredResources")))
+        names = list_names(dig(group, "flavors"))
+        for number, name in enumerate(names):
+            if name and name in names[:number]:
+                path = ("spec", "resourceGroups", index, "flavors", number, "name")
+                yield Hit(path, f"flavor {name} is listed twice")
         for number, flavor in enumerate(as_list(dig(group, "flavors"))):
             lent = sorted(list_names(dig(flavor, "resources")))
             if covered and lent and lent != covered:

@@ -11,7 +11,7 @@ from holdfast.lint.known_values import load_table
 from holdfast.lint.objects import Container, Object, Pod, as_list, as_map, as_text, as_texts, dig
 from holdfast.lint.registry import Context, rule
 from holdfast.lint.rules.storage import ONE_NODE_MODES, ZONAL_CLASSES
-from holdfast.lint.spelling import find_near, misspells
+from holdfast.lint.spelling import count_differences, find_near, misspells
 from holdfast.vocabulary.kubernetes import FUSE_DRIVER
 
 DOC_MODES = "https://cloud.google.com/kubernetes-engine/docs/concepts/persistent-volumes"
@@ -31,7 +31,7 @@ _FOLDER_VARIABLE = re.compile(
     r"(_HOME|_CACHE|_CACHE_DIR|_DIR|_ROOT|CACHE_HOME|TMPDIR|_PATH|_FOLDER|_MODELS)$"
 )
 _FOLDER_OPTION = re.compile(
-    r"--?[\w-]*(dir|directory|path|folder|root|cache|out|output|data|dataset|download-dir|model)$"
+    r"--?[\w-]*(dir|directory|path|folder|root|cache|out|output|data|dataset|download-dir|model|model-id|repository|weights|tmp|scratch|pool)$"
 )
 _WRITES = re.compile(r"(HOME|CACHE|TMP|OUT|LOG|WANDB_DIR|CHECKPOINT|_MODELS)")
 # Caches that may hold what was downloaded beforehand.
@@ -43,7 +43,7 @@ _OUTPUT_OPTION = re.compile(
 )
 _DATA_OPTION = re.compile(
     r"--(train|eval|work|hf)?[-_]?(data|dataset|datasets|input|inputs|corpus|scratch|cache|model"
-    r"|models|weights|index|tmp)([-_](dir|directory|path|folder|root))?"
+    r"|models|weights|index|tmp)([-_](id|dir|directory|path|folder|root|repository|store|base))?"
 )
 _BROUGHT = {"csi", "emptyDir", "ephemeral", "persistentVolumeClaim"}
 _ELSEWHERE = ("/", "/tmp", "/dev/null")
@@ -102,7 +102,7 @@ metadata: {{name: data, namespace: serving}}
 spec:
   accessModes: [{mode}]
   storageClassName: {storage_class}
-  resources: {{requests: {{storage: 10Gi}}}}
+  resources: {{requests: {{storage: 1Ti}}}}
 """
 
 
@@ -343,7 +343,8 @@ def folder_beside_its_mount(pod: Pod, context: Context) -> Iterator[Hit]:
                 size = mount.rstrip("/").count("/")
                 head = "/" + "/".join(depth[:size])
                 is_near = head != mount and find_near(head, [mount], 0.75)
-                if is_near and not used[mount]:
+                is_typo = count_differences(head, mount.rstrip("/")) == 1
+                if is_near and (not used[mount] or (is_typo and not head[-1:].isdecimal())):
                     yield Hit(path, f"{folder} is on no mount; {mount} is one")
                     break
 
