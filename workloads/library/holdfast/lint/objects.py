@@ -12,6 +12,7 @@ from typing import Any
 
 from holdfast.lint.document import Document, Path
 from holdfast.support.values import duration_s, quantity
+from holdfast.vocabulary.kubernetes import LABEL_QUEUE
 
 # Where an object without a namespace is created.
 DEFAULT_NAMESPACE = "default"
@@ -121,6 +122,17 @@ class Object:
     @property
     def spec(self) -> dict[str, Any]:
         return as_map(self.body.get("spec"))
+
+    @property
+    def queue_path(self) -> Path:
+        """The path of the label that names a queue: of a CronJob, that of its Jobs."""
+        root: Path = ("spec", "jobTemplate") if self.kind == "CronJob" else ()
+        return (*root, "metadata", "labels", LABEL_QUEUE)
+
+    @property
+    def queue(self) -> str:
+        """The LocalQueue of the object; empty where it names none."""
+        return as_text(dig(self.body, *self.queue_path))
 
     @property
     def name(self) -> str:

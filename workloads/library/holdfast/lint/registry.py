@@ -75,6 +75,14 @@ MODULES = (
     "ownership",
     "paths",
     "operators",
+    "configs",
+    "egress",
+    "admissions",
+    "rollouts",
+    "subscriptions",
+    "inits",
+    "priorities",
+    "claims",
     "linter",
 )
 GROUP = "holdfast.lint_rules"

@@ -364,7 +364,7 @@ def _check_term(path: Path, term: dict[str, Any], pod: Pod, context: Context) ->
     good=f"metadata: {{labels: {{{LABEL_QUEUE}: spot}}}}",
 )
 def queue_against_selector(obj: Object, context: Context) -> Iterator[Hit]:
-    queue = as_text(obj.labels.get(LABEL_QUEUE))
+    queue = obj.queue
     platform = context.platform
     if not queue or obj.namespace not in platform.job_namespaces:
         return

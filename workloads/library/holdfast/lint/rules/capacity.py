@@ -98,7 +98,7 @@ def check_flavors(obj: Object, context: Context) -> Iterator[Hit]:
         yield from _check_labels(obj)
         return
     yield from _check_priority(obj, context)
-    queue = as_text(obj.labels.get(LABEL_QUEUE))
+    queue = obj.queue
     yield from _check_cover(obj, queue, context)
     flavors = context.index.list_flavors(obj, queue) if queue else None
     if flavors is None:

@@ -103,6 +103,9 @@ def budget_stops_drains(obj: Object, context: Context) -> Iterator[Hit]:
     total = total or sum(_count_scaled(pod, context) for pod in pods)
     if min_available == "100%" or (total and (as_int(min_available) or 0) >= total):
         yield Hit(("spec", "minAvailable"), f"keeps {min_available} of {total or 'all'} pods")
+    elif (as_int(min_available) or 0) > 0 and _is_least(as_int(min_available), pods, context):
+        message = f"keeps {min_available} pods, which is all when the autoscaler is at its least"
+        yield Hit(("spec", "minAvailable"), message)
     elif obj.spec.get("maxUnavailable") in (0, "0", "0%"):
         yield Hit(("spec", "maxUnavailable"), "keeps all pods")
 
@@ -119,6 +122,16 @@ def _count_pods(pods: list[Pod], context: Context) -> int:
             return 0
         total += replicas
     return total
+
+
+def _is_least(min_available: int | None, pods: list[Pod], context: Context) -> bool:
+    """Returns whether a budget keeps all pods of a workload at its autoscaler's least."""
+    if len(pods) != 1 or min_available is None:
+        return False
+    for scaler in context.index.find_scalers(pods[0].owner):
+        if min_available >= (as_int(scaler.spec.get("minReplicas")) or 1):
+            return True
+    return False
 
 
 def _count_scaled(pod: Pod, context: Context) -> int:
@@ -258,6 +271,8 @@ def priority_too_high(obj: Object, context: Context) -> Iterator[Hit]:
     value = as_int(obj.body.get("value"))
     if value is not None and value > MAX_USER_PRIORITY:
         yield Hit(("value",), f"{value} is above every class of the platform")
+    if obj.name.startswith("system-"):
+        yield Hit(("metadata", "name"), "names that begin with system- are of Kubernetes itself")
     if obj.body.get("globalDefault") is True:
         yield Hit(("globalDefault",), "applies to every pod that names no class")
 

@@ -13,6 +13,7 @@ from holdfast.lint.registry import Context, rule
 DOC_CONFIG = "https://kubernetes.io/docs/concepts/configuration/configmap/"
 DOC_SECRET = "https://kubernetes.io/docs/concepts/configuration/secret/"
 _LONGEST = 4_000
+_SCRIPT = re.compile(r"(?<![\w./-])/[\w./-]{1,300}\.(?:py|sh)(?!\w)")
 _GIVEN_FILES = re.compile(
     r"(^|_)(GOOGLE_APPLICATION_CREDENTIALS|KUBECONFIG|((?<!SPECIAL_)TOKEN|PASSWORD|SECRET|KEY|CREDENTIALS)_FILE)$"
 )
@@ -68,6 +69,25 @@ def require_files(pod: Pod, context: Context) -> Iterator[Hit]:
             files = volumes.get(as_text(mount.get("name")), set())
             if files:
                 yield from _check_mount(container, path, mount, files)
+    yield from _check_entrypoint(pod, context)
+
+
+def _check_entrypoint(pod: Pod, context: Context) -> Iterator[Hit]:
+    """Yields a script that a RayJob starts, and that its head mounts in another folder."""
+    owner = pod.owner
+    if owner.kind != "RayJob" or "headGroupSpec" not in pod.path:
+        return
+    for container in pod.main_containers:
+        for match in _SCRIPT.finditer(as_text(owner.spec.get("entrypoint"))[:_LONGEST]):
+            folder, _, name = match[0].rpartition("/")
+            for _, mount in container.mounts:
+                place = as_text(mount.get("mountPath")).rstrip("/")
+                for _, volume in pod.volumes:
+                    is_mounted = volume.get("name") == mount.get("name")
+                    files = _list_files(volume, pod, context) if is_mounted else set[str]()
+                    if name in files and place and folder != place:
+                        message = f"{match[0]} is not there: {place} has {name}"
+                        yield Hit((*container.path, "volumeMounts"), message)
 
 
 def _check_mount(

@@ -6,6 +6,7 @@ from typing import Any
 
 from holdfast.lint.document import Path
 from holdfast.lint.finding import Hit, Severity
+from holdfast.lint.known_values import load_table
 from holdfast.lint.object_index import get_selector
 from holdfast.lint.objects import (
     PROBES,
@@ -26,6 +27,8 @@ DOC_GATEWAY = "https://gateway-api.sigs.k8s.io/reference/spec/"
 DOC_POLICIES = "https://cloud.google.com/kubernetes-engine/docs/how-to/configure-gateway-resources"
 _ROUTES = ("HTTPRoute", "GRPCRoute", "TCPRoute", "TLSRoute")
 _POLICIES = ("HealthCheckPolicy", "GCPBackendPolicy")
+_POLICY_TARGETS = ("Service", "ServiceImport", "InferencePool", "GCPInferencePoolImport")
+_PATH_TYPES = ("Exact", "PathPrefix", "RegularExpression")
 _TLS_PROTOCOLS = ("HTTPS", "TLS")
 _CHECKS = ("httpHealthCheck", "httpsHealthCheck", "http2HealthCheck", "tcpHealthCheck")
 
@@ -66,12 +69,26 @@ def gateway_unknown(obj: Object, context: Context) -> Iterator[Hit]:
         path = ("spec", "parentRefs", number)
         if parent.get("kind") in (None, "Gateway"):
             yield from _check_parent(path, parent, obj, context)
+    yield from _check_matches(obj)
     target = as_map(obj.spec.get("targetRef"))
     name = as_text(target.get("name"))
+    kind = as_text(target.get("kind"))
+    if obj.kind in _POLICIES and kind and kind not in _POLICY_TARGETS:
+        yield Hit(("spec", "targetRef", "kind"), f"a {obj.kind} is for a Service, not a {kind}")
     if obj.kind in _POLICIES and target.get("kind") == "Service" and name:
         reason = _explain_absence("Service", name, obj, context)
         if reason:
             yield Hit(("spec", "targetRef", "name"), reason)
+
+
+def _check_matches(obj: Object) -> Iterator[Hit]:
+    """Yields a type of path that routes do not have."""
+    for number, entry in enumerate(as_list(obj.spec.get("rules"))):
+        for index, match in enumerate(as_list(dig(entry, "matches"))):
+            kind = dig(match, "path", "type")
+            if obj.kind == "HTTPRoute" and kind not in (None, *_PATH_TYPES):
+                path = ("spec", "rules", number, "matches", index, "path", "type")
+                yield Hit(path, f"no type {kind}; there are {', '.join(_PATH_TYPES)}")
 
 
 def _check_parent(
@@ -97,10 +114,39 @@ def _check_parent(
     if section and listeners and section not in listeners:
         message = f"Gateway {name} has no listener {section}; it has {', '.join(listeners[:5])}"
         yield Hit((*path, "sectionName"), message)
+    yield from _check_admission(path, gateway, section, obj, context)
     ports = [dig(item, "port") for item in as_list(gateway.spec.get("listeners"))]
     port = parent.get("port")
     if port is not None and ports and port not in ports:
         yield Hit((*path, "port"), f"Gateway {name} has no listener on port {port}")
+
+
+def _check_admission(
+    path: Path, gateway: Object, section: str, obj: Object, context: Context
+) -> Iterator[Hit]:
+    """Yields a route that no listener of its Gateway takes, by its namespace or host names."""
+    listeners = as_maps(gateway.spec.get("listeners"))
+    listeners = [item for item in listeners if section in ("", as_text(item.get("name")))]
+    if not listeners:
+        return
+    if gateway.namespace and obj.namespace and gateway.namespace != obj.namespace:
+        sources = [dig(item, "allowedRoutes", "namespaces", "from") for item in listeners]
+        if all(source in (None, "Same") for source in sources):
+            message = f"Gateway {gateway.name} takes no routes of {obj.namespace}: from is Same"
+            yield Hit((*path, "namespace"), message)
+    hosts = list(map(as_text, as_list(obj.spec.get("hostnames"))))
+    own = [as_text(item.get("hostname")) for item in listeners]
+    if hosts and all(own) and not any(_is_of(host, name) for host in hosts for name in own):
+        message = f"Gateway {gateway.name} has {', '.join(own[:3])}, and none of {hosts[0]}"
+        yield Hit(("spec", "hostnames"), message)
+
+
+def _is_of(host: str, name: str) -> bool:
+    """Returns whether a host name of a route and one of a listener have a name in common."""
+    for wide, narrow in ((host, name), (name, host)):
+        if wide == narrow or (wide.startswith("*.") and narrow.endswith(wide[1:])):
+            return True
+    return False
 
 
 def _explain_absence(kind: str, name: str, obj: Object, context: Context) -> str:
@@ -136,18 +182,24 @@ spec:
 
 @rule(
     "HF631",
-    "listener-without-certificate",
+    "gateway-refused",
     Severity.ERROR,
     on=Object,
     kinds=("Gateway",),
-    what="A listener of HTTPS has no certificate, or one of HTTP has the fields of TLS.",
+    what="A Gateway has a class that GKE lacks, or a listener of HTTPS no certificate.",
     why="The API server refuses the Gateway, or its listener is never programmed.",
     source=DOC_GATEWAY,
-    fix="give tls.certificateRefs to a listener of HTTPS only",
+    fix="name a class of GKE; give tls.certificateRefs to a listener of HTTPS only",
     bad=_listener(""),
     good=_listener("tls: {mode: Terminate, certificateRefs: [{kind: Secret, name: edge-tls}]}"),
 )
 def require_certificates(obj: Object, context: Context) -> Iterator[Hit]:
+    name = as_text(obj.spec.get("gatewayClassName"))
+    classes = load_table("gateway_classes")["names"]
+    if name.startswith("gke-") and name not in classes:
+        near_name = find_near(name, classes)
+        hint = f"; did you mean {near_name}?" if near_name else ""
+        yield Hit(("spec", "gatewayClassName"), f"GKE has no class {name}{hint}")
     options = ("networking.gke.io/certmap", "networking.gke.io/pre-shared-certs")
     if any(option in obj.annotations for option in options):
         return
@@ -200,6 +252,11 @@ spec:
     good=_health(8080),
 )
 def health_check_elsewhere(obj: Object, context: Context) -> Iterator[Hit]:
+    times = (dig(obj.spec, "default", field) for field in ("timeoutSec", "checkIntervalSec"))
+    timeout_s, interval_s = map(as_int, times)
+    if timeout_s and interval_s and timeout_s > interval_s:
+        message = f"timeoutSec {timeout_s} is above checkIntervalSec {interval_s}: it is refused"
+        yield Hit(("spec", "default", "timeoutSec"), message)
     for path, port, services in _list_checked_ports(obj, context):
         for service in services:
             selector = get_selector(service)

@@ -136,9 +136,15 @@ def identity_annotation_wrong(obj: Object, context: Context) -> Iterator[Hit]:
                 yield Hit(path, "serviceAccount: is for policies of IAM, not for this annotation")
             elif not _PLACEHOLDER.search(account) and not _GOOGLE_ACCOUNT.fullmatch(account):
                 yield Hit(path, f"{account} is no Google service account")
-        elif misspells(key, ANNOTATION_GOOGLE_ACCOUNT):
+        elif misspells(key, ANNOTATION_GOOGLE_ACCOUNT) or _names_account(key, value):
             message = f"GKE does not read {key}; it reads {ANNOTATION_GOOGLE_ACCOUNT}"
             yield Hit(path, message, on_key=True)
+
+
+def _names_account(key: str, value: object) -> bool:
+    """Returns whether an annotation of GKE's identity has another key, and an account's name."""
+    is_of_gke = "gke.io/" in key or "google" in key
+    return is_of_gke and as_text(value)[:300].endswith(".iam.gserviceaccount.com")
 
 
 _ROLE = """\

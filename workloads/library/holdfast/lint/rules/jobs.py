@@ -362,7 +362,9 @@ def nodes_are_not_the_pods(job: Job, context: Context) -> Iterator[Hit]:
                 yield Hit(container.command_path, message)
             completions = as_int(job.spec.get("completions"))
             pods = as_int(job.spec.get("parallelism")) or 1
-            is_ranked = ENV_COMPLETION_INDEX in container.script
+            # Members that meet cannot come in two rows.
+            is_meeting = "rdzv" in container.script or "master" in container.script.lower()
+            is_ranked = ENV_COMPLETION_INDEX in container.script or is_meeting
             if is_ranked and nodes is not None and completions and completions > pods:
                 message = f"{completions} completions for a gang of {nodes}: {pods} run at once"
                 yield Hit((*job.path, "completions"), message)

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator
+from itertools import pairwise
 
 from holdfast.lint.finding import Hit, Severity
 from holdfast.lint.objects import PROBES, Container, Job, Pod, as_text, dig
@@ -11,7 +12,18 @@ DOC_RUN = "https://docs.pytorch.org/docs/stable/elastic/run.html"
 _MEETING_OPTIONS = ("--rdzv-endpoint", "--rdzv_endpoint")
 _LAST_PORT = 65_535
 _PORT_OPTIONS = ("--port", "--http-port", "--server-port", "--listen-port")
-_BIND_OPTIONS = ("--host", "--bind", "-b", "--listen", "--server-name", "--address")
+_BIND_OPTIONS = (
+    *("--host", "--bind", "-b", "--listen", "--server-name", "--address"),
+    *("--addr", "--listen-addr", "--listen-address", "--http-addr", "--bind-address"),
+)
+_PORT_SETTINGS = (
+    *("GRADIO_SERVER_PORT", "UVICORN_PORT", "FLASK_RUN_PORT", "STREAMLIT_SERVER_PORT", "PORT"),
+    *("LISTEN_PORT", "HTTP_PORT", "SERVER_PORT", "APP_PORT", "API_PORT", "MLFLOW_PORT"),
+)
+_HOST_SETTINGS = (
+    *("GRADIO_SERVER_NAME", "UVICORN_HOST", "FLASK_RUN_HOST", "STREAMLIT_SERVER_ADDRESS"),
+    *("OLLAMA_HOST", "LISTEN_HOST", "BIND_ADDRESS", "MLFLOW_HOST"),
+)
 _HOST_VARIABLES = {"UVICORN_HOST", "FLASK_RUN_HOST", "GUNICORN_CMD_ARGS", "PORT"}
 _PORT_VARIABLES = {"PORT", "OLLAMA_HOST", "QDRANT__SERVICE__HTTP_PORT"}
 # A file of settings, or a socket in place of a port.
@@ -79,20 +91,61 @@ def listens_elsewhere(pod: Pod, context: Context) -> Iterator[Hit]:
         yield from _check_default_host(container, pod, context)
         if _is_client(container, pod):
             continue
+        yield from _check_settings(container, pod, context)
         for option in _BIND_OPTIONS:
             host = container.option(option).partition(":")[0]
             is_needed = _is_asked(container) or _is_behind_service(pod, context)
             if host in ("127.0.0.1", "localhost") and is_needed:
                 message = f"{option} is {host}: nothing outside the pod reaches it"
                 yield Hit(container.command_path, message)
-        for option in _PORT_OPTIONS:
-            port = container.number(option)
-            if port is None or port in container.ports:
+        for option, port in _list_own_ports(container):
+            if port in container.ports:
                 continue
             if _is_asked(container) or _is_behind_service(pod, context):
                 ports = ", ".join(map(str, sorted(container.ports)))
                 message = f"{option} is {port}, and the container has the ports {ports}"
                 yield Hit(container.command_path, message)
+
+
+def _check_settings(container: Container, pod: Pod, context: Context) -> Iterator[Hit]:
+    """Yields variables and options with another port than the one that the container declares."""
+    is_needed = _is_asked(container) or _is_behind_service(pod, context)
+    for path, name, value in container.variables:
+        if name in _PORT_SETTINGS and value.isdecimal() and is_needed:
+            if int(value[:9]) not in container.ports:
+                ports = ", ".join(map(str, sorted(container.ports)))
+                yield Hit(path, f"{name} is {value}, and the container has the ports {ports}")
+        elif name in _HOST_SETTINGS and value in ("127.0.0.1", "localhost") and is_needed:
+            yield Hit(path, f"{name} is {value}: nothing outside the pod reaches it")
+    for number, port_name in container.ports.items():
+        port = container.number(f"--{port_name}-port") if port_name else None
+        if port is not None and port != number and port not in container.ports:
+            message = f"--{port_name}-port is {port}, and the port {port_name} is {number}"
+            yield Hit(container.command_path, message)
+
+
+def _list_own_ports(container: Container) -> Iterator[tuple[str, int]]:
+    """Yields the options that say on which port a server listens, with the port."""
+    for option in _PORT_OPTIONS:
+        # A script may start several programs, each with a port.
+        ports = _list_numbers(container, option)
+        if ports and not ports & container.ports.keys():
+            yield option, min(ports)
+    for option in _BIND_OPTIONS:
+        port_text = container.option(option)[:300].rpartition(":")[2]
+        if ":" in container.option(option)[:300] and port_text.isdecimal():
+            yield option, int(port_text[:9])
+
+
+def _list_numbers(container: Container, option: str) -> set[int]:
+    """Lists the whole numbers that a command gives to an option."""
+    numbers: set[int] = set()
+    for word, successor in pairwise([*container.arguments, ""]):
+        name, _, value = word.partition("=")
+        text = value or successor
+        if name == option and text.isascii() and text.isdecimal() and len(text) < 9:
+            numbers.add(int(text))
+    return numbers
 
 
 def _is_client(container: Container, pod: Pod) -> bool:
@@ -192,6 +245,10 @@ def compare_gang_ports(job: Job, context: Context) -> Iterator[Hit]:
     for container in job.containers:
         yield from _check_rendezvous(container)
         master_port = container.number("", "MASTER_PORT") or container.number("", "PET_MASTER_PORT")
+        is_beyond = len(container.ports) == 1 and master_port not in container.ports
+        if master_port and is_beyond and job.parallelism > 1 and _names_meeting(container):
+            port = min(container.ports)
+            yield Hit(container.command_path, f"MASTER_PORT is {master_port}, its port is {port}")
         for option in _ADDRESS_OPTIONS:
             port = container.number(option)
             if port is None:
@@ -203,6 +260,13 @@ def compare_gang_ports(job: Job, context: Context) -> Iterator[Hit]:
                 ports = ", ".join(map(str, sorted(container.ports)))
                 message = f"{option} is {port}, and the container has the ports {ports}"
                 yield Hit(container.command_path, message)
+
+
+def _names_meeting(container: Container) -> bool:
+    """Returns whether the one port of a container is that of the rendezvous."""
+    name = next(iter(container.ports.values()), "")
+    is_plain = not name or re.search(r"rdzv|master|rendezvous|nccl|torch|dist", name)
+    return bool(is_plain) and not any(container.body.get(field) for field in PROBES)
 
 
 def _check_rendezvous(container: Container) -> Iterator[Hit]:

@@ -3,11 +3,11 @@
 from collections.abc import Iterator
 
 from holdfast.lint.finding import Hit, Severity
-from holdfast.lint.objects import Object, Pod, as_map, as_text
+from holdfast.lint.objects import Object, Pod, as_map
 from holdfast.lint.platform import find_machines, machine_size
 from holdfast.lint.registry import Context, rule
 from holdfast.vocabulary import pools as contract
-from holdfast.vocabulary.kubernetes import DRIVER_LATEST, LABEL_DRIVER, LABEL_QUEUE
+from holdfast.vocabulary.kubernetes import DRIVER_LATEST, LABEL_DRIVER
 from holdfast.vocabulary.machines import ACCELERATORS, REFUSED_MACHINES
 from holdfast.vocabulary.pools import GPU_RESOURCE
 from holdfast.vocabulary.serving import LABEL_SERVICE
@@ -135,7 +135,7 @@ def gpu_without_accelerator(pod: Pod, context: Context) -> Iterator[Hit]:
     if not pod.gpus or context.place(pod).find_demands(*NAMING):
         return
     # Kueue gives the pods the labels of their flavor.
-    queue = as_text(pod.owner.labels.get(LABEL_QUEUE))
+    queue = pod.owner.queue
     flavors = context.index.list_flavors(pod.owner, queue) if queue else None
     labels = [as_map(flavor.spec.get("nodeLabels")) for flavor in flavors or ()]
     if labels and all(contract.LABEL_ACCELERATOR in flavor_labels for flavor_labels in labels):

@@ -68,6 +68,12 @@ def annotation_not_on_the_pod(obj: Object, context: Context) -> Iterator[Hit]:
     good=f"metadata: {{labels: {{{LABEL_QUEUE}: spot}}}}",
 )
 def queue_label_elsewhere(obj: Object, context: Context) -> Iterator[Hit]:
+    if obj.kind == "CronJob":
+        if LABEL_QUEUE in obj.labels and not obj.queue:
+            path = ("metadata", "labels", LABEL_QUEUE)
+            yield Hit(path, "the label of the CronJob is not on its Jobs", on_key=True)
+        if obj.queue:
+            return
     if LABEL_QUEUE in obj.labels:
         return
     if LABEL_QUEUE in obj.annotations:

@@ -7,7 +7,7 @@ from holdfast.lint.finding import Hit, Severity
 from holdfast.lint.known_values import load_table
 from holdfast.lint.objects import Container, Object, Pod, as_list, as_text, dig
 from holdfast.lint.registry import Context, rule
-from holdfast.lint.rules.contents import find_model, find_weights
+from holdfast.lint.rules.contents import find_model, find_size
 from holdfast.support.values import GIB, quantity
 from holdfast.vocabulary import pools as contract
 from holdfast.vocabulary.machines import ACCELERATORS
@@ -18,6 +18,7 @@ DOC_GATED = "https://huggingface.co/docs/hub/models-gated"
 _SPLITS = ("--tensor-parallel-size", "-tp", "--tp", "--tp-size", "--pipeline-parallel-size")
 _TOKENS = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "HF_TOKEN_PATH", "HUGGINGFACE_TOKEN")
 _WORKERS = ("--num-workers", "--num_workers", "--dataloader_num_workers", "--workers")
+_RANKS = ("--nproc-per-node", "--nproc_per_node")
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 _MOST_PER_CORE = 4
 _OTHER_DEVICES = re.compile(r"(?:^|[-_/.:])(cpu|rocm|hpu|neuron|xpu)(?:[-_.:]|$|\d)")
@@ -52,7 +53,7 @@ def compare_models(pod: Pod, context: Context) -> Iterator[Hit]:
         names.add(pool.accelerator)
     sizes = [ACCELERATORS[name].memory_gib for name in names if name in ACCELERATORS]
     for container in pod.main_containers:
-        weights = find_weights(container)
+        weights = find_size(container)
         if weights and sizes and container.gpus and len(sizes) == len(names):
             memory = max(sizes) * GIB * container.gpus * _count_others(container)
             offloaded = (quantity(container.option("--cpu-offload-gb")) or 0.0) * GIB
@@ -152,9 +153,11 @@ def compare_threads(pod: Pod, context: Context) -> Iterator[Hit]:
             continue
         counts = {option: container.number(option) for option in _WORKERS}
         counts |= {name: container.number("", name) for name in _THREADS}
+        ranks = max(filter(None, map(container.number, _RANKS)), default=1)
         for name, count in counts.items():
-            if count and count > max(_MOST_PER_CORE, cores * _MOST_PER_CORE):
-                yield Hit(container.path, f"{name} is {count}, with {cores:g} cores")
+            if count and count * ranks > max(_MOST_PER_CORE, cores * _MOST_PER_CORE):
+                each = f" in each of {ranks} processes" if ranks > 1 else ""
+                yield Hit(container.path, f"{name} is {count}{each}, with {cores:g} cores")
 
 
 @rule(

@@ -468,6 +468,13 @@ def _opens_dns(policies: list[Object]) -> bool:
     for policy in policies:
         for opening in as_list(policy.spec.get("egress")):
             ports = as_list(dig(opening, "ports"))
-            if not ports or any(dig(port, "port") in (53, "53", "dns", None) for port in ports):
+            if not ports or any(map(_is_for_names, ports)):
                 return True
     return False
+
+
+def _is_for_names(port: Any) -> bool:
+    """Returns whether a port is that of DNS, which asks by UDP."""
+    number = dig(port, "port")
+    is_udp = dig(port, "protocol") == "UDP"
+    return number == "dns" or (is_udp and number in (53, "53", None))

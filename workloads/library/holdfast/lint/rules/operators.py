@@ -1,4 +1,4 @@
-"""HF680 to HF684: what operators of Ray, Kubeflow, LeaderWorkerSet and TPUs are told to start."""
+"""HF680 to HF685: what operators of Ray, Kubeflow, LeaderWorkerSet and TPUs are told to start."""
 
 import re
 from collections.abc import Iterator
@@ -17,7 +17,11 @@ DOC_GROUPS = "https://docs.vllm.ai/en/latest/deployment/frameworks/lws/"
 DOC_TPUS = "https://cloud.google.com/kubernetes-engine/docs/concepts/plan-tpus"
 _RAY_KINDS = ("RayCluster", "RayJob", "RayService")
 _VERSION = re.compile(r"\d{1,3}\.\d{1,3}\.\d{1,3}")
-_RAY_IMAGE = re.compile(r"(?:^|/)ray(?:-ml|-llm)?:(\d{1,3}\.\d{1,3}\.\d{1,3})([\w.-]{0,60})")
+_RAY_IMAGE = re.compile(
+    r"(?:^|/)ray(?:-ml|-llm)?(?:/[\w-]{1,60})?:(2\.\d{1,3}\.\d{1,3})([\w.-]{0,60})"
+)
+_RAY_PORT = re.compile(r"ray start --head[^\n;&|]{0,200}?--port[= ](\d{1,5})")
+_RAY_ADDRESS = re.compile(r"ray start[^\n;&|]{0,200}?--address[= ]['\"]?[^\s:]{1,200}:(\d{1,5})")
 _PYTHON = re.compile(r"py3\d{1,2}")
 _REPLICA_SPECS = {
     "PyTorchJob": ("pytorchReplicaSpecs", "pytorch"),
@@ -27,6 +31,12 @@ _REPLICA_SPECS = {
 _TPU = "google.com/tpu"
 _TOPOLOGY = "cloud.google.com/gke-tpu-topology"
 _TPU_TYPE = "cloud.google.com/gke-tpu-accelerator"
+_TPU_DIMENSIONS = {
+    "tpu-v4-podslice": 3,
+    "tpu-v5p-slice": 3,
+    "tpu-v5-lite-podslice": 2,
+    "tpu-v6e-slice": 2,
+}
 _GROUP_SIZE = re.compile(r"--ray_cluster_size[= ](\d{1,4})\b")
 
 
@@ -58,6 +68,30 @@ spec:
 """
 
 
+def _joined(port: int) -> str:
+    return f"""\
+apiVersion: leaderworkerset.x-k8s.io/v1
+kind: LeaderWorkerSet
+metadata: {{name: big, namespace: serving}}
+spec:
+  leaderWorkerTemplate:
+    size: 2
+    restartPolicy: RecreateGroupOnPodRestart
+    leaderTemplate:
+      spec:
+        containers:
+        - name: main
+          image: a:1
+          command: [bash, -c, exec ray start --head --port=6379 --block]
+    workerTemplate:
+      spec:
+        containers:
+        - name: main
+          image: a:1
+          command: [bash, -c, 'exec ray start --address=$(LWS_LEADER_ADDRESS):{port} --block']
+"""
+
+
 @rule(
     "HF680",
     "ray-counts-wrong",
@@ -80,9 +114,37 @@ def ray_counts_wrong(obj: Object, context: Context) -> Iterator[Hit]:
             yield Hit((*path, "minReplicas"), f"minReplicas {least} is above maxReplicas {most}")
         elif most is not None and (replicas or 0) > most:
             yield Hit((*path, "replicas"), f"replicas {replicas} is above maxReplicas {most}")
+        is_scaled = dig(obj.body, *path[:-2], "enableInTreeAutoscaling") is True
+        if "workerGroupSpecs" in path and replicas == 0 and most and not is_scaled:
+            yield Hit((*path, "replicas"), "0 workers, and enableInTreeAutoscaling is not set")
         container = _find_container(obj, path)
         if container:
             yield from _check_start(path, as_map(group.get("rayStartParams")), container)
+
+
+@rule(
+    "HF685",
+    "ray-port-differs",
+    Severity.ERROR,
+    on=Object,
+    what="Workers of Ray join at another port than the one on which the head listens.",
+    why="They wait for the head for ever, on GPUs that are paid for.",
+    source=DOC_RAY,
+    fix="write the same port in both commands",
+    bad=_joined(6380),
+    good=_joined(6379),
+)
+def ray_port_differs(obj: Object, context: Context) -> Iterator[Hit]:
+    ports: set[int] = set()
+    for pod in obj.pods:
+        for container in pod.containers:
+            ports |= set(map(int, _RAY_PORT.findall(container.script)))
+    for pod in obj.pods if len(ports) == 1 else ():
+        for container in pod.containers:
+            for port in _RAY_ADDRESS.findall(container.script):
+                if int(port) not in ports:
+                    message = f"joins at port {port}, and the head has {min(ports)}"
+                    yield Hit(container.command_path, message)
 
 
 def _list_groups(obj: Object) -> Iterator[tuple[Path, dict[str, Any]]]:
@@ -322,6 +384,12 @@ def topology_is_not_the_chips(pod: Pod, context: Context) -> Iterator[Hit]:
     topology = as_text(dig(pod.spec, "nodeSelector", _TOPOLOGY))
     chips = sum(quantity(container.limit(_TPU)) or 0 for container in pod.main_containers)
     if pod.job is None or not chips or not re.fullmatch(r"\d{1,3}(x\d{1,3}){1,2}", topology[:20]):
+        return
+    kind = as_text(dig(pod.spec, "nodeSelector", _TPU_TYPE))
+    dimensions = _TPU_DIMENSIONS.get(kind)
+    if dimensions and topology.count("x") + 1 != dimensions:
+        path = (*pod.spec_path, "nodeSelector", _TOPOLOGY)
+        yield Hit(path, f"a topology of {kind} has {dimensions} numbers")
         return
     total = prod(int(part) for part in topology.split("x"))
     pods = as_int(pod.job.spec.get("parallelism")) or 1

@@ -18,6 +18,7 @@ _TORCHRUN = ("torchrun", "torch.distributed.run", "torch.distributed.launch")
 _SWITCHES = ("m", "module", "no-python", "run-path", "standalone", "virtual-local-rank")
 _PYTHON = re.compile(r"python(\d(\.\d+)?)?")
 _PLAIN_WORD = re.compile(r"[A-Za-z_]\w*")
+_BUCKET_URL = re.compile(r"(?<![\w/])(gs|gcs|gsc)://([A-Za-z0-9][\w.-]{1,80})(?![\w$<{])")
 _ONE_SLASH = re.compile(r"(?<![\w./])(gs|s3|hf|https?)(?::/(?![/\s])|//)[\w.-]+")
 
 
@@ -199,3 +200,8 @@ def check_python(pod: Pod, context: Context) -> Iterator[Hit]:
                 and (match[1] in ("gs", "s3") or (programs[:1] and programs[0] not in SHELLS))
             ):
                 yield Hit(path, f"{match[0]} is no URL: {match[1]}://")
+            for scheme, bucket in _BUCKET_URL.findall(text[:4_000]):
+                if scheme != "gs":
+                    yield Hit(path, f"{scheme}:// is no scheme of Cloud Storage: gs://")
+                elif bucket != bucket.lower() and not bucket.isupper():
+                    yield Hit(path, f"no bucket has the name {bucket}: names have small letters")

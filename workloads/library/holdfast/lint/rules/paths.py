@@ -6,7 +6,7 @@ from pathlib import PurePosixPath
 
 from holdfast.lint.document import Path
 from holdfast.lint.finding import Hit, Severity
-from holdfast.lint.folders import find_mount, find_volume, is_below, outlives_pod
+from holdfast.lint.folders import find_mount, find_volume, is_below, is_read_only, outlives_pod
 from holdfast.lint.known_values import load_table
 from holdfast.lint.objects import KNOWN_KINDS, Container, Job, Pod, as_text, dig
 from holdfast.lint.registry import Context, rule
@@ -26,6 +26,8 @@ _TARGET = re.compile(
     r"|\bwget\b[^\n;&|]{1,300}?-O[ =]?(/[\w./-]{1,200})"
     r"|\btar\b[^\n;&|]{1,300}?-C[ =]?(/[\w./-]{1,200})"
 )
+# Commands that only look at a folder, or make it.
+_LOOKS = re.compile(r"\b(?:test|ls|du|mkdir|chmod|chown|rm|find|echo)\b[^\n;&|]{0,400}")
 _SYSTEM = ("/tmp", "/dev", "/etc", "/usr", "/proc", "/root", "/var/tmp", "/run", "/bin", "/opt")
 _SAVES = re.compile(
     r"--?(output|output[-_]?dir|save|save[-_]?dir|checkpoint[-_]?dir|ckpt[-_]?dir|checkpoints?"
@@ -82,6 +84,8 @@ def fetched_into_nothing(pod: Pod, context: Context) -> Iterator[Hit]:
             mount = find_mount(container, target)
             if mount is None:
                 yield Hit(path, f"{target} is on no mount of {container.name}")
+            elif is_read_only(container, mount):
+                yield Hit(path, f"{target} is on a read-only mount")
             elif not _is_shared(container, mount.get("name")):
                 yield Hit(path, f"{target} is on {mount.get('name')}, which no other one mounts")
 
@@ -99,7 +103,9 @@ def _list_targets(container: Container) -> Iterator[tuple[Path, str]]:
     for path, word in texts:
         for match in _TARGET.finditer(word[:_LONGEST]):
             target = next(filter(None, match.groups()))
-            uses = re.findall(rf"(?<![\w/.-]){re.escape(target.rstrip('/'))}", word[:_LONGEST])
+            text = _LOOKS.sub("", word[:_LONGEST])
+            name = re.escape(target.rstrip("/"))
+            uses = re.findall(rf"(?<![\w/.-]){name}(?![\w-])", text)
             if len(uses) == 1:
                 yield path, target
 

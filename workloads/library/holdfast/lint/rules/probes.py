@@ -61,6 +61,7 @@ _DRAIN_OPTIONS = (
     "--shutdown-timeout",
     "--drain-timeout",
     "--grace-period",
+    *("--exit-timeout-secs", "--drain-seconds", "--shutdown-grace-period", "--drain-time-s"),
 )
 
 
@@ -309,12 +310,22 @@ def hook_longer_than_grace(pod: Pod, context: Context) -> Iterator[Hit]:
         # On Spot HF103 and HF145 compare with the window.
         if sleep_s and sleep_s >= grace_s and not context.place(pod).on_spot:
             yield Hit(path, f"sleeps {sleep_s:g} s of a grace period of {grace_s} s")
-        elif sleep_s is not None and drain_s and sleep_s + drain_s > grace_s:
-            message = f"a drain of {drain_s:g} s after {sleep_s:g} s, in {grace_s} s of grace"
+        elif drain_s and (sleep_s or 0.0) + drain_s > grace_s:
+            message = f"a drain of {drain_s:g} s after {sleep_s or 0:g} s, in {grace_s} s of grace"
             yield Hit(container.command_path, message)
-    if pod.grace_s == 0 and (pod.job or pod.gpus):
+    if pod.grace_s == 0 and (pod.job or pod.gpus) and not _is_balloon(pod):
         path = (*pod.spec_path, "terminationGracePeriodSeconds")
         yield Hit(path, "0 kills the containers at once, without SIGTERM")
+
+
+def _is_balloon(pod: Pod) -> bool:
+    """Returns whether a pod only holds room for others, and does nothing itself."""
+    for container in pod.main_containers:
+        name = as_text(container.body.get("image"))[:500].rpartition("/")[2].partition(":")[0]
+        is_asleep = container.programs[:1] == ["sleep"]
+        if name not in ("pause", "pause-amd64") and not is_asleep:
+            return False
+    return True
 
 
 @rule(
@@ -351,6 +362,8 @@ def command_is_one_word(pod: Pod, context: Context) -> Iterator[Hit]:
             places.append(("args",))
         for place in places:
             words = as_texts(dig(container.body, *place))
+            if place == ("command",) and words[-1:] and words[-1] in _SCRIPT_OPTIONS:
+                words = container.words
             problem = _judge_words(words, is_program=place != ("args",))
             if problem:
                 yield Hit((*container.path, *place), problem)
@@ -386,10 +399,18 @@ def _judge_words(words: list[str], *, is_program: bool) -> str:
     return ""
 
 
+_SCRIPT_OPTIONS = ("-c", "-ec", "-lc", "-exc", "-xc", "-euc", "-eu")
+_OPERATORS = ("&&", "||", ">", ">>", "2>&1")
+
+
 def _check_arguments(container: Container) -> Iterator[Hit]:
-    """Yields options that are written in one word with their values."""
+    """Yields options in one word with their values, and operators that no shell reads."""
+    has_shell = any(program in SHELLS for program in container.programs[:4])
     for key in ("command", "args"):
         words = as_texts(container.body.get(key))
+        for index, word in enumerate(words[1:], start=1):
+            if word in _OPERATORS and not has_shell and "command" in container.body:
+                yield Hit((*container.path, key, index), f"no shell reads {word}")
         for index, word in enumerate(words):
             if re.fullmatch(r"--[\w-]{1,60} \S{1,200}", word) and not _is_script(words, index):
                 flag = word.partition(" ")[0]

@@ -12,7 +12,18 @@ from holdfast.vocabulary.environment import ENV_COMPLETION_INDEX, ENV_GANG_ADDRE
 
 DOC_RUN = "https://docs.pytorch.org/docs/stable/elastic/run.html"
 DOC_VLLM = "https://docs.vllm.ai/en/latest/cli/serve/"
-_RANK_OPTIONS = ("--node-rank", "--node_rank", "--machine_rank", "--machine-rank")
+_RANK_OPTIONS = (
+    *("--node-rank", "--node_rank", "--machine_rank", "--machine-rank"),
+    *(
+        "--partition",
+        "--shard",
+        "--shard-index",
+        "--shard_index",
+        "--shard-id",
+        "--shard_id",
+        "--worker-index",
+    ),
+)
 _RANK_VARIABLES = ("NODE_RANK", "PET_NODE_RANK", "GROUP_RANK", "RANK", "SHARD_INDEX", "SHARD")
 _SHARD_COUNTS = (
     "--of",
@@ -23,10 +34,13 @@ _SHARD_COUNTS = (
     "--shard-count",
     "--n-shards",
     "--num-parts",
+    *("--partitions", "--num-partitions", "--num-splits", "--n-splits", "--population"),
+    *("--world-size", "--num-workers-total", "--num-chunks"),
 )
+_SHARE_OF = re.compile(r"\$[({]JOB_COMPLETION_INDEX[)}](?:/|:|-of-)(\d{1,6})(?!\d)")
 _SHARES = ("--gpu-memory-utilization", "--gpu_memory_utilization", "--mem-fraction-static")
 _COLLECTIVE = ("torchrun", "deepspeed", "accelerate", "mpirun", "vllm", "sglang")
-_RANKS = ("--ranks", "--nproc-per-node", "--nproc_per_node")
+_RANKS = ("--ranks", "--nproc-per-node", "--nproc_per_node", "--num_gpus", "--gpus-per-node")
 _HEADS = ("--rendezvous", "--rdzv-endpoint", "--rdzv_endpoint")
 # Options and variables with the host of a member, which may have no port.
 _HOST_OPTIONS = ("--master-addr", "--master_addr", "--main_process_ip", "--coordinator-address")
@@ -120,6 +134,10 @@ def _check_shards(container: Container, job: Job) -> Iterator[Hit]:
         if count is not None and count != completions:
             message = f"{option} {count}, and the Job has {completions} indices"
             yield Hit(container.command_path, message)
+    for path, word in container.list_words():
+        for count in _SHARE_OF.findall(word[:4_000]):
+            if int(count) != completions:
+                yield Hit(path, f"one of {count} shards, and the Job has {completions} indices")
 
 
 @rule(
@@ -275,6 +293,8 @@ def rendezvous_elsewhere(job: Job, context: Context) -> Iterator[Hit]:
                 yield Hit(container.command_path, f"{address} has no port")
             elif "$(" not in host and not _may_be_member(job, host):
                 yield Hit(container.command_path, f"{host} is no pod of {job.owner.name}")
+            elif address and _find_service_fault(job, host, context):
+                yield Hit(container.command_path, _find_service_fault(job, host, context))
         for path, address in _list_hosts(container):
             host = address.partition("://")[2] or address
             host = host.partition(":")[0]

@@ -38,6 +38,10 @@ _EARLY = (
     *("none", "first"),
 )
 _KEEPS = re.compile(r"check.?point|ckpt|resume|restore|skip[-_](done|committed)|save[-_]", re.I)
+_ANSWER_SETTING = re.compile(
+    r"(generation|request|response|answer|stream|read)[-_]?(timeout|max|seconds|deadline)",
+    re.IGNORECASE,
+)
 _LONG_S = 6 * 3_600
 _DAY_S = 86_400
 _SHORTEST_ANSWER_S = 60
@@ -126,12 +130,19 @@ def check_sidecars(pod: Pod, context: Context) -> Iterator[Hit]:
     if pod.job is None or len(pod.main_containers) < 2:
         return
     for container in pod.main_containers:
-        image = as_text(container.body.get("image"))[:500]
-        is_server = _ENDLESS_IMAGE.search(image) and not container.words
-        text = " ".join(container.words)[:4_000]
-        is_endless = is_server or (_ENDLESS.search(text) and not _END.search(text))
-        if is_endless and not container.gpus:
+        if is_endless(container) and not container.gpus:
             yield Hit(container.path, f"{container.name} never ends, and so neither does the Job")
+
+
+def is_endless(container: Container) -> bool:
+    """Returns whether a container runs a server, or a loop, that never ends by itself."""
+    image = as_text(container.body.get("image"))[:500]
+    # A server without a command of its own: its arguments are options.
+    is_server = _ENDLESS_IMAGE.search(image) and not container.body.get("command")
+    text = " ".join(container.words)[:4_000]
+    if is_server and not re.search(r"(^|\s)(sh|bash|-c|--version|--config\.test)(\s|$)", text):
+        return not _END.search(text)
+    return bool(_ENDLESS.search(text) and not _END.search(text))
 
 
 @rule(
@@ -429,6 +440,24 @@ def check_timeouts(obj: Object, context: Context) -> Iterator[Hit]:
     pods = context.index.select_pods(obj.namespace, get_selector(service)) if service else []
     if seconds < _SHORTEST_ANSWER_S and any(pod.gpus for pod in pods):
         yield Hit(("spec", "default"), f"{name} has {seconds} s for each answer")
+        return
+    for pod in pods:
+        for container in pod.main_containers:
+            for setting, longest in _list_answers(container):
+                if longest > seconds:
+                    message = f"{name} has {seconds} s for each answer, and {setting} {longest} s"
+                    yield Hit(("spec", "default"), message)
+                    return
+
+
+def _list_answers(container: Container) -> Iterator[tuple[str, int]]:
+    """Yields the settings that say how long an answer of a program may take, in seconds."""
+    settings = [(name, value) for _, name, value in container.variables]
+    settings += [(word.partition("=")[0], word.partition("=")[2]) for word in container.words]
+    for name, value in settings:
+        match = re.fullmatch(r"(\d{1,5})s?", value)
+        if match and _ANSWER_SETTING.search(name):
+            yield name, int(match[1])
 
 
 def _write_subscription(seconds: int) -> str:

@@ -6,7 +6,7 @@ from typing import Any
 
 from holdfast.lint.document import Path
 from holdfast.lint.finding import Hit, Severity
-from holdfast.lint.objects import Container, Object, Pod, as_int, as_map, as_text, dig
+from holdfast.lint.objects import Container, Object, Pod, as_int, as_list, as_map, as_text, dig
 from holdfast.lint.platform import machine_size
 from holdfast.lint.registry import Context, rule
 from holdfast.lint.spelling import suggest
@@ -76,10 +76,29 @@ def quantity_malformed(obj: Object, context: Context) -> Iterator[Hit]:
             size = dig(volume, "emptyDir", "sizeLimit")
             if size is not None:
                 yield from _check_size((*path, "emptyDir", "sizeLimit"), size)
+    for path, amount in _list_quotas(obj):
+        yield from _check_size(path, amount)
     for path, spec in obj.claims:
         size = dig(spec, "resources", "requests", "storage")
         if size is not None:
             yield from _check_size((*path, "resources", "requests", "storage"), size)
+
+
+# More than any machine of Google has.
+_MOST_CORES = 1_920
+
+
+def _list_quotas(obj: Object) -> Iterator[tuple[Path, Any]]:
+    """Yields the amounts of memory that a ClusterQueue lends."""
+    if obj.kind != "ClusterQueue":
+        return
+    for group, entry in enumerate(as_list(obj.spec.get("resourceGroups"))):
+        for flavor, item in enumerate(as_list(dig(entry, "flavors"))):
+            for index, resource in enumerate(as_list(dig(item, "resources"))):
+                path = ("spec", "resourceGroups", group, "flavors", flavor, "resources", index)
+                amount = dig(resource, "nominalQuota")
+                if dig(resource, "name") == "memory" and amount not in (None, 0, "0"):
+                    yield (*path, "nominalQuota"), amount
 
 
 def _parse(amount: Any) -> float | None:
@@ -99,6 +118,8 @@ def _check_amount(path: Path, name: str, amount: Any, container: Container) -> I
         yield Hit(path, f"{amount} of memory is {number / MIB:.3g} MiB")
     elif name == "cpu" and container.gpus and 0 < number < _SMALLEST_CPU_WITH_GPU:
         yield Hit(path, f"{amount} is {number:g} of a core, beside a GPU")
+    elif name == "cpu" and number > _MOST_CORES:
+        yield Hit(path, f"no machine has {number:g} cores; {amount}m are {number / 1_000:g}")
     elif name == "ephemeral-storage" and 0 < number < MIB:
         yield Hit(path, f"{amount} of disk is {number:g} bytes")
 

@@ -26,7 +26,6 @@ from holdfast.vocabulary.kubernetes import ANNOTATION_CONSUMES, LABEL_QUEUE, PRO
 from holdfast.vocabulary.pools import GPU_RESOURCE, LABEL_POOL_CLASS, LABEL_ROLE, QUEUED_TAINT
 
 DOC_KUEUE = "https://kueue.sigs.k8s.io/docs/"
-_LABEL_PATH = ("metadata", "labels", LABEL_QUEUE)
 _FORMATS = {
     GPU_RESOURCE: "{:g} GPUs",
     "cpu": "{:g} CPUs",
@@ -90,7 +89,7 @@ _GOOD = _cluster() + _flavor() + _local()
     good=_GOOD,
 )
 def queue_unknown(obj: Object, context: Context) -> Iterator[Hit]:
-    name = as_text(obj.labels.get(LABEL_QUEUE))
+    name = obj.queue
     if not name:
         return
     namesakes = context.index.find_all("LocalQueue", name)
@@ -101,12 +100,12 @@ def queue_unknown(obj: Object, context: Context) -> Iterator[Hit]:
         if name not in queues:
             namespace = obj.namespace or DEFAULT_NAMESPACE
             message = f"no LocalQueue {name} in {namespace}; there are {', '.join(queues)}"
-            yield Hit(_LABEL_PATH, message)
+            yield Hit(obj.queue_path, message)
         return
     for queue in namesakes:
         if queue.namespace:
             message = f"LocalQueue {name} is in {queue.namespace}, not in {obj.namespace}"
-            yield Hit(_LABEL_PATH, message)
+            yield Hit(obj.queue_path, message)
             return
 
 
@@ -187,7 +186,7 @@ def _list_flavors(queue: Object) -> Iterator[tuple[Path, dict[str, Any]]]:
     good=_GOOD,
 )
 def quota_below_the_gang(obj: Object, context: Context) -> Iterator[Hit]:
-    name = as_text(obj.labels.get(LABEL_QUEUE))
+    name = obj.queue
     if not name or not obj.jobs:
         return
     queues = context.index.find_cluster_queues(obj, name)
@@ -201,7 +200,9 @@ def quota_below_the_gang(obj: Object, context: Context) -> Iterator[Hit]:
         if request and quota < request:
             request_text = _format_amount(resource, request)
             quota_text = _format_amount(resource, quota)
-            yield Hit(_LABEL_PATH, f"asks for {request_text}, its queue lends at most {quota_text}")
+            yield Hit(
+                obj.queue_path, f"asks for {request_text}, its queue lends at most {quota_text}"
+            )
 
 
 def _sum_requests(job: Job, resource: str) -> float:
@@ -350,10 +351,10 @@ def queued_without_class(obj: Object, context: Context) -> Iterator[Hit]:
             yield Hit((*pod.path, "metadata", "annotations"), f"has no {_CLASS_ANNOTATION}")
     if not any(_tolerates_queued(pod) for pod in obj.pods):
         return
-    queues = context.index.find_cluster_queues(obj, as_text(obj.labels.get(LABEL_QUEUE)))
+    queues = context.index.find_cluster_queues(obj, obj.queue)
     if queues and not any(_has_admission_check(queue) for queue in queues):
         message = f"ClusterQueue {queues[0].name} has no admission check that requests nodes"
-        yield Hit(_LABEL_PATH, message)
+        yield Hit(obj.queue_path, message)
 
 
 def _tolerates_queued(pod: Pod) -> bool:
@@ -387,6 +388,11 @@ def queue_admits_nothing(obj: Object, context: Context) -> Iterator[Hit]:
         yield Hit(("spec",), "has no namespaceSelector: no namespace may use it")
     for index, group in enumerate(as_list(obj.spec.get("resourceGroups"))):
         covered = sorted(as_texts(dig(group, "coveredResources")))
+        names = list_names(dig(group, "flavors"))
+        for number, name in enumerate(names):
+            if name and name in names[:number]:
+                path = ("spec", "resourceGroups", index, "flavors", number, "name")
+                yield Hit(path, f"flavor {name} is listed twice")
         for number, flavor in enumerate(as_list(dig(group, "flavors"))):
             lent = sorted(list_names(dig(flavor, "resources")))
             if covered and lent and lent != covered:

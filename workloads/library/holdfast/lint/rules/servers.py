@@ -22,6 +22,7 @@ from holdfast.lint.rules.contents import find_model
 DOC_PROBES = "https://kubernetes.io/docs/concepts/configuration/liveness-readiness-startup-probes/"
 DOC_VLLM = "https://docs.vllm.ai/en/latest/cli/serve/"
 _TLS_OPTIONS = ("--ssl-keyfile", "--ssl-certfile", "--ssl_keyfile", "--certfile", "--tls-cert-file")
+_WITHOUT_GRPC = ("vLLM", "TGI", "Ollama", "SGLang")
 _QUANTIZATIONS = ("awq", "gptq", "gguf")
 _MODEL_VARIABLES = re.compile(r"^((OPENAI|LLM|VLLM|CHAT|SERVED|INFERENCE)_)?MODEL(_NAME|_ID)?$")
 _URL = re.compile(r"https?://([a-z0-9][a-z0-9.-]{0,250})")
@@ -114,10 +115,10 @@ def _get_own_port(container: Container, server: str) -> int | None:
     "probe-by-tls",
     Severity.ERROR,
     on=Pod,
-    what="A probe asks by HTTPS a server that speaks HTTP, or a port that others ask by HTTP.",
+    what="A probe asks by HTTPS or gRPC a server that speaks plain HTTP.",
     why="The handshake fails: the pod is never ready, or is restarted for ever.",
     source=DOC_PROBES,
-    fix="leave out scheme: HTTPS",
+    fix="ask by httpGet, without scheme: HTTPS",
     base="serving-container",
     bad=_probe("/health, scheme: HTTPS"),
     good=_probe("/health"),
@@ -132,6 +133,9 @@ def probe_by_tls(pod: Pod, context: Context) -> Iterator[Hit]:
                 schemes.setdefault(str(check.get("port")), set()).add(scheme)
         is_plain = bool(find_server(container)) and not any(map(container.option, _TLS_OPTIONS))
         for field in PROBES:
+            if find_server(container) in _WITHOUT_GRPC and dig(container.body, field, "grpc"):
+                message = f"{find_server(container)} answers no health checks of gRPC"
+                yield Hit((*container.path, field, "grpc"), message)
             check = as_map(dig(container.body, field, "httpGet"))
             if check.get("scheme") != "HTTPS":
                 continue

@@ -7,6 +7,7 @@ from typing import Any
 
 from holdfast.lint.document import Path
 from holdfast.lint.finding import Hit, Severity
+from holdfast.lint.folders import list_mount_options
 from holdfast.lint.objects import (
     MAX_SCRIPT,
     SHELLS,
@@ -162,7 +163,7 @@ def _is_read_only(container: Container, folder: str, context: Context) -> bool:
         dig(volume, "csi", "readOnly"),
         dig(volume, "persistentVolumeClaim", "readOnly"),
     )
-    if True in flags:
+    if True in flags or "ro" in list_mount_options(volume or {}):
         return True
     claim = _find_claim(volume, container.pod, context)
     return claim is not None and claim.spec.get("accessModes") == ["ReadOnlyMany"]

@@ -18,16 +18,20 @@ DOC_JOBSET = "https://jobset.sigs.k8s.io/docs/concepts/"
 DOC_DNS = "https://kubernetes.io/docs/concepts/services-networking/dns-pod-service/"
 _SCALED = ("Deployment", "StatefulSet", "ReplicaSet", "ReplicationController")
 _URL = re.compile(
-    r"\b[a-z][a-z0-9+]{1,15}://(?:[^@/\s'\"]{1,100}@)?([a-z0-9][a-z0-9.-]{0,250})(?::(\d{1,5}))?"
+    r"\b([a-z][a-z0-9+]{1,15})://(?:[^@/\s'\"]{1,100}@)?([a-z0-9][a-z0-9.-]{0,250})(?::(\d{1,5}))?"
 )
 _CLUSTER_HOST = re.compile(
-    r"(?<![\w./-])([a-z0-9][a-z0-9-]{0,62}\.[a-z0-9-]{1,63}\.svc(?:\.[a-z0-9.-]{1,100})?)(?::(\d{1,5}))?"
+    r"(?<![\w./-])()([a-z0-9][a-z0-9-]{0,62}\.[a-z0-9-]{1,63}\.svc(?:\.[a-z0-9.-]{1,100})?)(?::(\d{1,5}))?"
 )
 _POD_HOST = re.compile(
     r"(?<![\w.-])([a-z][a-z0-9-]{0,50})-(\d{1,4})\.([a-z][a-z0-9-]{0,62})"
     r"(?:\.([a-z0-9-]{1,63})(?:\.svc[a-z.]{0,40})?)?(?::(\d{1,5}))?(?![\w.-])"
 )
+_HOST_VARIABLE = re.compile(r"_HOST(NAME)?$")
+_PLAIN_HOST = re.compile(r"[a-z][a-z0-9-]{1,62}")
 _LONGEST = 4_000
+# Scheme -> the port of a URL without one.
+_DEFAULT_PORTS = {"http": "80", "https": "443"}
 _TOP_DOMAINS = ("com", "org", "io", "net", "ai", "dev", "internal", "local", "google", "app", "co")
 
 
@@ -262,13 +266,24 @@ def address_lacks_service(pod: Pod, context: Context) -> Iterator[Hit]:
     if not context.index.by_kind.get("Service"):
         return
     for container in pod.containers:
+        for path, name, value in container.variables:
+            if _HOST_VARIABLE.search(name) and _PLAIN_HOST.fullmatch(value[:300]):
+                # The port of its Service, which another variable may give.
+                port = as_text(container.env.get(re.sub("_HOST(NAME)?$", "_PORT", name)))
+                reason = _judge_host(value, port, pod, context)
+                if reason:
+                    yield Hit(path, reason)
         for path, value in container.list_texts():
             text = container.expand(value)
             yield from _check_pod_names(path, text[:_LONGEST], pod, context)
             matches = [*_URL.finditer(text[:_LONGEST]), *_CLUSTER_HOST.finditer(text[:_LONGEST])]
-            for match in {item.groups() for item in matches}:
-                host, port = match
-                reason = _judge_address(host.rstrip("."), port or "", pod, context)
+            # A host of a URL is found by both.
+            schemes = {item[2] for item in matches if item[1]}
+            matches = [item for item in matches if item[1] or item[2] not in schemes]
+            for match in sorted({item.groups("") for item in matches}):
+                scheme, host, port = match
+                port = port or _DEFAULT_PORTS.get(scheme, "")
+                reason = _judge_address(host.rstrip("."), port, pod, context)
                 if reason:
                     yield Hit(path, reason)
                     break
@@ -333,6 +348,33 @@ def _judge_address(host: str, port: str, pod: Pod, context: Context) -> str:
         return f"Service {name} is in {', '.join(sorted(set(homes)))}, not in {namespace}"
     near_name = ""
     for neighbour in context.index.list_namespace("Service", namespace):
-        if neighbour.file == pod.owner.file and misspells(name, neighbour.name):
+        if neighbour.file != pod.owner.file:
+            continue
+        if misspells(name, neighbour.name):
             near_name = find_near(name, [neighbour.name], 0.75) or near_name
+        elif port and _extends(name, neighbour.name) and _has_port(neighbour, int(port)):
+            near_name = near_name or neighbour.name
     return f"no Service {name}; did you mean {near_name}?" if near_name else ""
+
+
+def _judge_host(host: str, port: str, pod: Pod, context: Context) -> str:
+    """Returns why a name of a host is wrong: its file has a Service with a similar name."""
+    if context.index.find("Service", host, pod.owner.namespace):
+        return ""
+    for neighbour in context.index.list_namespace("Service", pod.owner.namespace):
+        if neighbour.file != pod.owner.file:
+            continue
+        is_same_port = not port.isdecimal() or _has_port(neighbour, int(port))
+        is_turned = sorted(host.split("-")) == sorted(neighbour.name.split("-"))
+        is_like = misspells(host, neighbour.name) or _extends(host, neighbour.name) or is_turned
+        if is_like and is_same_port:
+            return f"no Service {host}; did you mean {neighbour.name}?"
+    return ""
+
+
+def _extends(name: str, other: str) -> bool:
+    """Returns whether one name is the other one with words before or after it."""
+    words = name.split("-")
+    other_words = other.split("-")
+    shorter, longer = sorted((words, other_words), key=len)
+    return longer[: len(shorter)] == shorter or longer[-len(shorter) :] == shorter

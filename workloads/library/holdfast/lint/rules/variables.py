@@ -38,10 +38,12 @@ _LONGEST_TABLE = 1_400_000
 _QUOTED = re.compile(r'"([A-Za-z_][A-Za-z0-9_]{0,200})"')
 _SHELL_VARIABLE = re.compile(r"\$\{?([A-Za-z_][A-Za-z0-9_]{0,200})\}?")
 _BRACED = re.compile(r"(?<![\\$])\$\{([A-Za-z_][A-Za-z0-9_]{0,200})\}")
+_GROUP_VARIABLES = ("LWS_LEADER_ADDRESS", "LWS_GROUP_SIZE", "LWS_WORKER_INDEX")
 _FROM_SERVICES = ("_SERVICE_HOST", "_SERVICE_PORT")
 _DEVICES = ("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES")
 _NO_DEVICES = ("-1", "none", "void", "nodevfiles")
 _PARALLEL = ("--tensor-parallel-size", "-tp", "--tp", "--tp-size", "--num-gpus", "--num_gpus")
+_SPLIT = re.compile(r"(?<![\w-])tensor_parallel_size=(\d{1,3})(?!\d)")
 _ALLOCATOR = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
 
 
@@ -145,6 +147,8 @@ env:
 )
 def reference_undefined(pod: Pod, context: Context) -> Iterator[Hit]:
     for container in pod.containers:
+        if pod.owner.kind == "LeaderWorkerSet":
+            yield from _check_group_variables(container)
         if container.body.get("envFrom") or pod.owner.kind not in KNOWN_KINDS:
             continue
         names = {name for _, name, _ in container.variables}
@@ -163,6 +167,15 @@ def reference_undefined(pod: Pod, context: Context) -> Iterator[Hit]:
             continue
         for path, word in container.list_words():
             yield from _check_word(path, word, names)
+
+
+def _check_group_variables(container: Container) -> Iterator[Hit]:
+    """Yields references to variables that LeaderWorkerSet does not set."""
+    for path, word in container.list_words():
+        for name in re.findall(r"\$[({](LWS_\w{1,60})[)}]", word[:4_000]):
+            if name not in _GROUP_VARIABLES and name not in container.env:
+                given = ", ".join(_GROUP_VARIABLES)
+                yield Hit(path, f"nothing sets {name}; the controller sets {given}")
 
 
 def _list_given(pod: Pod) -> set[str]:
@@ -268,6 +281,11 @@ def more_devices_than_gpus(pod: Pod, context: Context) -> Iterator[Hit]:
                 yield Hit(path, f"{name} is {value}: the program sees no GPU")
             if name == "JAX_PLATFORMS" and value == "cpu":
                 yield Hit(path, "JAX computes on the CPU, beside a GPU")
+        for path, text in container.list_texts():
+            for count in _SPLIT.findall(text[:4_000]):
+                if int(count) > container.gpus and _is_alone(container):
+                    message = f"splits over {count} GPUs, and the container has {container.gpus}"
+                    yield Hit(path, message)
         for option in _PARALLEL:
             count = container.number(option)
             if count is not None and count > container.gpus and _is_alone(container):

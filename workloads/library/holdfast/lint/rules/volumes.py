@@ -6,10 +6,12 @@ from typing import Any
 
 from holdfast.lint.document import Path
 from holdfast.lint.finding import Hit, Severity
+from holdfast.lint.folders import list_mount_options
+from holdfast.lint.known_values import load_table
 from holdfast.lint.objects import Container, Object, Pod, as_list, as_map, as_text, as_texts, dig
 from holdfast.lint.registry import Context, rule
 from holdfast.lint.rules.storage import ONE_NODE_MODES, ZONAL_CLASSES
-from holdfast.lint.spelling import find_near, misspells
+from holdfast.lint.spelling import count_differences, find_near, misspells
 from holdfast.vocabulary.kubernetes import FUSE_DRIVER
 
 DOC_MODES = "https://cloud.google.com/kubernetes-engine/docs/concepts/persistent-volumes"
@@ -29,7 +31,7 @@ _FOLDER_VARIABLE = re.compile(
     r"(_HOME|_CACHE|_CACHE_DIR|_DIR|_ROOT|CACHE_HOME|TMPDIR|_PATH|_FOLDER|_MODELS)$"
 )
 _FOLDER_OPTION = re.compile(
-    r"--?[\w-]*(dir|directory|path|folder|root|cache|out|output|data|dataset|download-dir|model)$"
+    r"--?[\w-]*(dir|directory|path|folder|root|cache|out|output|data|dataset|download-dir|model|model-id|repository|weights|tmp|scratch|pool)$"
 )
 _WRITES = re.compile(r"(HOME|CACHE|TMP|OUT|LOG|WANDB_DIR|CHECKPOINT|_MODELS)")
 # Caches that may hold what was downloaded beforehand.
@@ -41,7 +43,7 @@ _OUTPUT_OPTION = re.compile(
 )
 _DATA_OPTION = re.compile(
     r"--(train|eval|work|hf)?[-_]?(data|dataset|datasets|input|inputs|corpus|scratch|cache|model"
-    r"|models|weights|index|tmp)([-_](dir|directory|path|folder|root))?"
+    r"|models|weights|index|tmp)([-_](id|dir|directory|path|folder|root|repository|store|base))?"
 )
 _BROUGHT = {"csi", "emptyDir", "ephemeral", "persistentVolumeClaim"}
 _ELSEWHERE = ("/", "/tmp", "/dev/null")
@@ -100,7 +102,7 @@ metadata: {{name: data, namespace: serving}}
 spec:
   accessModes: [{mode}]
   storageClassName: {storage_class}
-  resources: {{requests: {{storage: 10Gi}}}}
+  resources: {{requests: {{storage: 1Ti}}}}
 """
 
 
@@ -199,8 +201,10 @@ def bucket_named_wrong(pod: Pod, context: Context) -> Iterator[Hit]:
             message = "options are NAME or NAME=VALUE, joined by commas without spaces or URLs"
             yield Hit((*path, "volumeAttributes", "mountOptions"), message)
         for option in re.split(r"[,\s]+", options[:2_000]):
-            near_option = find_near(option.replace("_", "-"), ("implicit-dirs", "only-dir"), 0.9)
-            if "_" in option.partition("=")[0] and near_option:
+            name = option.partition("=")[0]
+            known_options = load_table("fuse")["options"]
+            near_option = find_near(name.replace("_", "-"), known_options, 0.8)
+            if near_option and name not in known_options and ":" not in name:
                 message = f"no option {option}; did you mean {near_option}?"
                 yield Hit((*path, "volumeAttributes", "mountOptions"), message)
 
@@ -281,6 +285,7 @@ def _is_read_only(container: Container, mount: dict[str, Any]) -> bool:
         if volume.get("name") == mount.get("name"):
             flags.append(dig(volume, "persistentVolumeClaim", "readOnly"))
             flags.append(dig(volume, "csi", "readOnly"))
+            flags.append("ro" in list_mount_options(volume))
     return True in flags
 
 
@@ -338,7 +343,8 @@ def folder_beside_its_mount(pod: Pod, context: Context) -> Iterator[Hit]:
                 size = mount.rstrip("/").count("/")
                 head = "/" + "/".join(depth[:size])
                 is_near = head != mount and find_near(head, [mount], 0.75)
-                if is_near and not used[mount]:
+                is_typo = count_differences(head, mount.rstrip("/")) == 1
+                if is_near and (not used[mount] or (is_typo and not head[-1:].isdecimal())):
                     yield Hit(path, f"{folder} is on no mount; {mount} is one")
                     break
 

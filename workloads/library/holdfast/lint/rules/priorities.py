@@ -1,0 +1,164 @@
+"""HF755 to HF757: what goes before what: classes of priority, terms and machines."""
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from holdfast.lint.finding import Hit, Severity
+from holdfast.lint.objects import Object, Pod, as_int, as_list, as_map, as_maps, as_text, dig
+from holdfast.lint.registry import Context, rule
+
+DOC_PRIORITY = "https://kubernetes.io/docs/concepts/scheduling-eviction/pod-priority-preemption/"
+DOC_AFFINITY = "https://kubernetes.io/docs/concepts/scheduling-eviction/assign-pod-node/"
+DOC_CLASSES = (
+    "https://cloud.google.com/kubernetes-engine/docs/concepts/about-custom-compute-classes"
+)
+_LOW = re.compile(
+    r"(^|-)(batch|low|lowest|offline|background|best-effort|besteffort|spot|preemptible|opportunistic"
+    r"|dev|experiments?|backfill|training|balloon|scavenger)(-|$)"
+)
+_HIGH = re.compile(
+    r"(^|-)(high|highest|critical|online|serving|inference|prod|production|interactive|realtime"
+    r"|real-time|user-facing)(-|$)"
+)
+_REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+_CHEAP = re.compile(r"(^|-)(spot|cheap|batch|preemptible|low-cost)(-|$)")
+
+
+def _classes(batch: int) -> str:
+    return f"""\
+apiVersion: scheduling.k8s.io/v1
+kind: PriorityClass
+metadata: {{name: online-serving}}
+value: 1000
+---
+apiVersion: scheduling.k8s.io/v1
+kind: PriorityClass
+metadata: {{name: ml-batch}}
+value: {batch}
+"""
+
+
+@rule(
+    "HF755",
+    "priorities-inverted",
+    Severity.ERROR,
+    on=Object,
+    kinds=("PriorityClass", "WorkloadPriorityClass"),
+    what="The class of batch work has a higher priority than that of what answers users.",
+    why="When machines are short, batch pods evict the servers.",
+    source=DOC_PRIORITY,
+    fix="give the class of batch work the lower value",
+    bad=_classes(1_000_000),
+    good=_classes(100),
+)
+def priorities_inverted(obj: Object, context: Context) -> Iterator[Hit]:
+    value = as_int(obj.body.get("value"))
+    if value is None or not _LOW.search(obj.name) or _HIGH.search(obj.name):
+        return
+    for other in context.index.by_kind.get(obj.kind, []):
+        other_value = as_int(other.body.get("value"))
+        is_high = _HIGH.search(other.name) and not _LOW.search(other.name)
+        if other.file == obj.file and is_high and other_value is not None and value > other_value:
+            yield Hit(("value",), f"{value} is above {other.name}, which has {other_value}")
+            return
+
+
+def _terms(second: str) -> str:
+    return f"""\
+nodeSelector: {{cloud.google.com/gke-spot: null}}
+affinity:
+  nodeAffinity:
+    {_REQUIRED}:
+      nodeSelectorTerms:
+      - matchExpressions:
+        - {{key: cloud.google.com/gke-spot, operator: In, values: ["true"]}}
+      {second}
+"""
+
+
+_ACCELERATOR = "- {key: cloud.google.com/gke-accelerator, operator: In, values: [nvidia-l4]}"
+
+
+@rule(
+    "HF756",
+    "terms-joined-by-or",
+    Severity.WARNING,
+    on=Pod,
+    what="Two node selector terms ask for different labels; a node needs only one of the terms.",
+    why="Terms are joined by or: the pod may land on nodes that lack the other label.",
+    source=DOC_AFFINITY,
+    fix="put both expressions into one term",
+    base="job-pod",
+    bad=_terms(f"- matchExpressions:\n        {_ACCELERATOR}"),
+    good=_terms(f"  {_ACCELERATOR}"),
+)
+def terms_joined_by_or(pod: Pod, context: Context) -> Iterator[Hit]:
+    path = (*pod.spec_path, "affinity", "nodeAffinity", _REQUIRED, "nodeSelectorTerms")
+    terms = as_list(dig(pod.owner.body, *path))
+    keys: list[set[str]] = []
+    for term in terms:
+        expressions = as_maps(dig(term, "matchExpressions"))
+        if any(item.get("operator") not in ("In", "Exists") for item in expressions):
+            return
+        keys.append({as_text(item.get("key")) for item in expressions})
+    if len(keys) != 2 or not all(keys) or keys[0] & keys[1]:
+        return
+    names = [", ".join(sorted(group)) for group in keys]
+    yield Hit(path, f"{names[0]} or {names[1]}: a node needs one of the two terms")
+
+
+def _order(first: str, second: str) -> str:
+    return f"""\
+apiVersion: cloud.google.com/v1
+kind: ComputeClass
+metadata: {{name: batch-l4}}
+spec:
+  priorities:
+  - {{machineFamily: g2, spot: {first}, gpu: {{type: nvidia-l4, count: 1, driverVersion: latest}}}}
+  - {{machineFamily: g2, spot: {second}, gpu: {{type: nvidia-l4, count: 1, driverVersion: latest}}}}
+  nodePoolAutoCreation: {{enabled: true}}
+"""
+
+
+@rule(
+    "HF757",
+    "spot-after-on-demand",
+    Severity.WARNING,
+    on=Object,
+    kinds=("ComputeClass",),
+    what="A ComputeClass for batch work or Spot tries on-demand machines before Spot.",
+    why="Priorities are tried in order: nearly all nodes are bought at the full price.",
+    source=DOC_CLASSES,
+    fix="put the Spot priority first",
+    bad=_order("false", "true"),
+    good=_order("true", "false"),
+)
+def spot_after_on_demand(obj: Object, context: Context) -> Iterator[Hit]:
+    if not _CHEAP.search(obj.name) and not _has_only_jobs(obj, context):
+        return
+    priorities = as_maps(obj.spec.get("priorities"))
+    for index, priority in enumerate(priorities):
+        earlier = [item for item in priorities[:index] if _is_on_demand(item)]
+        if priority.get("spot") is True and any(_is_same(item, priority) for item in earlier):
+            yield Hit(("spec", "priorities", index), "comes after the same machine on demand")
+            return
+
+
+def _is_on_demand(priority: dict[str, Any]) -> bool:
+    is_reserved = bool(priority.get("reservations")) or bool(priority.get("flexStart"))
+    return priority.get("spot") is not True and not is_reserved
+
+
+def _is_same(priority: dict[str, Any], other: dict[str, Any]) -> bool:
+    for field in ("machineFamily", "machineType"):
+        if priority.get(field) != other.get(field):
+            return False
+    return as_map(priority.get("gpu")).get("type") == as_map(other.get("gpu")).get("type")
+
+
+def _has_only_jobs(obj: Object, context: Context) -> bool:
+    """Returns whether all pods that select a class are those of Jobs."""
+    label = "cloud.google.com/compute-class"
+    pods = [pod for pod in context.index.pods if dig(pod.spec, "nodeSelector", label) == obj.name]
+    return bool(pods) and all(pod.job is not None for pod in pods)

@@ -1,0 +1,253 @@
+"""HF740 to HF744: roll-outs, probes and scalers that take a service away."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from holdfast.lint.finding import Hit, Severity
+from holdfast.lint.object_index import SCALER, get_selector, selects
+from holdfast.lint.objects import Object, Pod, as_int, as_list, as_maps, as_text, dig
+from holdfast.lint.registry import Context, rule
+
+DOC_STRATEGY = "https://kubernetes.io/docs/concepts/workloads/controllers/deployment/#strategy"
+DOC_PROBES = "https://kubernetes.io/docs/concepts/configuration/liveness-readiness-startup-probes/"
+DOC_VPA = "https://cloud.google.com/kubernetes-engine/docs/concepts/verticalpodautoscaler"
+DOC_SERVICE = "https://kubernetes.io/docs/concepts/services-networking/service/"
+_RESOURCES = ("cpu", "memory")
+_CHANGING = ("Auto", "Recreate", "InPlaceOrRecreate", "Initial")
+
+
+def _rolled(limit: str) -> str:
+    return f"""\
+spec:
+  strategy: {{rollingUpdate: {{maxSurge: 0, maxUnavailable: {limit}}}}}
+  template: {{spec: {{containers: [{{name: main, image: a, ports: [{{containerPort: 8080}}],
+    resources: {{limits: {{nvidia.com/gpu: 1}}}}}}]}}}}
+---
+apiVersion: v1
+kind: Service
+metadata: {{name: server, namespace: serving}}
+spec: {{selector: {{app: server}}, ports: [{{port: 80, targetPort: 8080}}]}}
+"""
+
+
+@rule(
+    "HF740",
+    "roll-out-stops-all",
+    Severity.WARNING,
+    on=Object,
+    kinds=("Deployment",),
+    what="A roll-out may take all replicas behind a Service at once.",
+    why="Until the new pods are ready, a model's minutes, nothing answers.",
+    source=DOC_STRATEGY,
+    fix="maxUnavailable below the replicas, as 1",
+    base="serving",
+    bad=_rolled("100%").replace("image: a,", "image: 'registry.example/a:1',"),
+    good=_rolled("1").replace("image: a,", "image: 'registry.example/a:1',"),
+)
+def roll_out_stops_all(obj: Object, context: Context) -> Iterator[Hit]:
+    replicas = as_int(obj.spec.get("replicas")) or 1
+    if dig(obj.spec, "strategy", "type") == "Recreate":
+        if replicas > 1 and any(_answers(pod) and not _holds_one(pod, context) for pod in obj.pods):
+            message = f"Recreate ends all {replicas} replicas before it starts one"
+            yield Hit(("spec", "strategy", "type"), message)
+        return
+    path = ("spec", "strategy", "rollingUpdate", "maxUnavailable")
+    limit = dig(obj.body, *path)
+    is_all = limit == "100%" or (as_int(limit) or 0) >= replicas
+    is_served = any(context.index.find_selecting("Service", pod) for pod in obj.pods if pod.labels)
+    if replicas > 1 and is_all and is_served:
+        yield Hit(path, f"takes {limit} of {replicas} replicas at once")
+
+
+def _answers(pod: Pod) -> bool:
+    return any(container.body.get("readinessProbe") for container in pod.main_containers)
+
+
+def _holds_one(pod: Pod, context: Context) -> bool:
+    """Returns whether a pod holds what its successor cannot have at once: a disk, a host's port."""
+    if pod.spec.get("hostNetwork") is True:
+        return True
+    for _, volume in pod.volumes:
+        claim_name = as_text(dig(volume, "persistentVolumeClaim", "claimName"))
+        claim = context.index.find("PersistentVolumeClaim", claim_name, pod.owner.namespace)
+        modes = as_list(claim.spec.get("accessModes")) if claim else []
+        if "ReadWriteOnce" in modes or "ReadWriteOncePod" in modes:
+            return True
+    for container in pod.containers:
+        if any(dig(port, "hostPort") for port in as_list(container.body.get("ports"))):
+            return True
+    return False
+
+
+def _alive(threshold: int) -> str:
+    return f"""\
+ports: [{{containerPort: 8080}}]
+readinessProbe: {{httpGet: {{path: /ready, port: 8080}}}}
+livenessProbe: {{httpGet: {{path: /live, port: 8080}}, failureThreshold: {threshold}}}
+"""
+
+
+@rule(
+    "HF741",
+    "restarted-for-one-answer",
+    Severity.WARNING,
+    on=Pod,
+    what="A liveness probe restarts a container after one answer that is late or missing.",
+    why="Under load one answer takes longer: the server is ended with all its requests.",
+    source=DOC_PROBES,
+    fix="failureThreshold of 3 or more",
+    base="serving-container",
+    bad=_alive(1),
+    good=_alive(3),
+)
+def restarted_for_one_answer(pod: Pod, context: Context) -> Iterator[Hit]:
+    for container in pod.main_containers:
+        path = (*container.path, "livenessProbe", "failureThreshold")
+        is_asked = isinstance(dig(container.body, "livenessProbe"), dict)
+        if is_asked and dig(container.body, "livenessProbe", "failureThreshold") == 1:
+            yield Hit(path, "one failed probe restarts the container")
+
+
+def _two_scalers(mode: str) -> str:
+    return f"""\
+apiVersion: apps/v1
+kind: Deployment
+metadata: {{name: server, namespace: serving}}
+spec:
+  selector: {{matchLabels: {{app: web}}}}
+  template:
+    metadata: {{labels: {{app: web}}}}
+    spec: {{containers: [{{name: web, image: 'a:1', resources: {{requests: {{cpu: 2}}}}}}]}}
+---
+apiVersion: autoscaling/v2
+kind: HorizontalPodAutoscaler
+metadata: {{name: server, namespace: serving}}
+spec:
+  scaleTargetRef: {{apiVersion: apps/v1, kind: Deployment, name: server}}
+  minReplicas: 2
+  maxReplicas: 4
+  metrics:
+  - type: Resource
+    resource: {{name: cpu, target: {{type: Utilization, averageUtilization: 60}}}}
+---
+apiVersion: autoscaling.k8s.io/v1
+kind: VerticalPodAutoscaler
+metadata: {{name: server, namespace: serving}}
+spec:
+  targetRef: {{apiVersion: apps/v1, kind: Deployment, name: server}}
+  updatePolicy: {{updateMode: "{mode}"}}
+"""
+
+
+@rule(
+    "HF742",
+    "scaled-in-two-ways",
+    Severity.ERROR,
+    on=Object,
+    kinds=("VerticalPodAutoscaler",),
+    what="One autoscaler changes the requests that another one measures.",
+    why="Each answers what the other did: replicas and requests swing, and pods are restarted.",
+    source=DOC_VPA,
+    fix="updateMode: Off, or scale by a metric other than CPU and memory",
+    bad=_two_scalers("Auto"),
+    good=_two_scalers("Off"),
+)
+def scaled_in_two_ways(obj: Object, context: Context) -> Iterator[Hit]:
+    mode = dig(obj.spec, "updatePolicy", "updateMode")
+    if mode not in (None, *_CHANGING):
+        return
+    target = as_text(dig(obj.spec, "targetRef", "name"))
+    for rival in context.index.list_namespace(SCALER, obj.namespace):
+        is_same = dig(rival.spec, "scaleTargetRef", "name") == target
+        for metric in as_maps(rival.spec.get("metrics")) if is_same else ():
+            if dig(metric, "resource", "name") in _RESOURCES:
+                message = f"{rival.name} scales {target} by {dig(metric, 'resource', 'name')}"
+                yield Hit(("spec", "updatePolicy"), message)
+                return
+    for rival in context.index.list_namespace("ScaledObject", obj.namespace):
+        is_same = dig(rival.spec, "scaleTargetRef", "name") == target
+        kinds = [dig(trigger, "type") for trigger in as_list(rival.spec.get("triggers"))]
+        if is_same and any(kind in _RESOURCES for kind in kinds):
+            yield Hit(("spec", "updatePolicy"), f"{rival.name} scales {target} by its resources")
+            return
+
+
+def _shared(label: str) -> str:
+    return f"""\
+apiVersion: v1
+kind: Service
+metadata: {{name: chat, namespace: research}}
+spec: {{selector: {label}, ports: [{{port: 80, targetPort: 8000}}]}}
+---
+apiVersion: v1
+kind: Pod
+metadata: {{name: chat, namespace: research, labels: {{team: nlp, app: chat}}}}
+spec: {{containers: [{{name: main, image: 'a:1', ports: [{{containerPort: 8000}}]}}]}}
+---
+apiVersion: v1
+kind: Pod
+metadata: {{name: web, namespace: research, labels: {{team: nlp, app: web}}}}
+spec: {{containers: [{{name: main, image: 'b:1', ports: [{{containerPort: 3000}}]}}]}}
+"""
+
+
+@rule(
+    "HF743",
+    "service-over-strangers",
+    Severity.ERROR,
+    on=Object,
+    kinds=("Service",),
+    what="A Service selects pods that do not have its port, next to those that do.",
+    why="Part of the requests is sent to a pod where nothing listens.",
+    source=DOC_SERVICE,
+    fix="select by a label that only the pods of the server have",
+    bad=_shared("{team: nlp}"),
+    good=_shared("{app: chat}"),
+)
+def service_over_strangers(obj: Object, context: Context) -> Iterator[Hit]:
+    selector = get_selector(obj)
+    if not any(selector.values()) or obj.spec.get("clusterIP") == "None":
+        return
+    pods = [pod for pod in context.index.list_pods_near(obj) if selects(selector, pod)]
+    for entry in as_maps(obj.spec.get("ports")):
+        target = entry.get("targetPort", entry.get("port"))
+        with_port = [pod for pod in pods if _has_port(pod, target)]
+        without = [pod for pod in pods if not _has_port(pod, target)]
+        strangers = [pod for pod in without if _is_stranger(pod, with_port)]
+        numbers = set[int]().union(*(_list_numbers(pod, target) for pod in with_port))
+        owners = {pod.owner.title for pod in with_port}
+        if len(owners) > 1 and len(numbers) > 1:
+            message = f"selects {', '.join(sorted(owners)[:3])}, whose port {target} differs"
+            yield Hit(("spec", "selector"), message)
+            return
+        if with_port and strangers:
+            other = strangers[0].owner
+            message = f"selects {other.kind} {other.name} too, which has no port {target}"
+            yield Hit(("spec", "selector"), message)
+            return
+
+
+def _has_port(pod: Pod, port: Any) -> bool:
+    for container in pod.containers:
+        if port in container.ports or port in container.ports.values():
+            return True
+    return False
+
+
+def _list_numbers(pod: Pod, port: Any) -> set[int]:
+    """Lists the numbers of the ports of a pod that have a name."""
+    numbers: set[int] = set()
+    for container in pod.containers:
+        for number, name in container.ports.items():
+            if name == port:
+                numbers.add(number)
+    return numbers
+
+
+def _is_stranger(pod: Pod, others: list[Pod]) -> bool:
+    """Returns whether a pod without the port is another program than those that have it."""
+    images = {container.body.get("image") for container in pod.main_containers}
+    for other in others:
+        if images & {container.body.get("image") for container in other.main_containers}:
+            return False
+    return True
