@@ -60,7 +60,7 @@ def convert(objects: Sequence[Body]) -> tuple[list[Body], list[Body]]:
     for label in (LABEL_HOLDFAST_JOB, LABEL_GANG):
         # The name of the TrainJob, which a template does not know.
         del pod["metadata"]["labels"][label]
-    container = next(each for each in pod["spec"]["containers"] if each["name"] == MAIN)
+    container = _find_main(pod["spec"]["containers"])
     program = container["command"]
     _require_no_launcher(program)
     container["name"] = NODE
@@ -109,7 +109,7 @@ def _require_plain_gang(objects: Sequence[Body]) -> None:
         raise InputError(
             "capacity: Trainer does not queue a gang again",
             got="queued",
-            allowed="spot or on_demand",
+            allowed="spot or on-demand",
             fix="capacity: spot",
         )
     if ANNOTATION_MAX_USD in metadata.get("annotations", {}):
@@ -119,8 +119,8 @@ def _require_plain_gang(objects: Sequence[Body]) -> None:
             allowed="none",
             fix="leave it out, and set activeDeadlineSeconds in the TrainJob",
         )
-    others = [body["kind"] for body in objects[:-1]]
-    foreign = sorted({*others} - {"NetworkPolicy", "PodDisruptionBudget"})
+    kinds = {body["kind"] for body in objects[:-1]}
+    foreign = sorted(kinds - {"NetworkPolicy", "PodDisruptionBudget"})
     if foreign:
         raise InputError(
             "a runtime serves many jobs, so it has no objects of one",
@@ -128,6 +128,10 @@ def _require_plain_gang(objects: Sequence[Body]) -> None:
             allowed="a job without source, secrets and sweep",
             fix="put the program into the image",
         )
+
+
+def _find_main(containers: Sequence[Body]) -> Body:
+    return next(container for container in containers if container["name"] == MAIN)
 
 
 def _require_no_launcher(program: Sequence[str]) -> None:
