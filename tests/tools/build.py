@@ -118,6 +118,11 @@ TOOLS = {
         Tool(name="kwok", package="sigs.k8s.io/kwok/cmd/kwok"),
         Tool(name="jobset", package="sigs.k8s.io/jobset", assets="config"),
         Tool(name="kueue", package="sigs.k8s.io/kueue/cmd/kueue", assets="config"),
+        Tool(
+            name="trainer",
+            package="github.com/kubeflow/trainer/v2/cmd/trainer-controller-manager",
+            assets="manifests",
+        ),
         Tool(name="kube-state-metrics", package="k8s.io/kube-state-metrics/v2"),
     )
 }

@@ -20,7 +20,7 @@ REPLICAS = 2
 PRIORITY = "system-cluster-critical"
 # Resources for which webhooks of Kueue stay: its own kinds, and the jobs that it manages.
 OWN_KINDS = ("clusterqueues", "cohorts", "resourceflavors", "workloads")
-MANAGED_KINDS = ("jobs", "jobsets")
+MANAGED_KINDS = ("jobs", "jobsets", "trainjobs")
 # Kueue keeps every pending workload in memory; at upstream's 512 MiB it is killed by some thousands
 # of them.
 RESOURCES: dict[str, Body] = {

@@ -12,6 +12,8 @@ import os
 import shutil
 from pathlib import Path
 
+import yaml
+
 from holdfast.clients.api import Api, Object
 from holdfast.manifests.render_context import RenderContext
 from tests import platforms, support
@@ -35,7 +37,9 @@ REPLACED_BY_THE_PROCESS = {
     "ResourceQuota",
 }
 
-
+# Manifests of Trainer; there if its binary is.
+TRAINER = TOOLS["trainer"].binary.parent / "manifests"
+TRAINER_API = "/apis/trainer.kubeflow.org/v1alpha1"
 # Where a binary insists on its metrics certificate, below /etc.
 FIXED_CERTIFICATES = {"kueue": "kueue/metrics/certs"}
 
@@ -54,7 +58,7 @@ def install(operator: Operator, plane: Host, api: Api) -> None:
         objects.append(aimed(o, address, plane.authority.ca))
     list(product.apply(api, operator, [o for o in objects if served_by_the_cluster(o)]))
     _start(operator, plane, api, _configuration(operator, plane, webhook, health, metrics))
-    plane.processes.wait_until(f"{operator.name} is ready", lambda: _serves(health))
+    plane.processes.wait_until(f"{operator.name} is ready", lambda: serves(health))
     list(
         product.apply(
             api, operator, [o for o in objects if o["kind"] not in REPLACED_BY_THE_PROCESS]
@@ -68,6 +72,16 @@ def install(operator: Operator, plane: Host, api: Api) -> None:
 
 def served_by_the_cluster(each: Object) -> bool:
     return each["kind"] not in {*REPLACED_BY_THE_PROCESS, *WEBHOOKS}
+
+
+def define_train_jobs(api: Api) -> None:
+    """The definitions of Kubeflow Trainer, for Kueue: it looks for them ever more rarely."""
+    files = sorted(TRAINER.glob("base/crds/trainer.kubeflow.org_*.yaml"))
+    for file in files:
+        (body,) = yaml.load_all(file.read_text(), yaml.CSafeLoader)
+        api.apply(api.path_of(body), body)
+    if files:
+        until("TrainJobs are served", lambda: api.find(f"{TRAINER_API}/trainjobs"))
 
 
 def _configuration(
@@ -170,7 +184,7 @@ def under_etc(extra: Path, command: list[str]) -> list[str]:
     ]
 
 
-def _serves(port: int) -> bool:
+def serves(port: int) -> bool:
     import urllib.error
     import urllib.request
 

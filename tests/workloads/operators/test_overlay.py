@@ -83,6 +83,17 @@ def test_kueue_does_not_wait_for_admitted_pods() -> None:
     assert configuration["featureGates"]["DisableWaitForPodsReady"] is True
 
 
+def test_kueue_queues_train_jobs_in_our_namespaces() -> None:
+    """The TrainJob has the queue: a JobSet that has one is started at once by Trainer."""
+    text = find_object(KUEUE, "ConfigMap")["data"]["controller_manager_config.yaml"]
+    assert "trainer.kubeflow.org/trainjob" in yaml.safe_load(text)["integrations"]["frameworks"]
+    selectors: list[Body] = []
+    for webhook in list_webhooks(KUEUE):
+        if any("trainjobs" in rule["resources"] for rule in webhook["rules"]):
+            selectors.append(webhook["namespaceSelector"])
+    assert selectors == [settings.OURS, settings.OURS]
+
+
 def test_new_configuration_changes_the_pod_template(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ensures new pods: the file is mounted by subPath, so old pods would keep the old one."""
     before = read_digest()

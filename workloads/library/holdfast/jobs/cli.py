@@ -45,6 +45,12 @@ def submit(
     write: Annotated[
         Path | None, typer.Option(help="Also write the objects to this folder, for Git.")
     ] = None,
+    write_trainjob: Annotated[
+        Path | None,
+        typer.Option(
+            help="Also write a gang as a runtime and a TrainJob of Kubeflow Trainer to this folder."
+        ),
+    ] = None,
     replace: Annotated[
         bool, typer.Option("--replace", help="Delete the running job of this name or run.")
     ] = False,
@@ -64,6 +70,13 @@ def submit(
     document, api = _choose_platform(manifest, platform, kubeconfig, context, dry_run=dry_run)
     service = _read_service(manifest)
     if service is not None:
+        if write_trainjob:
+            raise InputError(
+                "--write-trainjob",
+                got=f"the service file {manifest}",
+                allowed="a job file",
+                fix="leave it out",
+            )
         submit_service(
             service,
             manifest,
@@ -90,6 +103,8 @@ def submit(
         prepared_job.write_manifest(plan, write / manifest.name)
         for upload in plan.uploads:
             output.note(f"not in the manifest: {upload.url}, which `submit` uploads as it starts")
+    if write_trainjob:
+        prepared_job.write_train_job(plan, write_trainjob)
     if dry_run:
         return
     _start(

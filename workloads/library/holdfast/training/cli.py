@@ -234,8 +234,20 @@ def elastic(
 def ranks(
     command: Annotated[list[str], typer.Argument(help="Program and arguments, after --.")],
     processes: Annotated[
-        int, typer.Option(help="Number of processes; each gets LOCAL_RANK and LOCAL_WORLD_SIZE.")
-    ],
+        int | None,
+        typer.Option(
+            help="Number of processes; each gets LOCAL_RANK and LOCAL_WORLD_SIZE. Default:"
+            " PET_NPROC_PER_NODE."
+        ),
+    ] = None,
+    torchrun: Annotated[
+        bool,
+        typer.Option(
+            "--torchrun",
+            help="Also give each process RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT, from the"
+            " variables PET_* of torchrun.",
+        ),
+    ] = False,
     sharded: Annotated[
         bool,
         typer.Option(
@@ -285,13 +297,22 @@ def ranks(
     shutdown = of_process()
     shutdown.takes_s = window
     with pause_gc():
-        from holdfast.training.elastic.launcher import run_ranks
+        from holdfast.training.elastic.launcher import read_group, read_processes, run_ranks
         from holdfast.training.gang.member_addresses import read_places
         from holdfast.training.sharded.launcher import run_sharded
         from holdfast.training.sharded.settings import ShardedNode
 
+    count = read_processes(os.environ) if processes is None else processes
+    if torchrun and sharded:
+        raise InputError(
+            "--torchrun and --sharded",
+            got="both",
+            allowed="one: a sharded gang numbers its ranks itself",
+            fix="leave --torchrun out",
+        )
     if not sharded:
-        leave_now(run_ranks(command, processes, shutdown, window_s=window))
+        group = read_group(os.environ) if torchrun else None
+        leave_now(run_ranks(command, count, shutdown, window_s=window, group=group))
     logs.set_job(run)
     variables = {
         **os.environ,
@@ -306,7 +327,7 @@ def ranks(
         run=run,
         nodes=pod.nodes,
         place=pod.index,
-        processes=processes,
+        processes=count,
         min_nodes=min_nodes,
         copies=min(1, nodes - 1) if copies is None else copies,
         copies_folder=copies_folder,

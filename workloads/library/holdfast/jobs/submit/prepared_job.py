@@ -17,7 +17,7 @@ from holdfast.jobs.file.job_file import OwnJob
 from holdfast.jobs.plan import any_gpu, offers
 from holdfast.jobs.plan.missing_parts import list_missing_parts
 from holdfast.jobs.plan.pricing import PurchasePlan
-from holdfast.jobs.render import manifests
+from holdfast.jobs.render import kubeflow, manifests
 from holdfast.jobs.render.source_volume import find_upload
 from holdfast.jobs.source.archive import Upload, pack
 from holdfast.jobs.submit import external_checks, follower, spending_limit, submission
@@ -194,7 +194,23 @@ def write_manifest(purchase_plan: PurchasePlan, file: Path) -> None:
     """Write the objects that are sent, for Git; a manifest of an earlier call is replaced."""
     # The reader's types of strings and maps become plain ones.
     documents = json.loads(json.dumps(purchase_plan.documents))
-    text = manifests.text(purchase_plan.environment, documents)
+    _write_objects(purchase_plan.environment, documents, file)
+
+
+def write_train_job(purchase_plan: PurchasePlan, folder: Path) -> None:
+    """Write a gang as Kubeflow Trainer takes it: the platform team's part, and the user's.
+
+    Raises InputError for a job that Trainer cannot run.
+    """
+    documents = json.loads(json.dumps(purchase_plan.documents))
+    runtime, train_job = kubeflow.convert(documents)
+    name = runtime[0]["metadata"]["name"]
+    _write_objects(purchase_plan.environment, runtime, folder / f"{name}-runtime.yaml")
+    _write_objects(purchase_plan.environment, train_job, folder / f"{name}-trainjob.yaml")
+
+
+def _write_objects(environment: str, objects: list[Body], file: Path) -> None:
+    text = manifests.text(environment, objects)
     _write(file, text, replaceable=manifests.HEAD.partition("\n")[0])
     output.note(f"wrote {file}")
 

@@ -8,8 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.support.errors import InputError
+from holdfast.training.elastic.launcher import read_group, read_processes
+from holdfast.vocabulary.environment import ENV_GPUS
 from holdfast.vocabulary.exit_codes import EXIT_KILLED, EXIT_PREEMPTED
 from tests.cluster.sim.waiting import until
+from workloads.library.tests.training.elastic.gangs import LOOPBACK, free_run
 
 pytestmark = pytest.mark.process
 
@@ -45,6 +49,90 @@ def test_failed_rank_stops_its_node_and_a_notice_reaches_every_rank(
     else:
         node.terminate()
     assert node.wait(60) == code
+
+
+SUM = """
+import os, sys
+import torch
+from torch import distributed as dist
+dist.init_process_group("gloo")
+total = torch.tensor([dist.get_rank()])
+dist.all_reduce(total)
+print(dist.get_rank(), dist.get_world_size(), os.environ["LOCAL_RANK"], total.item(), flush=True)
+dist.destroy_process_group()
+"""
+
+
+def test_two_nodes_form_one_group_from_torchrun_variables() -> None:
+    command = [sys.executable, "-m", "holdfast", "train", "ranks", "--torchrun", "--"]
+    group = {
+        "PET_NNODES": "2",
+        "PET_NPROC_PER_NODE": "2",
+        "PET_MASTER_ADDR": "127.0.0.1",
+        "PET_MASTER_PORT": str(free_run(1)),
+        **LOOPBACK,
+    }
+    nodes: list[subprocess.Popen[str]] = []
+    for node in range(2):
+        variables = os.environ | group | {"PET_NODE_RANK": str(node)}
+        nodes.append(
+            subprocess.Popen(
+                [*command, sys.executable, "-c", SUM],
+                env=variables,
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+        )
+    lines: list[str] = []
+    for process in nodes:
+        output, _ = process.communicate(timeout=300)
+        assert process.returncode == 0
+        lines += output.splitlines()
+    assert sorted(lines) == ["0 4 0 6", "1 4 1 6", "2 4 0 6", "3 4 1 6"]
+
+
+NODE = {
+    "PET_NNODES": "2",
+    "PET_NODE_RANK": "1",
+    "PET_NPROC_PER_NODE": "4",
+    "PET_MASTER_ADDR": "head",
+    "PET_MASTER_PORT": "29500",
+}
+
+
+def test_fixed_group_is_read_with_and_without_the_prefix() -> None:
+    group = read_group(NODE)
+    assert group == read_group({name.removeprefix("PET_"): value for name, value in NODE.items()})
+    assert group.variables(3, 4) == {
+        "RANK": "7",
+        "WORLD_SIZE": "8",
+        "GROUP_RANK": "1",
+        "MASTER_ADDR": "head",
+        "MASTER_PORT": "29500",
+    }
+
+
+def test_processes_are_a_number_or_one_for_each_gpu() -> None:
+    assert read_processes(NODE) == 4
+    automatic = NODE | {"PET_NPROC_PER_NODE": "auto"}
+    assert read_processes(automatic | {ENV_GPUS: "8"}) == 8
+    with pytest.raises(InputError, match="promised no GPU"):
+        read_processes(automatic)
+
+
+@pytest.mark.parametrize(
+    ("variables", "message"),
+    [
+        ({"PET_NNODES": "2:4"}, "NNODES is no number"),
+        ({"PET_MASTER_ADDR": ""}, "MASTER_ADDR is not set"),
+        ({"PET_NODE_RANK": "2"}, "NODE_RANK"),
+        ({"PET_NNODES": "0"}, "NNODES"),
+        ({"PET_MASTER_PORT": "99999"}, "MASTER_PORT"),
+    ],
+)
+def test_group_that_cannot_be_is_rejected(variables: dict[str, str], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        read_group(NODE | variables)
 
 
 TWICE = """

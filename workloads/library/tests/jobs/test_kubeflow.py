@@ -1,0 +1,224 @@
+"""A gang as Kubeflow Trainer takes it: a runtime, a TrainJob, and the JobSet of both."""
+
+import copy
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+import yaml
+
+from holdfast.clients.api import Object
+from holdfast.cost import prices
+from holdfast.jobs.file import file_text
+from holdfast.jobs.plan import any_gpu
+from holdfast.jobs.render import kubeflow, manifests
+from holdfast.jobs.submit import prepared_job
+from holdfast.manifests.render_context import RenderContext, yaml_text
+from holdfast.support.errors import InputError
+from holdfast.vocabulary.environment import ENV_CHECKPOINTS, ENV_WINDOW_S
+from tests import support
+from tests.platforms import load
+from tests.tools.build import TOOLS
+from workloads.library.tests.jobs.test_job_file import own
+from workloads.operators.catalogue import JOBSET
+
+NAME = "holdfast-gang"
+TRAINER_SCHEMAS = TOOLS["trainer"].binary.parent / "manifests/base/crds"
+
+
+def render(**fields: Any) -> list[Object]:
+    env = load("example")
+    gang = {"gpus": "4xa100", "nodes": 2, "capacity": "spot"}
+    job = own(**{"name": NAME} | gang | fields)
+    placed = any_gpu.place(job, env, prices.load())
+    text = yaml_text(manifests.bodies(job, RenderContext(env), placed))
+    return list(yaml.load_all(text, yaml.CSafeLoader))
+
+
+def read_group(runtime: Object) -> Object:
+    (group,) = runtime["spec"]["template"]["spec"]["replicatedJobs"]
+    return group
+
+
+def read_container(runtime: Object) -> Object:
+    (container,) = read_group(runtime)["template"]["spec"]["template"]["spec"]["containers"]
+    return container
+
+
+def make_jobset(runtime: Object, train_job: Object) -> Object:
+    """Returns the JobSet that Trainer creates, with the variables of its plugin for torch."""
+    metadata = train_job["metadata"]
+    jobset = {
+        "apiVersion": "jobset.x-k8s.io/v1alpha2",
+        "kind": "JobSet",
+        "metadata": {"name": metadata["name"], "namespace": metadata["namespace"]}
+        | runtime["spec"]["template"]["metadata"],
+        "spec": copy.deepcopy(runtime["spec"]["template"]["spec"]),
+    }
+    container = jobset["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"][
+        "containers"
+    ][0]
+    trainer = train_job["spec"]["trainer"]
+    container |= {"image": trainer["image"], "args": trainer["args"]}
+    return jobset
+
+
+def test_runtime_is_the_gang_with_our_launcher() -> None:
+    objects = render()
+    gang = objects[-1]
+    (runtime,), (policy, train_job) = kubeflow.convert(objects)
+    spec = runtime["spec"]["template"]["spec"]
+    assert spec["failurePolicy"] == gang["spec"]["failurePolicy"]
+    job_spec = read_group(runtime)["template"]["spec"]
+    rendered = gang["spec"]["replicatedJobs"][0]["template"]["spec"]
+    assert job_spec["podFailurePolicy"] == rendered["podFailurePolicy"]
+    for setting in ("nodeSelector", "tolerations", "terminationGracePeriodSeconds"):
+        pod = rendered["template"]["spec"]
+        assert job_spec["template"]["spec"][setting] == pod[setting]
+    assert read_container(runtime)["command"] == [*kubeflow.LAUNCHER]
+    trainer = train_job["spec"]["trainer"]
+    assert trainer["args"] == ["python", "train.py"]
+    assert trainer["numNodes"] == runtime["spec"]["mlPolicy"]["numNodes"] == 2
+    selector = policy["spec"]["podSelector"]["matchLabels"]
+    assert selector == {"jobset.sigs.k8s.io/jobset-name": train_job["metadata"]["name"]}
+
+
+def test_trainer_finds_its_group_and_its_container() -> None:
+    """Trainer's webhook and its plugin for torch know the group of nodes by these names alone."""
+    (runtime,), _ = kubeflow.convert(render())
+    group = read_group(runtime)
+    assert (group["name"], group["replicas"]) == ("node", 1)
+    labels = group["template"]["metadata"]["labels"]
+    assert labels == {"trainer.kubeflow.org/trainjob-ancestor-step": "trainer"}
+    assert read_container(runtime)["name"] == "node"
+
+
+def test_queue_belongs_to_the_train_job() -> None:
+    """A queue on the JobSet would suspend it, and Trainer would start it again at once."""
+    (runtime,), (_, train_job) = kubeflow.convert(render(priority="high"))
+    assert not [text for text in yaml_text([runtime]).splitlines() if "queue-name" in text]
+    assert "suspend" not in runtime["spec"]["template"]["spec"]
+    labels = train_job["metadata"]["labels"]
+    assert labels["kueue.x-k8s.io/queue-name"] == "spot"
+    assert "kueue.x-k8s.io/priority-class" in labels
+    assert train_job["spec"]["suspend"] is True
+
+
+def test_variables_follow_the_train_job() -> None:
+    """Kubernetes expands a variable only after the one that it refers to."""
+    (runtime,), _ = kubeflow.convert(render())
+    variables = read_container(runtime)["env"]
+    assert variables[0]["name"] == "HOLDFAST_JOB"
+    assert "jobset-name" in variables[0]["valueFrom"]["fieldRef"]["fieldPath"]
+    values = {entry["name"]: entry.get("value", "") for entry in variables[1:]}
+    assert values["HOLDFAST_RUN"] == "$(HOLDFAST_JOB)"
+    assert values["HOLDFAST_OUTPUT"].endswith("/$(HOLDFAST_JOB)/output")
+    assert values["PET_MASTER_ADDR"] == "$(HOLDFAST_JOB)-node-0-0.$(HOLDFAST_JOB)"
+    assert values[ENV_CHECKPOINTS].startswith("gs://")
+    assert values[ENV_WINDOW_S] == "15"
+    # Trainer sets the variables with the prefix alone: the others would contradict them.
+    assert not {"NNODES", "NODE_RANK", "MASTER_ADDR"} & {*values}
+
+
+def test_expanded_gang_passes_the_linter() -> None:
+    (runtime,), (policy, train_job) = kubeflow.convert(render())
+    env = load("example")
+    jobset = make_jobset(runtime, train_job)
+    manifests.judge("gang.yaml", manifests.text(env.name, [policy, jobset]), env)
+
+
+@cache
+def read_schemas(*files: Path) -> dict[str, Object]:
+    schemas: dict[str, Object] = {}
+    for file in files:
+        for body in yaml.load_all(file.read_text(), yaml.CSafeLoader):
+            if body and body["kind"] == "CustomResourceDefinition":
+                versions = body["spec"]["versions"]
+                version = next(version for version in versions if version["storage"])
+                schemas[body["spec"]["names"]["kind"]] = close(version["schema"]["openAPIV3Schema"])
+    return schemas
+
+
+def close(schema: Any) -> Any:
+    """Returns a schema that refuses unknown fields, as the API server does under Strict."""
+    if isinstance(schema, list):
+        return [close(item) for item in schema]
+    if not isinstance(schema, dict):
+        return schema
+    closed = {key: close(value) for key, value in schema.items()}
+    if schema.get("x-kubernetes-int-or-string"):
+        return {"type": ["integer", "string"]}
+    is_open = "additionalProperties" in schema or schema.get("x-kubernetes-preserve-unknown-fields")
+    if (
+        isinstance(schema.get("properties"), dict)
+        and schema.get("type") == "object"
+        and not is_open
+    ):
+        closed["additionalProperties"] = False
+    return closed
+
+
+def validate(body: Object, schemas: dict[str, Object]) -> None:
+    schema = copy.copy(schemas[body["kind"]])
+    # The API server knows the metadata of an object itself.
+    schema["properties"] = schema["properties"] | {"metadata": {"type": "object"}}
+    jsonschema.validate(body, schema)
+
+
+def test_jobset_is_valid() -> None:
+    (runtime,), (_, train_job) = kubeflow.convert(render())
+    schemas = read_schemas(JOBSET.file)
+    jobset = make_jobset(runtime, train_job)
+    validate(jobset, schemas)
+    jobset["spec"]["failurePolicy"]["maxRestart"] = 3
+    with pytest.raises(jsonschema.ValidationError, match="maxRestart"):
+        validate(jobset, schemas)
+
+
+def test_runtime_and_train_job_are_valid() -> None:
+    files = sorted(TRAINER_SCHEMAS.glob("trainer.kubeflow.org_*.yaml"))
+    support.require(bool(files), "`make tools` has not built trainer")
+    schemas = read_schemas(*files)
+    (runtime,), (_, train_job) = kubeflow.convert(render())
+    validate(runtime, schemas)
+    validate(train_job, schemas)
+    del train_job["spec"]["runtimeRef"]
+    with pytest.raises(jsonschema.ValidationError, match="runtimeRef"):
+        validate(train_job, schemas)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"nodes": "2..4"}, "fixed size"),
+        ({"sharded": True, "state": "60Gi"}, "fixed size"),
+        ({"nodes": 1}, "fixed size"),
+        ({"capacity": "queued"}, "does not queue a gang again"),
+        ({"max_usd": 100.0}, "spends too much"),
+        ({"command": ("torchrun", "train.py")}, "starts a process for each GPU itself"),
+        ({"secrets": {"HF_TOKEN": "hf"}}, "no objects of one"),
+    ],
+)
+def test_job_that_trainer_cannot_run_is_rejected(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        kubeflow.convert(render(**fields))
+
+
+def test_submit_writes_the_runtime_and_the_train_job_apart(tmp_path: Path) -> None:
+    job = own(name=NAME, gpus="4xa100", nodes=2, capacity="spot")
+    file = tmp_path / "gang.yaml"
+    file.write_text(file_text.dump(job))
+    env = load("example")
+    plan = prepared_job.plan(prepared_job.prepare(replace(job), env))
+    prepared_job.write_train_job(plan, tmp_path / "out")
+    kinds: dict[str, list[str]] = {}
+    for path in sorted((tmp_path / "out").iterdir()):
+        documents = yaml.load_all(path.read_text(), yaml.CSafeLoader)
+        kinds[path.name] = [body["kind"] for body in documents]
+    assert kinds == {
+        f"{NAME}-runtime.yaml": ["ClusterTrainingRuntime"],
+        f"{NAME}-trainjob.yaml": ["NetworkPolicy", "TrainJob"],
+    }
