@@ -59,6 +59,11 @@ WITHOUT_HELP = {
     "infra/ops/bundled_terraform.py",
     "workloads/library/holdfast/inference/predictor/process.py",
 }
+# They import torch first. The library's tests show their help in processes that share that import.
+TRAINING_PROGRAMS = (
+    "workloads/library/holdfast/training/examples/",
+    "workloads/library/holdfast/drill/naive.py",
+)
 GUARD = 'if __name__ == "__main__":'
 LIBRARY = "workloads/library/"
 
@@ -69,7 +74,8 @@ def started_by_users() -> list[str]:
     listed = ran(["git", "ls-files", *patterns]).stdout.splitlines()
     product = []
     for name in listed:
-        if "/tests/" not in name and name not in WITHOUT_HELP:
+        is_training = name.startswith(TRAINING_PROGRAMS)
+        if "/tests/" not in name and name not in WITHOUT_HELP and not is_training:
             product.append(name)
     names: list[str] = []
     for name in product:

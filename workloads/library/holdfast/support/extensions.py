@@ -1,7 +1,5 @@
 """Loads what other distributions add: drills, lint rules, predictors, checkpoint stores."""
 
-from importlib.metadata import entry_points
-
 from holdfast.support.errors import InputError
 
 
@@ -10,6 +8,9 @@ def load_extensions(group: str) -> list[tuple[str, str, object]]:
 
     Raises InputError if one cannot be imported.
     """
+    # It imports zipfile and email: a sixth of the start of an uploader, which loads no extension.
+    from importlib.metadata import entry_points
+
     loaded: list[tuple[str, str, object]] = []
     for point in entry_points(group=group):
         distribution = point.dist.name if point.dist else "a distribution without a name"

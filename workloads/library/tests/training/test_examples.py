@@ -163,6 +163,24 @@ def test_killed_example_keeps_its_bits(
         assert key.startswith(ignored) or torch.equal(tensor, tensors[key]), key
 
 
+# Each imports torch before it reads its arguments.
+PROGRAMS = [*(f"{examples.__name__}.{example}" for example in KILLED), "holdfast.drill.naive"]
+
+
+@pytest.mark.parametrize("module", PROGRAMS)
+def test_help_is_shown_and_nothing_is_done(
+    framework_server: ForkServer, tmp_path: Path, module: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "here"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    started = Launched(tmp_path / "gang", framework_server, {})
+    started.launch(0, [sys.executable, "-m", module, "--help"])
+    assert started.all_ended() == [0], started.logs()
+    assert started.read_log(0).strip().lower().startswith("usage:"), started.logs()
+    assert list(folder.iterdir()) == []
+
+
 def test_plain_loop_survives_torchruns_sigterm(tmp_path: Path) -> None:
     agent = Launched(tmp_path, None, {})
     words = ["torch.distributed.run", "--standalone", "--nproc-per-node", "1"]

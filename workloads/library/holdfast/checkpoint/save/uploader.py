@@ -28,11 +28,14 @@ ROOT = Path(__file__).parents[3]
 # the library's own. The first import binds the package to the copy that the trainer runs, whatever
 # else is installed.
 START = """
-import sys
+import gc, sys
+gc.disable()
 sys.path.insert(0, sys.argv.pop(1))
 import holdfast
 del sys.path[0]
 from holdfast.checkpoint.save.uploader_process import main
+gc.freeze()
+gc.enable()
 main()
 """
 
