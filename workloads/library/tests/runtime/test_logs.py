@@ -130,7 +130,7 @@ LOOP = """
 import sys, torch
 from holdfast.checkpoint import Checkpointer
 state = {"model": {"a": torch.zeros(4)}}
-with Checkpointer(sys.argv[1], state, run="my-run", every=1000) as ckpt:
+with Checkpointer(sys.argv[1], state, run="my-run", every=1000, window_s=90) as ckpt:
     for step in range(ckpt.step + 1, int(sys.argv[2])):
         if step == 3:
             print("ready", flush=True)

@@ -31,7 +31,7 @@ def gang(
     size: int,
     *,
     living: int | None = None,
-    patience_s: float = 4,
+    patience_s: float = 60,
 ) -> list[StopAgreement]:
     """Starts the agreements of `size` ranks, or of the first `living` ones if the rest is dead."""
     options: dict[str, Any] = {

@@ -20,13 +20,15 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from holdfast.runtime import traces
 from holdfast.runtime.events import EventLog
 
-PATIENCE_S = 60
+PATIENCE_S = 240
 # Evicts itself in its third step.
 LOOP = """
 import os, signal, sys
 import torch
 from holdfast.checkpoint import Checkpointer
-with Checkpointer(sys.argv[1], {"weight": torch.ones(2)}, run="r", every=2) as ckpt:
+from holdfast.runtime import traces
+traces.FLUSH_S = 60.0  # the collector lives, and a busy machine is slow
+with Checkpointer(sys.argv[1], {"weight": torch.ones(2)}, run="r", every=2, window_s=90) as ckpt:
     for step in range(ckpt.step, 100):
         if step == 2:
             ckpt.wait()

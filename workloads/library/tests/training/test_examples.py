@@ -66,7 +66,9 @@ def run_job(
     kill_at: str = "",
     loses: int | None = None,
 ) -> str:
-    """The job's processes to their end, which is `code`; what they printed. `loses`: a node that is
+    """Runs the job's processes to their end, and returns what they printed.
+
+    `code` is the exit code of all, or of at least one if it is killed. `loses` is a node that is
     killed at the first commit; the others go on without it.
     """
     started = Launched(folder, server, {})
@@ -127,7 +129,10 @@ def run_job(
         started.until(started.committed)
         kill_family(started.processes[loses].pid)
         started.processes.pop(loses).wait()
-    assert {*started.all_ended()} == {code}, started.logs()
+    codes = {*started.all_ended()}
+    # A rank may find its peer killed before it is killed itself.
+    is_expected = code in codes and 0 not in codes if code else codes == {0}
+    assert is_expected, (codes, started.logs())
     return "".join(started.read_log(place) for place in range(len(environments)))
 
 

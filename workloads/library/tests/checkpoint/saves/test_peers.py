@@ -359,7 +359,7 @@ def test_a_stranger_reads_nothing_and_a_partial_copy_does_not_count(
     monkeypatch.delenv(ENV_KEY_FILE)
     manifest, data = shard(0, 5)
     payload = manifest.encode()
-    with socket.create_connection(pair.places[0].keepers[1], 5) as half:
+    with socket.create_connection(pair.places[0].keepers[1], 60) as half:
         head = {
             "op": "copy",
             "keep": list(NONE),
@@ -398,7 +398,7 @@ def test_only_local_processes_register_uploaders(pair: Pair) -> None:
     with subprocess.Popen(["sleep", "60"]) as process:
         address = pair.places[0].keepers[1]
         key = pair.places[0].key
-        with socket.create_connection(address, 5, source_address=("127.0.0.2", 0)) as other:
+        with socket.create_connection(address, 60, source_address=("127.0.0.2", 0)) as other:
             head = {
                 "op": "hello",
                 "pid": process.pid,

@@ -78,7 +78,7 @@ def test_one_survivor_commits_and_the_others_wait_for_it(tmp_path: Path) -> None
                 STEP,
                 {},
                 PEER,
-                5.0,
+                60.0,
             )
             == ""
         )
@@ -146,7 +146,7 @@ def test_a_survivor_does_not_ask_the_lost_store(tmp_path: Path) -> None:
         STEP,
         {},
         PEER,
-        5.0,
+        60.0,
     )
     assert not reason
     assert len(commits(tmp_path)) == 1
@@ -162,6 +162,7 @@ def lose_rank_0(rank: int, world: int, port: int, folder: str) -> None:
         state,
         run=RUN,
         every=10**9,
+        window_s=90.0,
         tuning=TUNING,
     ) as ckpt:
         for step in range(ckpt.step, STEPS):

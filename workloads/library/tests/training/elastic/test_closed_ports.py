@@ -16,6 +16,7 @@ from holdfast.checkpoint.errors import Preempted
 from holdfast.checkpoint.stores import LocalStorage
 from holdfast.support.errors import InputError
 from holdfast.training.errors import CutOff
+from holdfast.training.gang import peer_client
 from holdfast.training.gang.liveness import Lag
 from holdfast.training.gang.member_addresses import Address
 from holdfast.training.gang.member_server import Control
@@ -84,7 +85,7 @@ def test_a_gang_whose_data_ports_are_closed_ends_and_says_which(
         nodes=2,
         min_nodes=2,
         hold_s=5.0,
-        gather_s=4.0,
+        gather_s=30.0,
         **EARLY,
     )
     ways = [door(address) for address in gang.addresses]
@@ -115,8 +116,9 @@ def test_newcomer_that_reaches_no_member_leaves_the_gang_at_work(
     assert TEXT in gang.read_log(2)
 
 
-def test_ports_that_the_system_chooses_are_tried_as_well() -> None:
+def test_ports_that_the_system_chooses_are_tried_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
     """gloo and NCCL meet there: a policy that opens the two known ports alone is not enough."""
+    monkeypatch.setattr(peer_client, "SURVEY_S", 60.0)  # the peer always answers
     members = (Member(index=0, incarnation="a"), Member(index=1, incarnation="b"))
     addresses = tuple((LOCAL, port) for port in free_ports(2))
     with contextlib.ExitStack() as closing:

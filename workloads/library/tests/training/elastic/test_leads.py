@@ -36,6 +36,8 @@ from workloads.library.tests.training.elastic.test_elastic_gang import one_node
 pytestmark = pytest.mark.process
 
 STEPS = 20
+WAIT_S = 120.0
+"""Longer than an upload or an answer takes on a busy machine."""
 LIMITS = {
     "min_members": 2,
     "gather_s": 0.0,
@@ -91,15 +93,15 @@ def test_lead_without_the_fence_takes_it_at_a_later_save(tmp_path: Path) -> None
     saves.lead(0)
     saves.after_step(1)
     with pytest.raises(NotDurable) as end:
-        saves.make_durable(1, 20)
+        saves.make_durable(1, WAIT_S)
     assert "503" in end.value.reason
     assert list_commits(storage) == []
-    saves.make_durable(2, 20)
+    saves.make_durable(2, WAIT_S)
     assert list_commits(storage) == [2]
     # A zombie without a fence would go on here.
     fence.take(storage, "run")
     with pytest.raises(Superseded):
-        saves.make_durable(3, 20)
+        saves.make_durable(3, WAIT_S)
     saves.follow()
     assert list_commits(storage) == [2]
 
@@ -119,7 +121,7 @@ def survivors(storage: LocalStorage) -> Iterator[list[Regroup]]:
             closing.callback(control.close)
             control.enter(FIRST, "member")
             regroups.append(
-                Regroup(storage, "run", control, peers, Lag(2.0), stop_asked=never, **LIMITS)
+                Regroup(storage, "run", control, peers, Lag(WAIT_S), stop_asked=never, **LIMITS)
             )
         yield regroups
 
@@ -174,7 +176,7 @@ def test_finished_member_commits_even_if_an_expelled_lower_one_is_alive(
     )
     crew.epoch = FIRST
     crew.step = 5
-    ThreadPoolExecutor(max_workers=1).submit(crew.finish, 5, 30.0).result(timeout=60)
+    ThreadPoolExecutor(max_workers=1).submit(crew.finish, 5, WAIT_S).result(timeout=WAIT_S)
     assert list_commits(storage) == [5]
     assert last.control.phase == "complete"
     crew.close()

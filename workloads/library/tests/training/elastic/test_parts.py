@@ -27,6 +27,7 @@ from holdfast.training.elastic.gradients import ExactGradientSum, GradientSum
 from holdfast.training.elastic.shards import GangProgress, resolve_shards, share
 from holdfast.training.elastic.transfer import load_state, read_descriptions
 from holdfast.training.errors import GroupLost
+from holdfast.training.gang import peer_client
 from holdfast.training.gang.liveness import MAX_REPEATS, Lag, Watch
 from holdfast.training.gang.member_addresses import Places, addresses
 from holdfast.training.gang.member_server import EPOCHS, Control
@@ -51,6 +52,8 @@ def test_every_shard_belongs_to_one_rank_and_shares_differ_by_one(shards: int, w
 
 
 PLACES = (("127.0.0.1", 29_500),) * 4
+WAIT_S = 60.0
+"""Longer than any answer takes on a busy machine."""
 
 
 def make_node(nodes: int = 4, **changed: Any) -> ShardedNode:
@@ -314,13 +317,13 @@ def test_stranger_without_the_key_is_rejected_and_a_wrong_key_is_reported(
             stranger.ask(
                 0,
                 "/join",
-                2.0,
+                WAIT_S,
                 index=1,
                 incarnation="stranger",
             )
             is None
         )
-        assert stranger.ask(0, "/report", 2.0, epoch=0, index=1) is None
+        assert stranger.ask(0, "/report", WAIT_S, epoch=0, index=1) is None
         assert stranger.look([0]) == {}, "who belongs to the gang is no stranger's business"
         assert control.get_joiners() == {}
         assert control.get_reports(0) == frozenset()
@@ -329,7 +332,10 @@ def test_stranger_without_the_key_is_rejected_and_a_wrong_key_is_reported(
     )
 
 
-def test_only_members_may_report_and_odd_questions_change_nothing() -> None:
+def test_only_members_may_report_and_odd_questions_change_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(peer_client, "SURVEY_S", WAIT_S)
     (port,) = free_ports(1)
     me = Member(index=0, incarnation="me")
     other = Member(index=1, incarnation="b")
@@ -339,11 +345,11 @@ def test_only_members_may_report_and_odd_questions_change_nothing() -> None:
         for number in range(1, 2 * EPOCHS):
             control.enter(Epoch(number=number, members=(me, other)), "member")
         for asks, epoch in ((before, number), (other, number + 1), (other, 1), (other, -1)):
-            assert peers.ask(0, "/report", 2.0, **asdict(asks), epoch=epoch), (
+            assert peers.ask(0, "/report", WAIT_S, **asdict(asks), epoch=epoch), (
                 "answered, and changes nothing"
             )
             assert not control.get_reports(epoch)
-        assert peers.ask(0, "/report", 2.0, **asdict(other), epoch=number)
+        assert peers.ask(0, "/report", WAIT_S, **asdict(other), epoch=number)
         assert control.get_reports(number) == {1}
         before = peers.look([0])
         for body in (
@@ -356,7 +362,9 @@ def test_only_members_may_report_and_odd_questions_change_nothing() -> None:
             {"index": 0, "x": "y" * 100_000},
         ):
             assert (
-                peers.ask(0, "/join", 2.0, **body) is peers.ask(0, "/report", 2.0, **body) is None
+                peers.ask(0, "/join", WAIT_S, **body)
+                is peers.ask(0, "/report", WAIT_S, **body)
+                is None
             )
         assert peers.look([0]) == before, "odd questions change nothing"
         assert control.get_joiners() == {}, "odd questions change nothing"

@@ -2,7 +2,8 @@
 optimizers and its schedulers; the model is sharded by FSDP2.
 
 The Trainer itself takes an accelerator and no CPU. KILL_AT with the number of a rank kills it in
-that step. `titan.py settings` tries settings that are refused.
+that step; with ONCE_DURABLE, once the last save is committed. `titan.py settings` tries settings
+that are refused.
 """
 
 import hashlib
@@ -18,12 +19,18 @@ from torch.distributed.tensor import DTensor
 from torchtitan.components.optimizer import LRSchedulersContainer, OptimizersContainer
 from torchtitan.components.optimizer.optimizer import ParamGroupConfig
 
+from holdfast.checkpoint import committed_steps
+from holdfast.checkpoint.stores.factory import open_storage
 from holdfast.support.errors import InputError
 from holdfast.training.frameworks.torchtitan import HoldfastCheckpointManager
 from holdfast.vocabulary.environment import ENV_WINDOW_S
+from workloads.library.tests.processes import until
 from workloads.library.tests.training.frameworks.waits import announce
 
 KILL_AT = "HOLDFAST_TEST_KILL_STEP"
+ONCE_DURABLE = "HOLDFAST_TEST_KILL_ONCE_DURABLE"
+INTERVAL = 3
+RUN = "titan"
 OWN_DEVICE = "cpu"
 
 
@@ -65,9 +72,10 @@ class Trainer:
         self.ntokens_seen = 0
         self._steps = steps
         self._data = Data()
+        self._storage = open_storage(url)
         window_s = float(os.environ.get(ENV_WINDOW_S, "60"))
         self.checkpointer = HoldfastCheckpointManager.Config(
-            url=url, run="titan", interval=3, window_s=window_s
+            url=url, run=RUN, interval=INTERVAL, window_s=window_s
         ).build(
             dataloader=self._data,
             model_parts=[self.model],
@@ -97,6 +105,8 @@ class Trainer:
     def train_step(self) -> None:
         inputs = next(self._data)
         if os.environ.get(f"{KILL_AT}_{dist.get_rank()}") == str(self.step):
+            if os.environ.get(ONCE_DURABLE):
+                until(self._is_last_save_durable, "the last save is not committed")
             os.kill(os.getpid(), signal.SIGKILL)
         loss = (self.model(inputs) - inputs).square().mean()
         loss.backward()
@@ -106,6 +116,10 @@ class Trainer:
         self.lr_schedulers.step()
         self.ntokens_seen += inputs.numel()
         announce(f"step {self.step}")
+
+    def _is_last_save_durable(self) -> bool:
+        last_save = (self.step - 1) // INTERVAL * INTERVAL
+        return max(committed_steps(self._storage, RUN), default=0) >= last_save
 
 
 def main(url: str, steps: int) -> None:
