@@ -43,7 +43,7 @@ OFFLINE = {
     "deploy": AT_ONCE,
     "destroy": AT_ONCE,
 }
-pytestmark = [pytest.mark.plan, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.plan, pytest.mark.timeout(1200)]
 
 
 def read_block(heading: str) -> list[str]:

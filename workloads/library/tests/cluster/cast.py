@@ -165,14 +165,12 @@ def provision(world: World, job: Submitted, *spent: Object) -> tuple[Object, lis
     uids = {each["metadata"]["uid"] for each in spent}
 
     def asked() -> Object | None:
-        return next(
-            (
-                request
-                for request in world.api.items(REQUESTS)
-                if request["metadata"]["uid"] not in uids
-            ),
-            None,
-        )
+        # Requests of jobs that are gone stay for a while.
+        owners = {workload["metadata"]["uid"] for workload in job.workloads()}
+        for request in world.api.items(REQUESTS):
+            if request["metadata"]["uid"] not in uids and find_controller(request) in owners:
+                return request
+        return None
 
     request = until("Kueue asks for nodes", asked)
     machines = world.add_nodes(QUEUED, 2, zone=ZONE, labels=job.selector)

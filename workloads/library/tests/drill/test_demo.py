@@ -70,10 +70,11 @@ def test_a_demo_killed_at_a_random_moment_runs_again_and_succeeds(tmp_path: Path
         "same_scores": True,
     }
     assert summary["batch"] == summary["batch"] | batch
+    # Not the retries, which no client notices: a busy machine may pause a server for so long that
+    # another one answers. drill/test_serving.py counts them, with more time for each request.
     serving = {
         "evictions": 2,
         "failed": 0,
-        "retries": 0,
         "counts_differ": 0,
         "shed": 0,
     }

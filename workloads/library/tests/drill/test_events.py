@@ -1,12 +1,17 @@
 """Tests the reading of event lines and the schedules of evictions."""
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from holdfast.drill.events import Follower
-from holdfast.drill.targets.local import make_schedule
+from holdfast.drill.plan import DrillWork
+from holdfast.drill.targets.local import SIGTERM, make_schedule
+from holdfast.drill.targets.local_training import LocalTraining
 from holdfast.ledger.job_summary import read_job_summaries
+from holdfast.vocabulary.exit_codes import EXIT_COMPLETE
 from workloads.library.tests import sample
 from workloads.library.tests.sample import EPOCH, line
 
@@ -62,3 +67,35 @@ def test_schedules_are_seeded_ordered_and_alternate() -> None:
     assert min(progress) >= 20
     assert max(progress) <= 216
     assert {eviction.signal for eviction in schedule} == {"SIGTERM", "SIGKILL"}
+
+
+class EndedTraining(LocalTraining):
+    """Its pod has exited with 0 before the signal, or because of it."""
+
+    def evict(self, pod: Any, signal: str) -> int:
+        return EXIT_COMPLETE
+
+
+@pytest.mark.parametrize(("last_step", "false_ends"), [(39, [39]), (40, [])])
+def test_training_that_ended_before_its_eviction_did_not_end_falsely(
+    tmp_path: Path, last_step: int, false_ends: list[int]
+) -> None:
+    """A fast device does the last steps before the signal is sent."""
+    run = EndedTraining(
+        tmp_path,
+        DrillWork.TRAINER,
+        save_every=10,
+        steps=40,
+    )
+    pod: Any = SimpleNamespace()
+    run._pod = pod
+    run._log.emit(
+        "window",
+        first_step=1,
+        last_step=last_step,
+        seconds=1.0,
+        loss=1.0,
+    )
+    run._evict_attempt(SIGTERM)
+    run.close()
+    assert run.false_ends == false_ends

@@ -125,7 +125,7 @@ def test_ctrl_c_after_the_fault_leaves_no_process(tmp_path: Path) -> None:
         return any('"evict"' in file.read_text() for file in files)
 
     try:
-        until(has_evicted)
+        until(has_evicted, alive=lambda: running.poll() is None, within_s=240.0)
         running.send_signal(signal.SIGINT)
         assert running.wait(60) == 128 + signal.SIGINT
     finally:

@@ -43,6 +43,7 @@ class LocalTraining(Local):
         )
         self.work = work
         self._seed = seed
+        self._steps = steps
         self._flags = {
             "--checkpoints": self.scratch / "checkpoints",
             "--run": job,
@@ -133,7 +134,9 @@ class LocalTraining(Local):
         self.events.read()
         step = self._last_step("restore", "stop", "window")
         if code == EXIT_COMPLETE:
-            self.false_ends.append(step)
+            # On a fast device it may have done its last step before the signal.
+            if step < self._steps:
+                self.false_ends.append(step)
         elif code not in (EXIT_PREEMPTED, EXIT_KILLED):
             raise DrillError(f"{self.job}: exit {code} on {signal}:\n{self.pod.tail()}")
         return f"{signal} at step {step}, exit {code} after {took_s:.1f} s"

@@ -10,7 +10,7 @@ import contextlib
 import json
 import time
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from hashlib import sha256
 from typing import NoReturn, TypeVar
@@ -37,6 +37,8 @@ _OVERDUE_TIMES = 5.0
 It is overdue after half a try of the proxy, or a second, at the earliest: a slow batch is no hang,
 and waiting requests can still go to another server in time.
 """
+_LOOK_S = 0.1
+"""The time between two looks at the clock while a batch is computed."""
 _TEXTS: Mapping[str, object] = {
     "name": "text",
     "datatype": "BYTES",
@@ -324,7 +326,7 @@ class ModelQueue:
 
     async def _handle_overdue(self, batch: Sequence[Request], items: int) -> None:
         limit_s = self._overdue_s(items)
-        await asyncio.sleep(limit_s)
+        await wait_running(limit_s)
         self.hindered = "overdue"
         logs.warning(
             "predictor",
@@ -374,6 +376,23 @@ _SENTENCES = {
     "restarting": "the model is being reloaded",
     "suspected": "the model ended at this request, which is examined",
 }
+
+
+async def wait_running(
+    seconds: float,
+    *,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+) -> None:
+    """Waits until this process has run for so long.
+
+    The model is as late as the machine that was paused, and does not hang.
+    """
+    remaining_s = seconds
+    while remaining_s > 0:
+        start_s = clock()
+        await sleep(min(_LOOK_S, remaining_s))
+        remaining_s -= min(clock() - start_s, 2 * _LOOK_S)
 
 
 def _refuse(status: int, reason: str, wait_s: float) -> Refused:

@@ -20,7 +20,7 @@ from workloads.library.tests.processes import until
 
 pytestmark = pytest.mark.process
 EVENTS = 48
-LONGEST_REQUEST_S = 0.5
+LONGEST_REQUEST_S = 1.0
 STREAM_S = LONGEST_REQUEST_S * 12 / 7
 """As long to the longest request as a stream of 12 s is to the 7 s of a Spot window of 15 s."""
 

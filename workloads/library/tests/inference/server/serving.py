@@ -204,18 +204,23 @@ def serve(
 
 @contextmanager
 def envoy(config: Path, admin_port: int) -> Generator[Callable[[], int]]:
-    """Runs Envoy; yields a function that counts healthy servers, or -1 if Envoy does not answer.
+    """Runs Envoy; yields a function that counts healthy servers, or -1 if it takes no requests yet.
 
     Its log is next to the configuration.
     """
-    stats = f"/stats?filter=^cluster.{CLUSTER}.membership_healthy$"
+
+    def read_stat(name: str) -> int:
+        _, text = admin(admin_port, f"/stats?filter=^{name}$")
+        return int(text.rpartition(":")[2] or -1)
 
     def count_healthy() -> int:
         try:
-            _, text = admin(admin_port, stats)
+            # It knows its servers before it listens for clients.
+            if read_stat("listener_manager.workers_started") != 1:
+                return -1
+            return read_stat(f"cluster.{CLUSTER}.membership_healthy")
         except (OSError, http.client.HTTPException):
             return -1
-        return int(text.rpartition(":")[2] or -1)
 
     command = [
         find_envoy(),

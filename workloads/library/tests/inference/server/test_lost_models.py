@@ -1,5 +1,6 @@
 """Tests of a model that hangs or restarts: the server is not ready, and requests go elsewhere."""
 
+import asyncio
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -7,6 +8,7 @@ import pytest
 from starlette.requests import Request
 
 from holdfast.inference.server.http_protocol import STARTED_AT, find_deadline
+from holdfast.inference.server.model_queue import wait_running
 from holdfast.vocabulary.serving import RUNNING
 from workloads.library.tests.inference.server.serving import PREDICTORS, serve
 from workloads.library.tests.processes import until
@@ -27,6 +29,30 @@ def test_a_request_is_answered_before_its_proxy_gives_up() -> None:
     deadline = find_deadline(Request(scope), longest_s=14.0)
     assert deadline.at_s == 107.5
     assert deadline.tries == 1
+
+
+class PausedMachine:
+    """The clock of a machine that is paused for a minute in the second sleep."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self._sleeps = 0
+
+    def read_clock(self) -> float:
+        return self.now
+
+    async def sleep(self, seconds: float) -> None:
+        self._sleeps += 1
+        self.now += seconds
+        if self._sleeps == 2:
+            self.now += 60.0
+
+
+def test_a_paused_machine_makes_no_batch_overdue() -> None:
+    machine = PausedMachine()
+    waiting = wait_running(1.0, clock=machine.read_clock, sleep=machine.sleep)
+    asyncio.run(waiting)
+    assert machine.now > 60.8
 
 
 @pytest.mark.process
