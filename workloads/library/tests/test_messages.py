@@ -9,23 +9,11 @@ import pytest
 from tests.support import ROOT
 
 LIBRARY = ROOT / "workloads/library/holdfast"
-# Rooms whose commands an ML engineer runs, and what they use.
-ROOMS = (
-    "checkpoint",
-    "clients",
-    "cost",
-    "jobs",
-    "ledger",
-    "lint",
-    "manifests",
-    "place",
-    "platform",
-    "support",
-    "vocabulary",
-)
+ROOMS = sorted(path.parent.name for path in LIBRARY.glob("*/__init__.py"))
 OF_A_CLONE = re.compile(
     r"\bmake [a-z]+(-[a-z]+)*( ENV=|`)|\bmake (apply|deploy|demo|outputs|operators|images)\b"
-    r"|python -m (infra|workloads|monitoring)|infra/environments|workloads/library"
+    r"|python -m (infra|workloads|monitoring)|infra/(decisions|environments|rules)"
+    r"|workloads/library|tests/cluster"
 )
 
 

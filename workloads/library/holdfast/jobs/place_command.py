@@ -3,6 +3,7 @@
 Imports are in the bodies, so that --help is quick.
 """
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -191,6 +192,9 @@ def _place_on_platform(
         as_json=as_json,
         answers=answers,
     )
+    warning = question.describe_beliefs(beliefs)
+    if warning:
+        print(warning, file=sys.stderr)
 
 
 def _find_platform(document: Path | None, file: Path | None, context: str) -> "Platform":

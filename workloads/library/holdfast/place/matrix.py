@@ -114,7 +114,7 @@ RULES: tuple[Rule, ...] = (
             "every recovery goes through them: evicted together with the work, nothing is left to"
             " restart it"
         ),
-        source="infra/rules: system pods never on Spot",
+        source="the rules of the platform: system pods never on Spot",
         when=lambda w: w.kind is Kind.PLATFORM,
     ),
     Rule(
@@ -187,7 +187,7 @@ RULES: tuple[Rule, ...] = (
             "an elastic gang loses the missing node's share only; with 2 nodes or 3 that saves"
             " little"
         ),
-        source="closed form of gangs; infra/decisions/0035",
+        source="closed form of gangs; decision 0035 of Holdfast",
         when=lambda w: w.kind is Kind.TRAINING and w.elastic and w.nodes >= WORTH_ELASTIC,
     ),
     Rule(
@@ -198,7 +198,7 @@ RULES: tuple[Rule, ...] = (
             "a loss costs the steps since the newest copy in memory, not an upload interval; with"
             " `nodes: 4..8` the others go on, else they stay and are billed"
         ),
-        source="infra/decisions/0115",
+        source="decision 0115 of Holdfast",
         when=lambda w: w.kind is Kind.TRAINING and w.sharded and w.nodes >= 2,
     ),
     Rule(

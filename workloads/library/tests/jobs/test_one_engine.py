@@ -304,6 +304,25 @@ def test_a_question_is_answered_by_the_job_that_it_names(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        ((), ""),
+        (("--checkpoint", "30s"), ""),
+        (("--checkpoint", "none"), ""),
+        (("--churn", "0.5", "--spot-wait", "3h"), "decide without --churn, --spot-wait:"),
+        (("--checkpoint", "5m"), "decide without --checkpoint:"),
+    ],
+)
+def test_place_says_what_no_job_file_can_say(words: tuple[str, ...], named: str) -> None:
+    document = ("--platform", str(platforms.file("example")))
+    command = ("place", "--gpu", "l4", "--hours", "5h", *document, *words)
+    result = CliRunner().invoke(app, list(command))
+    assert result.exit_code == 0
+    assert named in result.stderr
+    assert bool(named) == ("decide without" in result.stderr)
+
+
+@pytest.mark.parametrize(
     ("hours", "resumes", "capacity"), [(200.0, False, "flex-start"), (400.0, True, "spot")]
 )
 def test_weeks_are_priced_or_refused(

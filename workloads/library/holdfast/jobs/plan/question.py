@@ -14,6 +14,7 @@ from typing import Any
 
 from holdfast.clients.capacity_advice import Ask, Request
 from holdfast.cost.prices import Table
+from holdfast.jobs.file.file_text import CHECKPOINT_H
 from holdfast.jobs.file.job_file import OwnJob
 from holdfast.jobs.plan import any_gpu, obtainability, offers, placement
 from holdfast.jobs.plan.obtainability import Obtainability
@@ -104,6 +105,20 @@ def read_beliefs(wish: Wish, churn: str, spot_wait: str) -> Beliefs:
         spot_wait_h=parse_duration(spot_wait, "Spot wait") if spot_wait else None,
         checkpoint_h=checkpoint_h,
     )
+
+
+def describe_beliefs(beliefs: Beliefs) -> str:
+    """Return a warning if the answer counts with what no job file says, or an empty text."""
+    options: list[str] = []
+    if beliefs.churn:
+        options.append("--churn")
+    if beliefs.spot_wait_h is not None:
+        options.append("--spot-wait")
+    if beliefs.checkpoint_h not in (None, CHECKPOINT_H):
+        options.append("--checkpoint")
+    if not options:
+        return ""
+    return f"new-job and submit decide without {', '.join(options)}: --capacity keeps a choice"
 
 
 def _list_shapes(wish: Wish, platform: Platform) -> list[OwnJob]:

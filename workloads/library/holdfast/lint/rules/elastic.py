@@ -234,7 +234,7 @@ _AGENTS = (
         " Under a launcher that torchrun starts, each process of a node would be a launcher of its"
         " own, on the same ports."
     ),
-    source="infra/decisions/0115",
+    source="decision 0115 of Holdfast",
     fix="the job file starts the processes of a node: command: [python, train.py], processes: 8",
     base="job",
     bad=SHARDED.replace("--, python, train.py", "--, torchrun, train.py"),
@@ -269,7 +269,7 @@ COPIES_WITHOUT_PEER = 1
         " copies are refused, and a lost node costs an upload interval; a program that needs the"
         " memory too is killed."
     ),
-    source="infra/decisions/0115",
+    source="decision 0115 of Holdfast",
     fix="copies_in: disk, which needs two fifths of the memory; more nodes; or more memory",
     base="job",
     bad=SHARDED.replace("16Gi", "32Gi"),

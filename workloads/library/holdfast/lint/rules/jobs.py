@@ -175,7 +175,7 @@ def restart_in_place(job: Job, context: Context) -> Iterator[Hit]:
         " counts each of several pods lost together. By index, or in a JobSet, a new pod comes"
         " within seconds."
     ),
-    source="tests/cluster: 20 pods, 2 nodes preempted: not recovered in 45 s against 10 s",
+    source="measured: 20 pods, 2 nodes preempted: not recovered in 45 s against 10 s",
     fix="use a JobSet, or completionMode Indexed with backoffLimitPerIndex",
     base="job",
     bad="""\
@@ -300,7 +300,7 @@ def jobset_exit_codes(obj: Object, context: Context) -> Iterator[Hit]:
         "They do not form a gang, so each takes the other's checkpoints for its own, and every"
         " restart loses steps."
     ),
-    source="infra/decisions/0068",
+    source="decision 0068 of Holdfast",
     fix="put $(JOB_COMPLETION_INDEX) into --run, or make a gang of them",
     base="job-pod",
     bad=(

@@ -28,7 +28,7 @@ METRIC = "AutoscalingMetric"
 GROUP = api_group(AUTOSCALING_METRIC_API)
 DOC_HPA = "https://kubernetes.io/docs/concepts/workloads/autoscaling/horizontal-pod-autoscale/"
 _MOST_OVER_REQUEST = 4
-_DECISION = "infra/decisions/0129"
+_DECISION = "decision 0129 of Holdfast"
 # The objects by which an adapter that someone installs claims an API of metrics.
 _ADAPTED = ("v1beta1.custom.metrics.k8s.io", "v1beta2.custom.metrics.k8s.io")
 _ADAPTED_EXTERNAL = ("v1beta1.external.metrics.k8s.io",)

@@ -15,8 +15,8 @@ from holdfast.vocabulary.serving import DRAIN_PATH, HOOK_PORT
 
 ANNOTATION_NEG = "cloud.google.com/neg"
 OVERFLOW_OF = "holdfast.dev/overflow-of"
-_DRAIN = "infra/decisions/0048"
-_PROXY = "infra/decisions/0049"
+_DRAIN = "decision 0048 of Holdfast"
+_PROXY = "decision 0049 of Holdfast"
 _VLLM = {("vllm", "serve"), ("-m", "vllm.entrypoints.openai.api_server")}
 _READY = (
     "readinessProbe: {httpGet: {path: /v2/health/ready, port: 8080}, periodSeconds: 1,"
