@@ -25,7 +25,7 @@ _CONNECT_S = 10.0
 _READ_S = 60.0
 _RETRIES = 3
 _LONGEST_RETRY_AFTER_S = 5.0
-_GET_CREDENTIALS = "run your platform's get-credentials command, or give --kubeconfig FILE"
+_GET_CREDENTIALS = "run your platform's get-credentials command, or set KUBECONFIG to another file"
 
 
 class ApiError(Unjudged):
