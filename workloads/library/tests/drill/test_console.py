@@ -7,7 +7,7 @@ from rich.console import Console
 from holdfast.drill.console import stage
 
 
-def test_a_line_of_a_stage_is_whole_off_a_terminal() -> None:
+def test_stage_lines_stay_whole_off_a_terminal() -> None:
     written = StringIO()
     line = "926 requests: 0 failed, 0 refused for load, 0 retried by the proxy, 99 of 100 in 16 ms"
     with stage(Console(file=written, width=80), "serve", "4 evictions") as report:
