@@ -309,7 +309,7 @@ def bootstrap(
     env: Env,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the commands only.")] = False,
 ) -> None:
-    """Create the bucket for Terraform's state."""
+    """Enable the APIs of ENV's project, and create service agents and the bucket of the state."""
     from infra.ops import deploy as path
 
     for command in path.bootstrap(load_environment(env), dry_run=dry_run):

@@ -123,6 +123,19 @@ def test_a_link_to_what_is_no_page_becomes_its_text() -> None:
     assert pages.fix_links(text, "infra/UPGRADING.md", tracked) == expected
 
 
+@pytest.mark.parametrize(
+    "page", ["README.md", "workloads/library/docs/explanation/what-you-get.md"]
+)
+def test_pictures_follow_the_site_palette(page: str) -> None:
+    text = (ROOT / page).read_text()
+    shown = pages.show_pictures_by_palette(text)
+    assert "<picture>" in text
+    assert "<source" not in shown
+    for mode in ("light", "dark"):
+        (address,) = re.findall(r'src="(\S+)"', "\n".join(re.findall(f".*only-{mode}.*", shown)))
+        assert (ROOT / page).parent.joinpath(address.removesuffix(f"#only-{mode}")).is_file()
+
+
 def test_list_steps_keep_their_code_on_the_site() -> None:
     text = (
         "1. First:\n\n   ```sh\n   make a\n   ```\n\n2. Second.\n   More.\n\nEnd.\n   not a step\n"

@@ -17,6 +17,10 @@ from typer.main import get_command
 ROOT = Path(__file__).parents[2]
 IMAGES = {".png", ".svg"}
 LINK = re.compile(r"(?P<image>!?)\[(?P<text>[^\]]*)\]\((?P<target>[^)\s]+)\)")
+PICTURE = re.compile(
+    r'<picture>\s*<source media="\(prefers-color-scheme: dark\)" srcset="(?P<dark>[^"]+)">\s*'
+    r'<img alt="(?P<alt>[^"]*)" src="(?P<light>[^"]+)" width="(?P<width>\d+)">\s*</picture>'
+)
 # Modules and names that a user's own code imports. A test requires an example of each name.
 PUBLIC_MODULES = (
     "holdfast.checkpoint",
@@ -60,7 +64,7 @@ def gather(folder: Path) -> None:
     for path in sorted(tracked):
         suffix = PurePosixPath(path).suffix
         if suffix == ".md":
-            text = (ROOT / path).read_text(encoding="utf-8")
+            text = show_pictures_by_palette((ROOT / path).read_text(encoding="utf-8"))
             _write(folder / path, indent_steps(fix_links(text, path, tracked)))
         elif suffix in IMAGES:
             (folder / path).parent.mkdir(parents=True, exist_ok=True)
@@ -88,6 +92,23 @@ def fix_links(text: str, page: str, tracked: set[str]) -> str:
         return link["text"]
 
     return LINK.sub(fix, text)
+
+
+def show_pictures_by_palette(text: str) -> str:
+    """Return the text with both forms of each picture, of which the site's palette hides one. The
+    browser would choose by the system's colours, and a reader can choose others on the site.
+    """
+
+    def write_both(picture: re.Match[str]) -> str:
+        images = []
+        for mode in ("light", "dark"):
+            address = f"{picture[mode]}#only-{mode}"
+            images.append(
+                f'<img alt="{picture["alt"]}" src="{address}" width="{picture["width"]}">'
+            )
+        return "\n".join(images)
+
+    return PICTURE.sub(write_both, text)
 
 
 def indent_steps(text: str) -> str:

@@ -76,6 +76,12 @@ def stage(console: Console, area: str, title: str) -> Generator[Callable[[str], 
     """Announces one stage of the demo and its duration; yields a function that prints a line."""
     console.print(f"[bold]{area:<9}[/] {title}", highlight=False)
     start = time.monotonic()
-    yield lambda line: console.print(f"  {line}", markup=False, highlight=False)
+    # Off a terminal, rich would break lines at 80 columns.
+    yield lambda line: console.print(
+        f"  {line}",
+        markup=False,
+        highlight=False,
+        soft_wrap=not console.is_terminal,
+    )
     seconds = time.monotonic() - start
     console.print(f"          done in {seconds:.1f} s", style="dim", highlight=False)

@@ -199,5 +199,9 @@ def test_error_crosses_process_borders() -> None:
 
 
 def test_a_kubeconfig_that_is_a_directory_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(Unjudged, match="no cluster in "):
+    with pytest.raises(Unjudged, match="no cluster in ") as refused:
         Api(tmp_path)
+    # Not every command that reads a cluster has an option for it.
+    assert refused.value.fix
+    assert "set KUBECONFIG" in refused.value.fix
+    assert "--kubeconfig" not in refused.value.fix
