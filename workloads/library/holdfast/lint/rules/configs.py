@@ -1,4 +1,4 @@
-"""HF690 to HF692: files of settings in ConfigMaps against the pods that mount them."""
+"""HF690 to HF693: files of settings in ConfigMaps against the pods that mount them."""
 
 import json
 import re
@@ -12,6 +12,7 @@ from holdfast.lint.finding import Hit, Severity
 from holdfast.lint.folders import find_mount, is_below, outlives_pod
 from holdfast.lint.objects import Container, Object, Pod, as_int, as_map, as_text, dig
 from holdfast.lint.registry import Context, rule
+from holdfast.lint.rules.identity import ISSUED_SECRET
 
 DOC_CONFIG = "https://kubernetes.io/docs/concepts/configuration/configmap/"
 DOC_DEEPSPEED = "https://www.deepspeed.ai/docs/config-json/"
@@ -238,3 +239,22 @@ def _list_folders(value: Any, path: Path, left: list[int]) -> Iterator[tuple[str
         if isinstance(child, str) and child.startswith("/") and (is_named or is_inside):
             yield ".".join(map(str, (*path, key))), child.rstrip("/")
         yield from _list_folders(child, (*path, str(key)), left)
+
+
+@rule(
+    "HF693",
+    "secret-in-config",
+    Severity.ERROR,
+    on=Object,
+    kinds=("ConfigMap",),
+    what="A ConfigMap holds a token or a private key.",
+    why="Everybody who may read ConfigMaps may read it, and it is in git.",
+    source="https://kubernetes.io/docs/concepts/configuration/secret/",
+    fix="put it into a Secret, or into Secret Manager",
+    bad=_config("token: hf_" + "AbCdEfGhIjKlMnOpQrStUvWx", "settings.yaml"),
+    good=_config("token_file: /secrets/token", "settings.yaml"),
+)
+def secret_in_config(obj: Object, context: Context) -> Iterator[Hit]:
+    for name, text in as_map(obj.body.get("data")).items():
+        if isinstance(text, str) and ISSUED_SECRET.search(text[:_LONGEST]):
+            yield Hit(("data", name), f"{name} holds a literal secret", on_key=True)

@@ -303,6 +303,10 @@ def _check_pod_names(path: Path, text: str, pod: Pod, context: Context) -> Itera
         elif service_name != owner.spec.get("serviceName"):
             message = f"pods of {owner_name} are named below {owner.spec.get('serviceName')}"
             yield Hit(path, message)
+        service = context.index.find("Service", service_name, namespace)
+        if service and service.spec.get("clusterIP") != "None":
+            message = f"Service {service_name} is not headless: its pods have no names"
+            yield Hit(path, message)
         ports = _list_numbers(owner.pods)
         if port and ports and int(port) not in ports:
             yield Hit(path, f"pods of {owner_name} have no port {port}; they have {_join(ports)}")
