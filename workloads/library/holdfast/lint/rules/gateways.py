@@ -135,6 +135,8 @@ def _check_admission(
         if all(source in (None, "Same") for source in sources):
             message = f"Gateway {gateway.name} takes no routes of {obj.namespace}: from is Same"
             yield Hit((*path, "namespace"), message)
+    if all(dig(item, "allowedRoutes", "namespaces", "from") == "None" for item in listeners):
+        yield Hit((*path, "name"), f"Gateway {gateway.name} takes no routes: from is None")
     hosts = list(map(as_text, as_list(obj.spec.get("hostnames"))))
     own = [as_text(item.get("hostname")) for item in listeners]
     if hosts and all(own) and not any(_is_of(host, name) for host in hosts for name in own):

@@ -1,4 +1,4 @@
-"""HF670 to HF676: paths that one program writes and another one, or its next start, reads."""
+"""HF670 to HF677: paths that one program writes and another one, or its next start, reads."""
 
 import re
 from collections.abc import Iterator
@@ -392,4 +392,46 @@ _WRITTEN = re.compile(
 _COPIED = re.compile(
     r"\b(?:gcloud storage|gsutil(?: -m)?|aws s3) (?:cp|rsync|mv)(?: -\w+)* \"?(/[\w./-]{1,200})\"?"
     r"\s+\"?(?:gs|s3)://"
+)
+
+
+@rule(
+    "HF677",
+    "reads-what-nothing-fetched",
+    Severity.ERROR,
+    on=Pod,
+    what="A program reads another folder of a volume than the one that an init container filled.",
+    why="The folder is empty: the program ends at its start, or works on nothing.",
+    source=DOC_INIT,
+    fix="name the folder that the init container fills",
+    base="job-pod",
+    bad=_fetch("/assets/tokenizer").replace("/assets/tokenizer]", "/assets/vocabulary]"),
+    good=_fetch("/assets/tokenizer"),
+)
+def reads_what_nothing_fetched(pod: Pod, context: Context) -> Iterator[Hit]:
+    filled: dict[object, list[str]] = {}
+    for container in pod.containers:
+        for _, target in () if container.is_main else _list_targets(container):
+            mount = find_mount(container, target)
+            if mount and "emptyDir" in find_volume(pod, mount.get("name")):
+                place = as_text(mount.get("mountPath")).rstrip("/")
+                filled.setdefault(mount.get("name"), []).append(target.rstrip("/")[len(place) :])
+    for container in pod.main_containers if filled else ():
+        for path, folder in _list_places(container, _READS):
+            mount = find_mount(container, folder)
+            parts = filled.get(mount.get("name"), []) if mount else []
+            place = as_text(mount.get("mountPath")).rstrip("/") if mount else ""
+            part = folder[len(place) :]
+            if parts and not any(_are_parts(part, item) for item in parts):
+                yield Hit(path, f"{folder} is not filled; {place}{parts[0]} is")
+
+
+def _are_parts(part: str, other: str) -> bool:
+    """Returns whether one path in a volume is the other one, or holds it."""
+    return part == other or not part or not other or _are_related(part, other)
+
+
+_READS = re.compile(
+    r"--?(?:data|dataset|input|model|tokenizer|weights|corpus|model[-_]id)([-_](dir|path|folder|root))?"
+    r"|--model-repository|--base"
 )

@@ -1,4 +1,4 @@
-"""HF454, HF740 to HF744: roll-outs, probes and scalers that take a service away."""
+"""HF454, HF740 to HF745: roll-outs, probes and scalers that take a service away."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -150,6 +150,50 @@ def restarted_for_one_answer(pod: Pod, context: Context) -> Iterator[Hit]:
         is_asked = isinstance(dig(container.body, "livenessProbe"), dict)
         if is_asked and dig(container.body, "livenessProbe", "failureThreshold") == 1:
             yield Hit(path, "one failed probe restarts the container")
+
+
+def _parted(partition: int) -> str:
+    return f"""\
+apiVersion: apps/v1
+kind: StatefulSet
+metadata: {{name: db, namespace: research}}
+spec:
+  replicas: 3
+  updateStrategy: {{type: RollingUpdate, rollingUpdate: {{partition: {partition}}}}}
+  selector: {{matchLabels: {{app: db}}}}
+  template:
+    metadata: {{labels: {{app: db}}}}
+    spec: {{containers: [{{name: db, image: 'a:1'}}]}}
+"""
+
+
+@rule(
+    "HF745",
+    "update-never-rolled-out",
+    Severity.WARNING,
+    on=Object,
+    kinds=("StatefulSet", "DaemonSet", "Deployment"),
+    what="An update of a workload reaches none of its pods, or counts as failed before it may end.",
+    why="A new image is applied, and the old one goes on running.",
+    source="https://kubernetes.io/docs/concepts/workloads/controllers/statefulset/#update-strategies",
+    fix="partition: 0; minReadySeconds below progressDeadlineSeconds",
+    bad=_parted(3),
+    good=_parted(0),
+)
+def update_never_rolled_out(obj: Object, context: Context) -> Iterator[Hit]:
+    strategy = as_map(obj.spec.get("updateStrategy"))
+    replicas = as_int(obj.spec.get("replicas")) or 1
+    partition = as_int(dig(strategy, "rollingUpdate", "partition"))
+    if partition is not None and partition >= replicas and obj.kind == "StatefulSet":
+        path = ("spec", "updateStrategy", "rollingUpdate", "partition")
+        yield Hit(path, f"{partition} of {replicas} pods keep the old template")
+    if strategy.get("type") == "OnDelete" and obj.kind == "StatefulSet":
+        yield Hit(("spec", "updateStrategy", "type"), "OnDelete: each pod is deleted by hand")
+    ready_s = as_int(obj.spec.get("minReadySeconds")) or 0
+    deadline_s = as_int(obj.spec.get("progressDeadlineSeconds")) or 600
+    if obj.kind == "Deployment" and ready_s >= deadline_s:
+        message = f"{ready_s} s, and progressDeadlineSeconds is {deadline_s}: it is refused"
+        yield Hit(("spec", "minReadySeconds"), message)
 
 
 def _ready(probe: str) -> str:
