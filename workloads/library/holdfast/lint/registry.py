@@ -83,6 +83,7 @@ MODULES = (
     "inits",
     "priorities",
     "claims",
+    "devices",
     "linter",
 )
 GROUP = "holdfast.lint_rules"

@@ -246,7 +246,8 @@ def topology_key_unknown(pod: Pod, context: Context) -> Iterator[Hit]:
             yield Hit(path, "has no topologyKey")
         elif key not in _TOPOLOGY_KEYS and key not in label_keys:
             hint = suggest(key, _TOPOLOGY_KEYS[:4])
-            if _KUBERNETES.fullmatch(key[:200]) or "/" not in key or hint:
+            is_old = key.startswith("failure-domain")
+            if _KUBERNETES.fullmatch(key[:200]) or "/" not in key or hint or is_old:
                 yield Hit((*path, "topologyKey"), f"no node has a label {key}{hint}")
     for path, key in _list_annotations(pod):
         if key not in _TOPOLOGY_KEYS and key not in label_keys:

@@ -1,10 +1,12 @@
-"""HF760 to HF764: claims against volumes, modes of files, stores of secrets, members of IAM."""
+"""HF760 to HF767: claims against volumes, modes of files, stores of secrets, members of IAM."""
 
 import re
+from base64 import b64decode
 from collections.abc import Iterator
 
 from holdfast.lint.document import Path
 from holdfast.lint.finding import Hit, Severity
+from holdfast.lint.known_values import load_table
 from holdfast.lint.objects import Object, Pod, as_int, as_list, as_map, as_text, as_texts, dig
 from holdfast.lint.registry import Context, rule
 from holdfast.lint.rules.references import is_near_file
@@ -27,6 +29,7 @@ _LEAST_GIB = {
 }
 # Modes of files as one says them, read as decimal numbers.
 _SPOKEN_MODES = (400, 440, 444, 500, 550, 555, 600, 640, 644, 660, 664, 666, 700, 750, 755, 777)
+_LONGEST_LINE = 2_000
 _MEMBER = re.compile(
     r"serviceAccount:[\w.-]{1,100}\.svc\.id\.goog\[([\w-]{1,63})/([\w.-]{1,253})\]"
 )
@@ -289,3 +292,130 @@ def _list_members(obj: Object) -> Iterator[tuple[Path, str]]:
         for number, member in enumerate(as_list(dig(binding, "members"))):
             path = ("spec", "bindings", index, "members", number)
             yield path, as_text(member) or as_text(dig(member, "member"))
+
+
+def _secret(value: str) -> str:
+    return f"""\
+apiVersion: v1
+kind: Secret
+metadata: {{name: hub, namespace: research}}
+data: {{token: {value}}}
+"""
+
+
+@rule(
+    "HF765",
+    "secret-with-newline",
+    Severity.WARNING,
+    on=Object,
+    kinds=("Secret",),
+    what="A value of a Secret of one line ends with a newline.",
+    why="`echo | base64` added it: the token or the password is refused.",
+    source="https://kubernetes.io/docs/concepts/configuration/secret/",
+    fix="encode it by `printf %s VALUE | base64`, or write stringData",
+    bad=_secret("aGZfYWJjZGVmCg=="),
+    good=_secret("aGZfYWJjZGVm"),
+)
+def secret_with_newline(obj: Object, context: Context) -> Iterator[Hit]:
+    for key, value in as_map(obj.body.get("data")).items():
+        text = _decode(as_text(value))
+        is_file = "." in str(key) or text.count("\n") != 1
+        if text.endswith("\n") and not is_file and 1 < len(text) < _LONGEST_LINE:
+            yield Hit(("data", key), f"{key} ends with a newline")
+
+
+def _decode(text: str) -> str:
+    """Decodes base64; empty where it is none."""
+    try:
+        return b64decode(text[:4_000], validate=True).decode()
+    except ValueError:
+        return ""
+
+
+def _blocked(mode: str) -> str:
+    return f"""\
+apiVersion: apps/v1
+kind: StatefulSet
+metadata: {{name: db, namespace: research}}
+spec:
+  selector: {{matchLabels: {{app: db}}}}
+  template:
+    metadata: {{labels: {{app: db}}}}
+    spec:
+      containers: [{{name: db, image: 'a:1', volumeMounts: [{{name: data, mountPath: /data}}]}}]
+  volumeClaimTemplates:
+  - metadata: {{name: data}}
+    spec:
+      accessModes: [ReadWriteOnce]
+      storageClassName: standard-rwo
+      volumeMode: {mode}
+      resources: {{requests: {{storage: 10Gi}}}}
+"""
+
+
+def _storage(mode: str, kind: str = "pd-ssd") -> str:
+    return f"""\
+apiVersion: storage.k8s.io/v1
+kind: StorageClass
+metadata: {{name: fast}}
+provisioner: pd.csi.storage.gke.io
+parameters: {{type: {kind}}}
+volumeBindingMode: {mode}
+"""
+
+
+@rule(
+    "HF766",
+    "disk-before-the-pod",
+    Severity.WARNING,
+    on=Object,
+    kinds=("StorageClass",),
+    what="A class makes disks before their pods have a node, or disks of an unknown type.",
+    why="The disk may be in a zone without the GPU, and the pod can never go there.",
+    source="https://kubernetes.io/docs/concepts/storage/storage-classes/#volume-binding-mode",
+    fix="volumeBindingMode: WaitForFirstConsumer",
+    bad=_storage("Immediate"),
+    good=_storage("WaitForFirstConsumer"),
+)
+def disk_before_the_pod(obj: Object, context: Context) -> Iterator[Hit]:
+    if obj.body.get("provisioner") != "pd.csi.storage.gke.io":
+        return
+    kind = as_text(dig(obj.body, "parameters", "type"))
+    types = load_table("disks")["types"]
+    if kind and kind not in types:
+        near_kind = find_near(kind, types)
+        hint = f"; did you mean {near_kind}?" if near_kind else ""
+        yield Hit(("parameters", "type"), f"no disk {kind}{hint}")
+    if obj.body.get("volumeBindingMode") in (None, "Immediate"):
+        path: Path = ("volumeBindingMode",) if "volumeBindingMode" in obj.body else ("provisioner",)
+        yield Hit(path, "Immediate: the disk chooses the zone, not the pod")
+
+
+@rule(
+    "HF767",
+    "block-device-mounted",
+    Severity.ERROR,
+    on=Pod,
+    what="A claim of a raw block device is mounted as a folder.",
+    why="The kubelet cannot mount it: the pod stays in ContainerCreating.",
+    source="https://kubernetes.io/docs/concepts/storage/persistent-volumes/#raw-block-volume-support",
+    fix="volumeMode: Filesystem, or volumeDevices in the container",
+    bad=_blocked("Block"),
+    good=_blocked("Filesystem"),
+)
+def block_device_mounted(pod: Pod, context: Context) -> Iterator[Hit]:
+    claims = as_list(pod.owner.spec.get("volumeClaimTemplates"))
+    names = {dig(item, "metadata", "name") for item in claims if _is_block(dig(item, "spec"))}
+    for _, volume in pod.volumes:
+        claim_name = as_text(dig(volume, "persistentVolumeClaim", "claimName"))
+        claim = context.index.find("PersistentVolumeClaim", claim_name, pod.owner.namespace)
+        if claim and _is_block(claim.spec):
+            names.add(volume.get("name"))
+    for container in pod.containers:
+        for path, mount in container.mounts:
+            if mount.get("name") in names:
+                yield Hit((*path, "name"), f"{mount.get('name')} is a block device")
+
+
+def _is_block(spec: object) -> bool:
+    return dig(spec, "volumeMode") == "Block"

@@ -1,4 +1,4 @@
-"""HF690 to HF692: files of settings in ConfigMaps against the pods that mount them."""
+"""HF690 to HF694: files of settings in ConfigMaps against the pods that mount them."""
 
 import json
 import re
@@ -12,6 +12,8 @@ from holdfast.lint.finding import Hit, Severity
 from holdfast.lint.folders import find_mount, is_below, outlives_pod
 from holdfast.lint.objects import Container, Object, Pod, as_int, as_map, as_text, dig
 from holdfast.lint.registry import Context, rule
+from holdfast.lint.rules.identity import ISSUED_SECRET
+from holdfast.lint.rules.targets import judge_text
 
 DOC_CONFIG = "https://kubernetes.io/docs/concepts/configuration/configmap/"
 DOC_DEEPSPEED = "https://www.deepspeed.ai/docs/config-json/"
@@ -238,3 +240,59 @@ def _list_folders(value: Any, path: Path, left: list[int]) -> Iterator[tuple[str
         if isinstance(child, str) and child.startswith("/") and (is_named or is_inside):
             yield ".".join(map(str, (*path, key))), child.rstrip("/")
         yield from _list_folders(child, (*path, str(key)), left)
+
+
+@rule(
+    "HF693",
+    "secret-in-config",
+    Severity.ERROR,
+    on=Object,
+    kinds=("ConfigMap",),
+    what="A ConfigMap holds a token or a private key.",
+    why="Everybody who may read ConfigMaps may read it, and it is in git.",
+    source="https://kubernetes.io/docs/concepts/configuration/secret/",
+    fix="put it into a Secret, or into Secret Manager",
+    bad=_config("token: hf_" + "AbCdEfGhIjKlMnOpQrStUvWx", "settings.yaml"),
+    good=_config("token_file: /secrets/token", "settings.yaml"),
+)
+def secret_in_config(obj: Object, context: Context) -> Iterator[Hit]:
+    for name, text in as_map(obj.body.get("data")).items():
+        if isinstance(text, str) and ISSUED_SECRET.search(text[:_LONGEST]):
+            yield Hit(("data", name), f"{name} holds a literal secret", on_key=True)
+
+
+def _upstream(url: str) -> str:
+    return f"""\
+apiVersion: v1
+kind: ConfigMap
+metadata: {{name: router, namespace: research}}
+data: {{settings.yaml: 'upstream: {url}'}}
+---
+apiVersion: v1
+kind: Service
+metadata: {{name: chat, namespace: research}}
+spec: {{selector: {{app: chat}}, ports: [{{port: 8000}}]}}
+"""
+
+
+@rule(
+    "HF694",
+    "settings-name-no-service",
+    Severity.ERROR,
+    on=Object,
+    kinds=("ConfigMap",),
+    what="An address in a file of settings names a Service of the files wrongly.",
+    why="The name does not resolve, or nothing listens on the port.",
+    source="https://kubernetes.io/docs/concepts/services-networking/dns-pod-service/",
+    fix="write NAME.NAMESPACE and a port of the Service",
+    bad=_upstream("http://chat/v1"),
+    good=_upstream("http://chat:8000/v1"),
+)
+def settings_name_no_service(obj: Object, context: Context) -> Iterator[Hit]:
+    if not context.index.by_kind.get("Service"):
+        return
+    for name, text in as_map(obj.body.get("data")).items():
+        if isinstance(text, str):
+            reason = judge_text(text[:_LONGEST], obj.namespace, obj.file, context)
+            if reason:
+                yield Hit(("data", name), reason, on_key=True)

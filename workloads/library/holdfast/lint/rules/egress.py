@@ -123,11 +123,8 @@ def direction_not_in_force(obj: Object, context: Context) -> Iterator[Hit]:
             yield Hit(("spec", "egress", index, "ports"), message)
         peers = as_maps(opening.get("to"))
         is_of_dns = any(map(_selects_dns, peers))
-        if (
-            is_of_dns
-            and ports
-            and not {number for number, _ in names} & {53, "53", "dns", "dns-tcp"}
-        ):
+        numbers = {number for number, _ in names}
+        if is_of_dns and ports and not numbers & {53, "53", "dns", "dns-tcp"}:
             message = "opens no port 53 of the resolver"
             yield Hit(("spec", "egress", index, "ports"), message)
 

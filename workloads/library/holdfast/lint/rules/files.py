@@ -88,6 +88,9 @@ def _check_entrypoint(pod: Pod, context: Context) -> Iterator[Hit]:
                     if name in files and place and folder != place:
                         message = f"{match[0]} is not there: {place} has {name}"
                         yield Hit((*container.path, "volumeMounts"), message)
+                    elif files and place == folder and not _has_file(files, name):
+                        message = f"{place} has no {name}; it has {', '.join(sorted(files)[:5])}"
+                        yield Hit((*container.path, "volumeMounts"), message)
 
 
 def _check_mount(

@@ -1,4 +1,4 @@
-"""HF630 to HF633: gateways, routes and policies name each other, Services and their ports."""
+"""HF630 to HF634: gateways, routes and policies name each other, Services and their ports."""
 
 import re
 from collections.abc import Iterator
@@ -21,7 +21,8 @@ from holdfast.lint.objects import (
 )
 from holdfast.lint.registry import Context, rule
 from holdfast.lint.rules.references import explain_absence, is_near_file
-from holdfast.lint.spelling import find_near
+from holdfast.lint.spelling import count_differences, find_near
+from holdfast.support.values import duration_s
 
 DOC_GATEWAY = "https://gateway-api.sigs.k8s.io/reference/spec/"
 DOC_POLICIES = "https://cloud.google.com/kubernetes-engine/docs/how-to/configure-gateway-resources"
@@ -134,6 +135,8 @@ def _check_admission(
         if all(source in (None, "Same") for source in sources):
             message = f"Gateway {gateway.name} takes no routes of {obj.namespace}: from is Same"
             yield Hit((*path, "namespace"), message)
+    if all(dig(item, "allowedRoutes", "namespaces", "from") == "None" for item in listeners):
+        yield Hit((*path, "name"), f"Gateway {gateway.name} takes no routes: from is None")
     hosts = list(map(as_text, as_list(obj.spec.get("hostnames"))))
     own = [as_text(item.get("hostname")) for item in listeners]
     if hosts and all(own) and not any(_is_of(host, name) for host in hosts for name in own):
@@ -313,3 +316,84 @@ def _list_ports(pods: list[Pod]) -> set[int]:
         for container in pod.containers:
             ports |= container.ports.keys()
     return ports
+
+
+def _certificate(domain: str) -> str:
+    return f"""\
+apiVersion: networking.gke.io/v1
+kind: ManagedCertificate
+metadata: {{name: demo, namespace: research}}
+spec: {{domains: [{domain}]}}
+---
+apiVersion: networking.k8s.io/v1
+kind: Ingress
+metadata:
+  name: demo
+  namespace: research
+  annotations: {{networking.gke.io/managed-certificates: demo}}
+spec: {{rules: [{{host: demo.example.com}}]}}
+"""
+
+
+@rule(
+    "HF634",
+    "certificate-for-another-host",
+    Severity.ERROR,
+    on=Object,
+    kinds=("Ingress",),
+    what="The certificates of an Ingress are for other hosts than its rules.",
+    why="Browsers and clients refuse the connection; the certificate is never issued.",
+    source="https://cloud.google.com/kubernetes-engine/docs/how-to/managed-certs",
+    fix="list each host of the rules in the domains of a certificate",
+    bad=_certificate("www.example.com"),
+    good=_certificate("demo.example.com"),
+)
+def certificate_for_another_host(obj: Object, context: Context) -> Iterator[Hit]:
+    text = as_text(obj.annotations.get("networking.gke.io/managed-certificates"))
+    domains: list[str] = []
+    for name in filter(None, re.split(r"[,\s]+", text)):
+        certificate = context.index.find("ManagedCertificate", name, obj.namespace)
+        if certificate is None:
+            return
+        domains += map(as_text, as_list(certificate.spec.get("domains")))
+    for index, entry in enumerate(as_maps(obj.spec.get("rules"))):
+        host = as_text(entry.get("host"))
+        if domains and host and "*" not in host and host not in domains:
+            path = ("spec", "rules", index, "host")
+            yield Hit(path, f"no certificate is for {host}; they are for {', '.join(domains[:3])}")
+
+
+def _scrape(timeout: str) -> str:
+    return f"""\
+apiVersion: monitoring.googleapis.com/v1
+kind: PodMonitoring
+metadata: {{name: chat, namespace: research}}
+spec:
+  selector: {{matchLabels: {{app: chat}}}}
+  endpoints: [{{port: 8000, interval: 15s, timeout: {timeout}}}]
+"""
+
+
+@rule(
+    "HF633",
+    "scrape-refused",
+    Severity.ERROR,
+    on=Object,
+    kinds=("PodMonitoring", "ClusterPodMonitoring"),
+    what="A PodMonitoring waits longer for metrics than until its next turn, or asks a wrong path.",
+    why="The webhook refuses it, or each turn gets 404: dashboards and alerts stay empty.",
+    source="https://cloud.google.com/stackdriver/docs/managed-prometheus/setup-managed",
+    fix="a timeout of at most the interval; path: /metrics",
+    bad=_scrape("30s"),
+    good=_scrape("10s"),
+)
+def scrape_refused(obj: Object, context: Context) -> Iterator[Hit]:
+    for index, endpoint in enumerate(as_maps(obj.spec.get("endpoints"))):
+        path = ("spec", "endpoints", index)
+        interval_s = duration_s(as_text(endpoint.get("interval")))
+        timeout_s = duration_s(as_text(endpoint.get("timeout")))
+        if interval_s and timeout_s and timeout_s > interval_s:
+            yield Hit((*path, "timeout"), f"{timeout_s:g} s, every {interval_s:g} s")
+        place = as_text(endpoint.get("path"))
+        if place != "/metrics" and count_differences(place[:50], "/metrics") <= 2:
+            yield Hit((*path, "path"), f"{place} is not /metrics")

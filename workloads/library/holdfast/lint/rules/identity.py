@@ -27,7 +27,7 @@ _GOOGLE_ACCOUNT = re.compile(r"[a-z0-9][a-z0-9-]{0,60}@[a-z0-9.:-]{1,60}\.gservi
 _PLACEHOLDER = re.compile(r"[$<>{}A-Z]")
 _SECRET_NAME = re.compile(r"(TOKEN|SECRET|PASSWORD|API_KEY|ACCESS_KEY|PRIVATE_KEY)$", re.IGNORECASE)
 # By the prefixes that their issuers document, so that a scan finds them.
-_ISSUED = re.compile(
+ISSUED_SECRET = re.compile(
     r"(?<![A-Za-z0-9])(hf_[A-Za-z0-9]{20,}|gh[pousr]_[A-Za-z0-9]{30,}|github_pat_\w{30,}"
     r"|glpat-[\w-]{20,}|sk-[\w-]{20,}|xox[abps]-[\w-]{10,}|AKIA[A-Z0-9]{16}|AIza[\w-]{35})"
 )
@@ -94,7 +94,7 @@ def secret_in_manifest(pod: Pod, context: Context) -> Iterator[Hit]:
 
 def _holds_secret(word: str, option: str) -> bool:
     """Returns whether a word of a command is a secret, or holds one. `option`: the word before."""
-    if _ISSUED.search(word):
+    if ISSUED_SECRET.search(word):
         return True
     text = f"{option} {word}" if option.startswith("-") and "=" not in option else word
     for match in _SECRET_OPTION.finditer(text):

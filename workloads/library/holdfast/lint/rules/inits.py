@@ -1,4 +1,4 @@
-"""HF750 to HF752: init containers that wait for ever."""
+"""HF750 to HF753: containers that wait for ever, for others or for each other."""
 
 import re
 from collections.abc import Iterator
@@ -201,3 +201,71 @@ def _check_pair(container: Container, pod: Pod, context: Context) -> Iterator[Hi
             host = as_text(values.get(name.removesuffix("_PORT") + "_HOST"))
             if re.fullmatch(_HOST, host[:300]):
                 yield from _check_port(path, host, int(value[:9]), pod, context)
+
+
+def _local(port: int) -> str:
+    return f"""\
+spec:
+  template:
+    spec:
+      initContainers:
+      - name: proxy
+        image: gcr.io/cloud-sql-connectors/cloud-sql-proxy:2.14.1
+        args: [--port=5432, 'p:us-central1:labels']
+        restartPolicy: Always
+      containers:
+      - name: main
+        image: registry.example/sync:1.4
+        env: [{{name: PGHOST, value: 127.0.0.1}}, {{name: PGPORT, value: '{port}'}}]
+        resources: {{limits: {{nvidia.com/gpu: 1, memory: 8Gi}}}}
+"""
+
+
+@rule(
+    "HF753",
+    "asks-a-closed-local-port",
+    Severity.ERROR,
+    on=Pod,
+    what="A container asks a port of its own pod on which none of its sidecars listens.",
+    why="The connection is refused at each start.",
+    source=DOC_SIDECAR,
+    fix="write the port of the sidecar",
+    base="job",
+    bad=_local(5433),
+    good=_local(5432),
+)
+def asks_a_closed_local_port(pod: Pod, context: Context) -> Iterator[Hit]:
+    for container in pod.containers:
+        others = [other for other in pod.containers if other is not container]
+        opened = set[int]().union(*map(_list_ports, others))
+        own = _list_ports(container)
+        proxies = [other for other in others if _PORT_OPTION.search(other.script)]
+        for path, name, port in _list_local_ports(container) if proxies else ():
+            if port not in opened | own:
+                listed = ", ".join(map(str, sorted(opened)))
+                yield Hit(path, f"{name} is {port}; the other containers have {listed}")
+
+
+def _list_ports(container: Container) -> set[int]:
+    """Lists the ports that a container declares, or that its options and probes name."""
+    ports = set(container.ports)
+    for match in _PORT_OPTION.finditer(container.script):
+        ports.add(int(match[1]))
+    return ports
+
+
+def _list_local_ports(container: Container) -> Iterator[tuple[Path, str, int]]:
+    """Yields the ports of this pod that a container asks, each with its path and name."""
+    values = {name: value for _, name, value in container.variables}
+    for path, name, value in container.variables:
+        host = values.get(name.removesuffix("PORT") + "HOST", "")
+        if name.endswith("PORT") and value.isdecimal() and host in _LOCAL:
+            yield path, name, int(value[:9])
+        match = _LOCAL_URL.search(value[:_LONGEST])
+        if match:
+            yield path, name, int(match[1])
+
+
+_LOCAL = ("127.0.0.1", "localhost")
+_PORT_OPTION = re.compile(r"--[\w-]{0,40}port[= \n](\d{1,5})(?!\d)")
+_LOCAL_URL = re.compile(r"//(?:[^@/\s]{1,100}@)?(?:127\.0\.0\.1|localhost):(\d{1,5})")

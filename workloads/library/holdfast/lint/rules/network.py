@@ -423,6 +423,13 @@ def _check_peer(path: Path, selector: Any, policy: Object, context: Context) -> 
     pods = context.index.list_pods_near(policy)
     if not labels or any(selects(selector, pod) for pod in pods):
         return
+    for pod in context.index.pods:
+        home = pod.owner.namespace
+        is_near = pod.owner.file == policy.file and home not in ("", policy.namespace)
+        if is_near and policy.namespace and selects(selector, pod):
+            message = f"{pod.owner.name} is in {home}: without a namespaceSelector it is not meant"
+            yield Hit((*path, "podSelector"), message)
+            return
     for key, value in labels.items():
         values = {str(pod.labels.get(key)) for pod in pods if key in pod.labels}
         near_value = find_near(value, values, 0.75)

@@ -168,6 +168,9 @@ def _find_container(obj: Object, path: Path) -> Container | None:
 
 def _check_start(path: Path, settings: dict[str, Any], container: Container) -> Iterator[Hit]:
     path = (*path, "rayStartParams")
+    for name, value in settings.items():
+        if not isinstance(value, str):
+            yield Hit((*path, name), f"{value} is no text: the API server refuses it")
     gpus = quantity(settings.get("num-gpus"))
     if gpus is not None and gpus > container.gpus:
         yield Hit((*path, "num-gpus"), f"{gpus:g} GPUs, and the container has {container.gpus}")

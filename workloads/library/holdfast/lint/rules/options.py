@@ -19,6 +19,7 @@ _SWITCHES = ("m", "module", "no-python", "run-path", "standalone", "virtual-loca
 _PYTHON = re.compile(r"python(\d(\.\d+)?)?")
 _PLAIN_WORD = re.compile(r"[A-Za-z_]\w*")
 _BUCKET_URL = re.compile(r"(?<![\w/])(gs|gcs|gsc)://([A-Za-z0-9][\w.-]{1,80})(?![\w$<{])")
+_PYTHON_FLAGS = ("-u", "-O", "-OO", "-B", "-E", "-I", "-s")
 _ONE_SLASH = re.compile(r"(?<![\w./])(gs|s3|hf|https?)(?::/(?![/\s])|//)[\w.-]+")
 
 
@@ -186,6 +187,8 @@ def check_python(pod: Pod, context: Context) -> Iterator[Hit]:
     for container in pod.containers:
         programs = container.programs
         words = container.words
+        while len(words) > 2 and _PYTHON.fullmatch(programs[0]) and words[1] in _PYTHON_FLAGS:
+            words = [words[0], *words[2:]]
         if len(words) > 1 and _PYTHON.fullmatch(programs[0]):
             if words[1] == "-m" and len(words) > 2 and words[2].endswith(".py"):
                 yield Hit(container.command_path, f"-m takes a module, and {words[2]} is a file")

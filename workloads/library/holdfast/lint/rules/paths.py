@@ -1,4 +1,4 @@
-"""HF670 to HF674: paths that one program writes and another one, or its next start, reads."""
+"""HF670 to HF677: paths that one program writes and another one, or its next start, reads."""
 
 import re
 from collections.abc import Iterator
@@ -40,6 +40,8 @@ _LOADS = re.compile(
 _PLACE = re.compile(r"(gs:/)?/[\w./-]{1,400}")
 _FILE = re.compile(r"[^\s$]{1,400}\.(parquet|json|jsonl|csv|npy|npz|pt|pth|txt|h5|arrow|tar|tsv)")
 _RESULT_OPTIONS = re.compile(r"--(out|output|results?|predictions)([-_](file|path))?|-o")
+_MEETS = re.compile(r"rdzv|rendezvous|nnodes|master|coordinator|mpirun|deepspeed", re.IGNORECASE)
+_OWN_FOLDER = re.compile(r"--(?:ckpt|checkpoints?|run)[-_]?(?:dir|path|folder)?=(/?\S{2,300})")
 _DEFAULT_SIDECAR_DISK = 5 * GIB
 
 
@@ -271,7 +273,7 @@ command: [python, score.py, --shard=$(JOB_COMPLETION_INDEX), --output={target}]
     "indices-write-one-file",
     Severity.ERROR,
     on=Job,
-    what="All indices of a Job write their results to one file.",
+    what="All indices of a Job write their results to one file, or checkpoints to one folder.",
     why="Each one replaces what the others wrote: only the results of the last are left.",
     source="https://kubernetes.io/docs/tasks/job/indexed-parallel-processing-static/",
     fix="put the index into the name: part-$(JOB_COMPLETION_INDEX).parquet",
@@ -283,6 +285,16 @@ def indices_write_one_file(job: Job, context: Context) -> Iterator[Hit]:
     completions = job.spec.get("completions")
     if not isinstance(completions, int) or completions < 2 or job.in_jobset:
         return
+    is_gang = bool(job.pod and job.pod.spec.get("subdomain"))
+    for container in job.containers:
+        is_gang = is_gang or bool(_MEETS.search(container.script))
+        is_gang = is_gang or bool({"MASTER_ADDR", "WORLD_SIZE", "RANK"} & container.env.keys())
+    is_alone = job.spec.get("completionMode") == "Indexed" and not is_gang and job.parallelism > 1
+    for container in job.containers if is_alone else ():
+        for path, word in container.list_words():
+            match = _OWN_FOLDER.match(word)
+            if match and not re.search(r"INDEX|POD_NAME|HOSTNAME|\$\(", word):
+                yield Hit(path, f"{job.parallelism} pods write checkpoints to {match[1][:60]}")
     for container in job.containers:
         option = ""
         has_shards = "COMPLETION_INDEX" in container.script
@@ -339,3 +351,87 @@ def compare_caches(pod: Pod, context: Context) -> Iterator[Hit]:
         if size and size > limit:
             message = f"a cache of {size / GIB:.0f} GiB, and {limit / GIB:.0f} GiB for the sidecar"
             yield Hit((*path, *attribute), message)
+
+
+def _upload(folder: str) -> str:
+    return f"""\
+command: [bash, -c]
+args: ['set -e; python eval.py --output-dir /work/out; gcloud storage cp -r {folder} gs://r/a7']
+"""
+
+
+@rule(
+    "HF676",
+    "copies-what-nothing-wrote",
+    Severity.ERROR,
+    on=Pod,
+    what="A script copies results from a folder to which none of its programs writes.",
+    why="The copy fails after the work is done, or copies nothing: the results end with the pod.",
+    source=DOC_VOLUMES,
+    fix="copy the folder of the option for results",
+    base="serving-container",
+    bad=_upload("/work/output"),
+    good=_upload("/work/out"),
+)
+def copies_what_nothing_wrote(pod: Pod, context: Context) -> Iterator[Hit]:
+    for container in pod.main_containers:
+        for path, text in container.list_words():
+            script = text[:_LONGEST]
+            written = [match[1].rstrip("/") for match in _WRITTEN.finditer(script)]
+            for match in _COPIED.finditer(script) if written else ():
+                source = match[1].rstrip("/")
+                name = rf"(?<![\w/.-]){re.escape(source)}(?![\w-])"
+                is_used = len(re.findall(name, _LOOKS.sub("", script))) > 1
+                if not is_used and not any(_are_related(source, item) for item in written):
+                    yield Hit(path, f"copies {source}, and the results are in {written[0]}")
+
+
+_WRITTEN = re.compile(
+    r"--?(?:out|output|output[-_]?dir|output[-_]path|results?|save[-_]?dir)[= ]\"?(/[\w./-]{1,200})"
+)
+_COPIED = re.compile(
+    r"\b(?:gcloud storage|gsutil(?: -m)?|aws s3) (?:cp|rsync|mv)(?: -\w+)* \"?(/[\w./-]{1,200})\"?"
+    r"\s+\"?(?:gs|s3)://"
+)
+
+
+@rule(
+    "HF677",
+    "reads-what-nothing-fetched",
+    Severity.ERROR,
+    on=Pod,
+    what="A program reads another folder of a volume than the one that an init container filled.",
+    why="The folder is empty: the program ends at its start, or works on nothing.",
+    source=DOC_INIT,
+    fix="name the folder that the init container fills",
+    base="job-pod",
+    bad=_fetch("/assets/tokenizer").replace("/assets/tokenizer]", "/assets/vocabulary]"),
+    good=_fetch("/assets/tokenizer"),
+)
+def reads_what_nothing_fetched(pod: Pod, context: Context) -> Iterator[Hit]:
+    filled: dict[object, list[str]] = {}
+    for container in pod.containers:
+        for _, target in () if container.is_main else _list_targets(container):
+            mount = find_mount(container, target)
+            if mount and "emptyDir" in find_volume(pod, mount.get("name")):
+                place = as_text(mount.get("mountPath")).rstrip("/")
+                filled.setdefault(mount.get("name"), []).append(target.rstrip("/")[len(place) :])
+    for container in pod.main_containers if filled else ():
+        for path, folder in _list_places(container, _READS):
+            mount = find_mount(container, folder)
+            parts = filled.get(mount.get("name"), []) if mount else []
+            place = as_text(mount.get("mountPath")).rstrip("/") if mount else ""
+            part = folder[len(place) :]
+            if parts and not any(_are_parts(part, item) for item in parts):
+                yield Hit(path, f"{folder} is not filled; {place}{parts[0]} is")
+
+
+def _are_parts(part: str, other: str) -> bool:
+    """Returns whether one path in a volume is the other one, or holds it."""
+    return part == other or not part or not other or _are_related(part, other)
+
+
+_READS = re.compile(
+    r"--?(?:data|dataset|input|model|tokenizer|weights|corpus|model[-_]id)([-_](dir|path|folder|root))?"
+    r"|--model-repository|--base"
+)

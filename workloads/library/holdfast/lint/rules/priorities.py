@@ -1,12 +1,16 @@
-"""HF755 to HF757: what goes before what: classes of priority, terms and machines."""
+"""HF755 to HF759: what goes before what: classes of priority, terms and machines."""
 
 import re
 from collections.abc import Iterator
 from typing import Any
 
 from holdfast.lint.finding import Hit, Severity
+from holdfast.lint.known_values import load_table
 from holdfast.lint.objects import Object, Pod, as_int, as_list, as_map, as_maps, as_text, dig
+from holdfast.lint.platform import find_gpu_counts
 from holdfast.lint.registry import Context, rule
+from holdfast.lint.spelling import count_differences, find_near
+from holdfast.vocabulary.machines import ACCELERATORS
 
 DOC_PRIORITY = "https://kubernetes.io/docs/concepts/scheduling-eviction/pod-priority-preemption/"
 DOC_AFFINITY = "https://kubernetes.io/docs/concepts/scheduling-eviction/assign-pod-node/"
@@ -22,6 +26,13 @@ _HIGH = re.compile(
     r"|real-time|user-facing)(-|$)"
 )
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+_CLASS_LABEL = "cloud.google.com/compute-class"
+_BUILT_IN = (
+    *("Accelerator", "Balanced", "Performance", "Scale-Out", "general-purpose"),
+    *("autopilot", "autopilot-arm", "autopilot-spot", "autopilot-arm-spot", "gpu-performance"),
+)
+_MODES = ("ScaleUpAnyway", "DoNotScaleUp")
+_LABEL_DOMAINS = ("cloud.google.com", "topology.kubernetes.io", "kubernetes.io", "topology.gke.io")
 _CHEAP = re.compile(r"(^|-)(spot|cheap|batch|preemptible|low-cost)(-|$)")
 
 
@@ -159,6 +170,132 @@ def _is_same(priority: dict[str, Any], other: dict[str, Any]) -> bool:
 
 def _has_only_jobs(obj: Object, context: Context) -> bool:
     """Returns whether all pods that select a class are those of Jobs."""
-    label = "cloud.google.com/compute-class"
-    pods = [pod for pod in context.index.pods if dig(pod.spec, "nodeSelector", label) == obj.name]
-    return bool(pods) and all(pod.job is not None for pod in pods)
+    jobs = 0
+    for pod in context.index.pods:
+        if dig(pod.spec, "nodeSelector", _CLASS_LABEL) == obj.name:
+            if pod.job is None:
+                return False
+            jobs += 1
+    return jobs > 0
+
+
+def _selecting(name: str) -> str:
+    return (
+        _order("true", "false")
+        + f"""\
+---
+apiVersion: v1
+kind: Pod
+metadata: {{name: a, namespace: research}}
+spec:
+  nodeSelector: {{cloud.google.com/compute-class: {name}}}
+  containers: [{{name: main, image: 'a:1', resources: {{limits: {{nvidia.com/gpu: 1}}}}}}]
+"""
+    )
+
+
+@rule(
+    "HF758",
+    "compute-class-unknown",
+    Severity.ERROR,
+    on=Pod,
+    what="A pod selects a ComputeClass that its files have under another name, or one of no class.",
+    why="No node has the label: the pod stays Pending, and no node is made for it.",
+    source=DOC_CLASSES,
+    fix="write the name of the ComputeClass",
+    bad=_selecting("l4-batch"),
+    good=_selecting("batch-l4"),
+)
+def compute_class_unknown(pod: Pod, context: Context) -> Iterator[Hit]:
+    for demand in context.place(pod).find_demands(_CLASS_LABEL):
+        for name in map(str, demand.values):
+            classes = context.index.by_kind.get("ComputeClass", [])
+            names = [item.name for item in classes]
+            if name in names or name in _BUILT_IN or demand.operator not in ("In", ""):
+                continue
+            neighbours = [item.name for item in classes if item.file == pod.owner.file]
+            near_name = find_near(name, [*neighbours, *_BUILT_IN], 0.75)
+            if len(neighbours) == 1 and not near_name:
+                near_name = neighbours[0]
+            if near_name:
+                yield Hit(demand.path, f"no ComputeClass {name}; did you mean {near_name}?")
+
+
+def _priced(gpu: str) -> str:
+    return f"""\
+apiVersion: cloud.google.com/v1
+kind: ComputeClass
+metadata: {{name: l4}}
+spec:
+  priorities:
+  - {{machineFamily: g2, gpu: {{{gpu}, driverVersion: latest}}}}
+  nodePoolAutoCreation: {{enabled: true}}
+"""
+
+
+@rule(
+    "HF759",
+    "class-asks-for-no-machine",
+    Severity.ERROR,
+    on=Object,
+    kinds=("ComputeClass",),
+    what="A ComputeClass names a GPU or a number of GPUs that no machine has, or an unknown rule.",
+    why="The priority makes no node; an unknown value is refused.",
+    source=DOC_CLASSES,
+    fix="nvidia-l4 in 1, 2, 4 or 8; ScaleUpAnyway or DoNotScaleUp",
+    bad=_priced("type: nvidia-l4, count: 3"),
+    good=_priced("type: nvidia-l4, count: 2"),
+)
+def class_asks_for_no_machine(obj: Object, context: Context) -> Iterator[Hit]:
+    for index, priority in enumerate(as_maps(obj.spec.get("priorities"))):
+        path = ("spec", "priorities", index, "gpu")
+        kind = as_text(dig(priority, "gpu", "type"))
+        count = as_int(dig(priority, "gpu", "count"))
+        known_kinds = set(ACCELERATORS) | set(load_table("machines")["accelerators"])
+        if kind and kind not in known_kinds:
+            hint = find_near(kind, known_kinds)
+            suffix = f"; did you mean {hint}?" if hint else ""
+            yield Hit((*path, "type"), f"no GPU {kind}{suffix}")
+        elif kind and count and count not in find_gpu_counts(kind):
+            counts = ", ".join(map(str, find_gpu_counts(kind)))
+            if counts:
+                yield Hit((*path, "count"), f"no machine has {count} of {kind}; they have {counts}")
+    mode = obj.spec.get("whenUnsatisfiable")
+    if mode not in (None, *_MODES):
+        yield Hit(("spec", "whenUnsatisfiable"), f"no {mode}; there are {', '.join(_MODES)}")
+
+
+def _labelled(key: str) -> str:
+    return f"""\
+apiVersion: v1
+kind: Pod
+metadata: {{name: a, namespace: research}}
+spec:
+  nodeSelector: {{{key}: "true"}}
+  containers: [{{name: main, image: 'a:1'}}]
+"""
+
+
+@rule(
+    "HF754",
+    "node-label-misspelt",
+    Severity.ERROR,
+    on=Pod,
+    what="A selected label of nodes is nearly one that GKE sets.",
+    why="No node has it: the pod stays Pending.",
+    source="https://cloud.google.com/kubernetes-engine/docs/concepts/node-labels",
+    fix="correct the key",
+    bad=_labelled("cloud.google.com/gke-ephemeral-storage-local-sdd"),
+    good=_labelled("cloud.google.com/gke-ephemeral-storage-local-ssd"),
+)
+def node_label_misspelt(pod: Pod, context: Context) -> Iterator[Hit]:
+    known_labels = load_table("selected_labels")["names"]
+    for key in as_map(pod.spec.get("nodeSelector")):
+        prefix, _, name = as_text(key).partition("/")
+        if key in known_labels or not name or prefix not in _LABEL_DOMAINS:
+            continue
+        names = [label for label in known_labels if label.startswith(f"{prefix}/")]
+        near_key = find_near(key, names, 0.9)
+        if near_key and count_differences(key, near_key) <= 2:
+            path = (*pod.spec_path, "nodeSelector", key)
+            yield Hit(path, f"no node has a label {key}; did you mean {near_key}?", on_key=True)

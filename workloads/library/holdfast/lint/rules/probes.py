@@ -10,7 +10,6 @@ from holdfast.lint.objects import (
     PROBES,
     SHELLS,
     Container,
-    Object,
     Pod,
     as_int,
     as_map,
@@ -36,18 +35,6 @@ _SHORTEST_HANG_S = 10
 # What a bucket or a hub gives to one server.
 _BYTES_PER_S = 400e6
 _LONGEST_GRACE_S = 3_600
-_STARTING = """\
-spec:
-  progressDeadlineSeconds: {}
-  template:
-    spec:
-      containers:
-      - name: main
-        image: server
-        ports: [{{containerPort: 8000}}]
-        startupProbe: {{httpGet: {{path: /, port: 8000}}, periodSeconds: 10, failureThreshold: 90}}
-        resources: {{limits: {{nvidia.com/gpu: 1}}}}
-"""
 _WORK = re.compile(
     r"/(completions|embeddings|generate|generate_stream|infer|predict|predictions|invocations"
     r"|rerank|score|pooling|transcriptions|speech|tokenize|responses|messages)/?$"
@@ -226,7 +213,7 @@ def restart_interrupts_load(pod: Pod, context: Context) -> Iterator[Hit]:
         probe = as_map(container.body.get(field))
         if not probe:
             continue
-        seconds = _probe_time_s(probe)
+        seconds = probe_time_s(probe)
         shortest_s = max(shortest_s, find_size(container) / _BYTES_PER_S)
         if seconds < shortest_s:
             yield Hit((*container.path, field), f"gives it {seconds:g} s to load")
@@ -237,7 +224,7 @@ def restart_interrupts_load(pod: Pod, context: Context) -> Iterator[Hit]:
             yield Hit((*container.path, "livenessProbe"), message)
 
 
-def _probe_time_s(probe: dict[str, Any]) -> float:
+def probe_time_s(probe: dict[str, Any]) -> float:
     """Returns the seconds after which a probe that always fails ends its container."""
     delay_s = quantity(probe.get("initialDelaySeconds")) or 0.0
     return delay_s + _hang_time_s(probe)
@@ -420,34 +407,6 @@ def _check_arguments(container: Container) -> Iterator[Hit]:
 def _is_script(words: list[str], index: int) -> bool:
     """Returns whether a word is the script or an argument of a shell."""
     return any(word.startswith("-") and word.endswith("c") for word in words[:index])
-
-
-@rule(
-    "HF454",
-    "roll-out-given-up",
-    Severity.WARNING,
-    on=Object,
-    kinds=("Deployment",),
-    what="A Deployment counts as failed before its pods had the time to start.",
-    why="progressDeadlineSeconds is less than its probes grant: tools roll back what still loads.",
-    source="https://kubernetes.io/docs/concepts/workloads/controllers/deployment/#progress-deadline-seconds",
-    fix="raise progressDeadlineSeconds above the time of the startup probe",
-    base="serving",
-    bad=_STARTING.format(60),
-    good=_STARTING.format(1800),
-)
-def roll_out_given_up(obj: Object, context: Context) -> Iterator[Hit]:
-    deadline_s = as_int(obj.spec.get("progressDeadlineSeconds"))
-    if deadline_s is None:
-        return
-    for pod in obj.pods:
-        for container in pod.main_containers:
-            probe = as_map(container.body.get("startupProbe"))
-            if probe and deadline_s < _probe_time_s(probe):
-                message = f"{deadline_s} s, and {container.name} may start for"
-                yield Hit(
-                    ("spec", "progressDeadlineSeconds"), f"{message} {_probe_time_s(probe):g} s"
-                )
 
 
 @rule(

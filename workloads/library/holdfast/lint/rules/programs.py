@@ -14,15 +14,8 @@ DOC_RUN = "https://docs.pytorch.org/docs/stable/elastic/run.html"
 DOC_VLLM = "https://docs.vllm.ai/en/latest/cli/serve/"
 _RANK_OPTIONS = (
     *("--node-rank", "--node_rank", "--machine_rank", "--machine-rank"),
-    *(
-        "--partition",
-        "--shard",
-        "--shard-index",
-        "--shard_index",
-        "--shard-id",
-        "--shard_id",
-        "--worker-index",
-    ),
+    *("--partition", "--shard", "--shard-index", "--shard_index"),
+    *("--shard-id", "--shard_id", "--worker-index"),
 )
 _RANK_VARIABLES = ("NODE_RANK", "PET_NODE_RANK", "GROUP_RANK", "RANK", "SHARD_INDEX", "SHARD")
 _SHARD_COUNTS = (

@@ -76,6 +76,11 @@ def quantity_malformed(obj: Object, context: Context) -> Iterator[Hit]:
             size = dig(volume, "emptyDir", "sizeLimit")
             if size is not None:
                 yield from _check_size((*path, "emptyDir", "sizeLimit"), size)
+                amount = _parse(size) or 0.0
+                is_for_data = _DATA_VOLUME.search(as_text(volume.get("name")))
+                if is_for_data and MIB <= amount < _SMALLEST_DATA:
+                    place = (*path, "emptyDir", "sizeLimit")
+                    yield Hit(place, f"{size} is little for {volume.get('name')}: Gi was meant?")
     for path, amount in _list_quotas(obj):
         yield from _check_size(path, amount)
     for path, spec in obj.claims:
@@ -84,6 +89,8 @@ def quantity_malformed(obj: Object, context: Context) -> Iterator[Hit]:
             yield from _check_size((*path, "resources", "requests", "storage"), size)
 
 
+_DATA_VOLUME = re.compile(r"model|weight|data|cache|scratch|shm|ckpt|checkpoint|hf")
+_SMALLEST_DATA = 64 * MIB
 # More than any machine of Google has.
 _MOST_CORES = 1_920
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from holdfast.lint.document import Path
 from holdfast.lint.finding import Hit, Severity
 from holdfast.lint.known_values import load_table
-from holdfast.lint.objects import Object, Pod, as_map, as_maps, as_text, dig
+from holdfast.lint.objects import Object, Pod, as_list, as_map, as_maps, as_text, dig
 from holdfast.lint.registry import Context, rule
 from holdfast.lint.spelling import find_near
 from holdfast.support.values import quantity
@@ -176,8 +176,8 @@ spec: {{timeoutSec: 60}}
     "edge-names-nothing",
     Severity.ERROR,
     on=Object,
-    kinds=("Service", "Ingress"),
-    what="An annotation of a Service or an Ingress names an object that its files do not have.",
+    kinds=("Service", "Ingress", "Gateway"),
+    what="A Service, an Ingress or a Gateway names an object that its files do not have.",
     why="The load balancer is not made, or goes on with its default timeout and no certificate.",
     source=DOC_INGRESS,
     fix="write the object's own name, in the same namespace",
@@ -185,6 +185,7 @@ spec: {{timeoutSec: 60}}
     good=_service('{"default": "server"}'),
 )
 def check_edge_names(obj: Object, context: Context) -> Iterator[Hit]:
+    yield from _check_certificates(obj, context)
     names: list[tuple[str, str, str]] = []
     for name in _list_backends(as_text(obj.annotations.get(_BACKEND))):
         names.append((_BACKEND, "BackendConfig", name))
@@ -198,6 +199,26 @@ def check_edge_names(obj: Object, context: Context) -> Iterator[Hit]:
         if name and neighbours and not context.index.find(kind, name, obj.namespace):
             listed = ", ".join(item.title for item in neighbours)
             yield Hit(("metadata", "annotations", key), f"no {kind} {name}; its file has {listed}")
+
+
+def _check_certificates(obj: Object, context: Context) -> Iterator[Hit]:
+    """Yields a Secret of TLS that an Ingress or a Gateway names and its file has otherwise."""
+    places: list[tuple[Path, str]] = []
+    for index, entry in enumerate(as_list(obj.spec.get("tls"))):
+        path: Path = ("spec", "tls", index, "secretName")
+        places.append((path, as_text(dig(entry, "secretName"))))
+    for number, listener in enumerate(as_list(obj.spec.get("listeners"))):
+        for index, entry in enumerate(as_list(dig(listener, "tls", "certificateRefs"))):
+            path = ("spec", "listeners", number, "tls", "certificateRefs", index, "name")
+            places.append((path, as_text(dig(entry, "name"))))
+    secrets = [
+        secret.name
+        for secret in context.index.list_namespace("Secret", obj.namespace)
+        if secret.file == obj.file and secret.body.get("type") == "kubernetes.io/tls"
+    ]
+    for path, name in places if secrets else ():
+        if name and not context.index.find("Secret", name, obj.namespace):
+            yield Hit(path, f"no Secret {name}; its file has {', '.join(secrets[:3])}")
 
 
 def _list_backends(text: str) -> list[str]:

@@ -22,7 +22,7 @@ _PORT_NAME = re.compile(r"(?=.*[a-z])[a-z0-9]([a-z0-9-]{0,13}[a-z0-9])?")
 # Of templates, and names that a reader of a sample replaces, as PROJECT_ID.
 _PLACEHOLDER = re.compile(r"[$<{]|^[A-Z][A-Z0-9_]+$")
 _RBAC_KINDS = ("Role", "ClusterRole", "RoleBinding", "ClusterRoleBinding")
-_SHORT_NAMED = {"CronJob": 52, "Service": 63, "JobSet": 52}
+_SHORT_NAMED = {"CronJob": 52, "Job": 63, "Service": 63, "JobSet": 52}
 _STABLE = re.compile(r"(^|/)v\d+$")
 _FIELD_PATHS = re.compile(
     r"metadata\.(name|namespace|uid)|metadata\.(labels|annotations)(\['[^']{1,300}'\])?"

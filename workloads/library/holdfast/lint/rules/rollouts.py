@@ -1,12 +1,14 @@
-"""HF740 to HF744: roll-outs, probes and scalers that take a service away."""
+"""HF454, HF740 to HF745: roll-outs, probes and scalers that take a service away."""
 
 from collections.abc import Iterator
 from typing import Any
 
 from holdfast.lint.finding import Hit, Severity
 from holdfast.lint.object_index import SCALER, get_selector, selects
-from holdfast.lint.objects import Object, Pod, as_int, as_list, as_maps, as_text, dig
+from holdfast.lint.objects import Object, Pod, as_int, as_list, as_map, as_maps, as_text, dig
 from holdfast.lint.registry import Context, rule
+from holdfast.lint.rules.probes import probe_time_s
+from holdfast.lint.rules.servers import find_server
 
 DOC_STRATEGY = "https://kubernetes.io/docs/concepts/workloads/controllers/deployment/#strategy"
 DOC_PROBES = "https://kubernetes.io/docs/concepts/configuration/liveness-readiness-startup-probes/"
@@ -79,6 +81,48 @@ def _holds_one(pod: Pod, context: Context) -> bool:
     return False
 
 
+_STARTING = """\
+spec:
+  progressDeadlineSeconds: {}
+  template:
+    spec:
+      containers:
+      - name: main
+        image: server
+        ports: [{{containerPort: 8000}}]
+        startupProbe: {{httpGet: {{path: /, port: 8000}}, periodSeconds: 10, failureThreshold: 90}}
+        resources: {{limits: {{nvidia.com/gpu: 1}}}}
+"""
+
+
+@rule(
+    "HF454",
+    "roll-out-given-up",
+    Severity.WARNING,
+    on=Object,
+    kinds=("Deployment",),
+    what="A Deployment counts as failed before its pods had the time to start.",
+    why="progressDeadlineSeconds is less than its probes grant: tools roll back what still loads.",
+    source="https://kubernetes.io/docs/concepts/workloads/controllers/deployment/#progress-deadline-seconds",
+    fix="raise progressDeadlineSeconds above the time of the startup probe",
+    base="serving",
+    bad=_STARTING.format(60),
+    good=_STARTING.format(1800),
+)
+def roll_out_given_up(obj: Object, context: Context) -> Iterator[Hit]:
+    deadline_s = as_int(obj.spec.get("progressDeadlineSeconds"))
+    if deadline_s is None:
+        return
+    for pod in obj.pods:
+        for container in pod.main_containers:
+            probe = as_map(container.body.get("startupProbe"))
+            if probe and deadline_s < probe_time_s(probe):
+                message = f"{deadline_s} s, and {container.name} may start for"
+                yield Hit(
+                    ("spec", "progressDeadlineSeconds"), f"{message} {probe_time_s(probe):g} s"
+                )
+
+
 def _alive(threshold: int) -> str:
     return f"""\
 ports: [{{containerPort: 8080}}]
@@ -106,6 +150,91 @@ def restarted_for_one_answer(pod: Pod, context: Context) -> Iterator[Hit]:
         is_asked = isinstance(dig(container.body, "livenessProbe"), dict)
         if is_asked and dig(container.body, "livenessProbe", "failureThreshold") == 1:
             yield Hit(path, "one failed probe restarts the container")
+
+
+def _parted(partition: int) -> str:
+    return f"""\
+apiVersion: apps/v1
+kind: StatefulSet
+metadata: {{name: db, namespace: research}}
+spec:
+  replicas: 3
+  updateStrategy: {{type: RollingUpdate, rollingUpdate: {{partition: {partition}}}}}
+  selector: {{matchLabels: {{app: db}}}}
+  template:
+    metadata: {{labels: {{app: db}}}}
+    spec: {{containers: [{{name: db, image: 'a:1'}}]}}
+"""
+
+
+@rule(
+    "HF745",
+    "update-never-rolled-out",
+    Severity.WARNING,
+    on=Object,
+    kinds=("StatefulSet", "DaemonSet", "Deployment"),
+    what="An update of a workload reaches none of its pods, or counts as failed before it may end.",
+    why="A new image is applied, and the old one goes on running.",
+    source="https://kubernetes.io/docs/concepts/workloads/controllers/statefulset/#update-strategies",
+    fix="partition: 0; minReadySeconds below progressDeadlineSeconds",
+    bad=_parted(3),
+    good=_parted(0),
+)
+def update_never_rolled_out(obj: Object, context: Context) -> Iterator[Hit]:
+    strategy = as_map(obj.spec.get("updateStrategy"))
+    replicas = as_int(obj.spec.get("replicas")) or 1
+    partition = as_int(dig(strategy, "rollingUpdate", "partition"))
+    if partition is not None and partition >= replicas and obj.kind == "StatefulSet":
+        path = ("spec", "updateStrategy", "rollingUpdate", "partition")
+        yield Hit(path, f"{partition} of {replicas} pods keep the old template")
+    if strategy.get("type") == "OnDelete" and obj.kind == "StatefulSet":
+        yield Hit(("spec", "updateStrategy", "type"), "OnDelete: each pod is deleted by hand")
+    ready_s = as_int(obj.spec.get("minReadySeconds")) or 0
+    deadline_s = as_int(obj.spec.get("progressDeadlineSeconds")) or 600
+    if obj.kind == "Deployment" and ready_s >= deadline_s:
+        message = f"{ready_s} s, and progressDeadlineSeconds is {deadline_s}: it is refused"
+        yield Hit(("spec", "minReadySeconds"), message)
+
+
+def _ready(probe: str) -> str:
+    return f"""\
+image: vllm/vllm-openai:v0.9.2
+command: null
+args: [--model=Qwen/Qwen2.5-7B-Instruct, --port=8080]
+ports: [{{containerPort: 8080}}]
+{probe}
+---
+apiVersion: v1
+kind: Service
+metadata: {{name: server, namespace: serving}}
+spec: {{selector: {{app: server}}, ports: [{{port: 80, targetPort: 8080}}]}}
+"""
+
+
+@rule(
+    "HF744",
+    "requests-before-ready",
+    Severity.WARNING,
+    on=Pod,
+    what="A server on a GPU behind a Service has no readiness probe.",
+    why="It gets requests while it loads its model, in each roll-out and scale-up: they fail.",
+    source=DOC_PROBES,
+    fix="add a readinessProbe on the path that answers once the model is loaded",
+    base="serving-container",
+    bad=_ready(""),
+    good=_ready("readinessProbe: {httpGet: {path: /health, port: 8080}}"),
+)
+def requests_before_ready(pod: Pod, context: Context) -> Iterator[Hit]:
+    is_server = pod.owner.kind in ("Deployment", "StatefulSet") and pod.gpus > 0
+    is_server = is_server and any(map(find_server, pod.main_containers))
+    if not is_server or _answers(pod) or pod.spec.get("readinessGates"):
+        return
+    services = context.index.find_selecting("Service", pod) if pod.labels else []
+    # A startup probe holds the requests back too, and a name of each pod is for its peers.
+    starts = any(container.body.get("startupProbe") for container in pod.main_containers)
+    is_served = any(service.spec.get("clusterIP") != "None" for service in services)
+    if is_served and not starts:
+        yield Hit((*pod.spec_path, "containers"), "has no readinessProbe, and loads a model first")
 
 
 def _two_scalers(mode: str) -> str:
@@ -247,6 +376,9 @@ def _list_numbers(pod: Pod, port: Any) -> set[int]:
 def _is_stranger(pod: Pod, others: list[Pod]) -> bool:
     """Returns whether a pod without the port is another program than those that have it."""
     images = {container.body.get("image") for container in pod.main_containers}
+    # Of the pods of a group only the leader answers.
+    if pod.owner.kind == "LeaderWorkerSet":
+        return any(other.owner is pod.owner for other in others)
     for other in others:
         if images & {container.body.get("image") for container in other.main_containers}:
             return False

@@ -348,8 +348,6 @@ def check_directions(obj: Object, context: Context) -> Iterator[Hit]:
     workload = context.index.find(kind, name, obj.namespace)
     replicas = as_int(workload.spec.get("replicas")) if workload else None
     bounds = [as_int(obj.spec.get(field)) for field in ("minReplicas", "maxReplicas")]
-    if (bounds[0] or 1) > 1 and bounds[0] == bounds[1]:
-        yield Hit(("spec", "maxReplicas"), f"at least and at most {bounds[0]}: it never scales")
     if replicas and None not in bounds and not (bounds[0] or 1) <= replicas <= (bounds[1] or 1):
         message = f"{name} states {replicas} replicas: each apply undoes what was scaled"
         yield Hit(("spec", "scaleTargetRef"), message)

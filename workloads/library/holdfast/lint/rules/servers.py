@@ -137,6 +137,10 @@ def probe_by_tls(pod: Pod, context: Context) -> Iterator[Hit]:
                 message = f"{find_server(container)} answers no health checks of gRPC"
                 yield Hit((*container.path, field, "grpc"), message)
             check = as_map(dig(container.body, field, "httpGet"))
+            number = _find_port(container, check.get("port"))
+            if container.ports.get(number or 0) == "grpc":
+                path = (*container.path, field, "httpGet", "port")
+                yield Hit(path, f"port {check.get('port')} is that of gRPC")
             if check.get("scheme") != "HTTPS":
                 continue
             is_mixed = len(schemes[str(check.get("port"))]) > 1
@@ -215,6 +219,7 @@ image: vllm/vllm-openai:v0.9.2
 command: null
 args: [--model=/models/qwen, --served-model-name=chat]
 ports: [{{containerPort: 8000}}]
+readinessProbe: {{httpGet: {{path: /health, port: 8000}}}}
 ---
 apiVersion: v1
 kind: Service

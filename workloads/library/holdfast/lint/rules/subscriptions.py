@@ -6,7 +6,8 @@ from typing import Any
 
 from holdfast.lint.document import Path
 from holdfast.lint.finding import Hit, Severity
-from holdfast.lint.objects import Object, Pod, as_int, as_map, as_maps, as_text, dig
+from holdfast.lint.object_index import SCALER
+from holdfast.lint.objects import Object, Pod, as_int, as_list, as_map, as_maps, as_text, dig
 from holdfast.lint.registry import Context, rule
 from holdfast.lint.spelling import find_near
 
@@ -131,6 +132,26 @@ spec:
     )
 
 
+def _list_measured(obj: Object) -> Iterator[tuple[Path, str]]:
+    """Yields the subscriptions that an autoscaler measures, each with its path."""
+    for index in range(len(as_list(obj.spec.get("metrics")))):
+        labels = ("spec", "metrics", index, "external", "metric", "selector", "matchLabels")
+        for key, value in as_map(dig(obj.body, *labels)).items():
+            if str(key).endswith("subscription_id"):
+                yield (*labels, key), as_text(value)
+
+
+def _check_scaler(obj: Object, context: Context) -> Iterator[Hit]:
+    """Yields a subscription that an autoscaler measures and that its pods do not read."""
+    kind = as_text(dig(obj.spec, "scaleTargetRef", "kind"))
+    name = as_text(dig(obj.spec, "scaleTargetRef", "name"))
+    workload = context.index.find(kind, name, obj.namespace)
+    read = {item for _, item in _list_subscriptions(workload)} if workload else set[str]()
+    for path, measured in _list_measured(obj):
+        if read and measured and measured not in read:
+            yield Hit(path, f"measures {measured}, and {name} reads {', '.join(sorted(read))}")
+
+
 @rule(
     "HF722",
     "subscription-unknown",
@@ -144,6 +165,8 @@ spec:
     good=_worker("embed"),
 )
 def subscription_unknown(obj: Object, context: Context) -> Iterator[Hit]:
+    if obj.kind == SCALER:
+        yield from _check_scaler(obj, context)
     names: list[str] = []
     for item in context.index.list_namespace("PubSubSubscription", obj.namespace):
         if item.file == obj.file:

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator
+from pathlib import PurePosixPath
 from typing import Any
 
 from holdfast.lint import api_fields
@@ -10,7 +11,7 @@ from holdfast.lint.finding import Hit, Severity
 from holdfast.lint.object_index import SCALER, get_selector, selects
 from holdfast.lint.objects import Object, Pod, as_int, as_list, as_maps, as_text, dig, list_names
 from holdfast.lint.registry import Context, rule
-from holdfast.lint.rules.references import explain_absence, is_near_file
+from holdfast.lint.rules.references import explain_absence
 from holdfast.lint.spelling import find_near, misspells
 
 DOC_HPA = "https://kubernetes.io/docs/concepts/workloads/autoscaling/horizontal-pod-autoscale/"
@@ -283,7 +284,9 @@ def address_lacks_service(pod: Pod, context: Context) -> Iterator[Hit]:
             for match in sorted({item.groups("") for item in matches}):
                 scheme, host, port = match
                 port = port or _DEFAULT_PORTS.get(scheme, "")
-                reason = _judge_address(host.rstrip("."), port, pod, context)
+                reason = _judge_address(
+                    host.rstrip("."), port, pod.owner.namespace, pod.owner.file, context
+                )
                 if reason:
                     yield Hit(path, reason)
                     break
@@ -303,6 +306,10 @@ def _check_pod_names(path: Path, text: str, pod: Pod, context: Context) -> Itera
         elif service_name != owner.spec.get("serviceName"):
             message = f"pods of {owner_name} are named below {owner.spec.get('serviceName')}"
             yield Hit(path, message)
+        service = context.index.find("Service", service_name, namespace)
+        if service and service.spec.get("clusterIP") != "None":
+            message = f"Service {service_name} is not headless: its pods have no names"
+            yield Hit(path, message)
         ports = _list_numbers(owner.pods)
         if port and ports and int(port) not in ports:
             yield Hit(path, f"pods of {owner_name} have no port {port}; they have {_join(ports)}")
@@ -321,7 +328,7 @@ def _join(ports: set[int]) -> str:
     return ", ".join(map(str, sorted(ports)))
 
 
-def _judge_address(host: str, port: str, pod: Pod, context: Context) -> str:
+def _judge_address(host: str, port: str, home: str, file: str, context: Context) -> str:
     """Returns why an address is wrong; empty if it is right or not of the files."""
     labels = host.split(".")
     is_in_cluster = len(labels) > 2 and labels[2] == "svc"
@@ -330,7 +337,7 @@ def _judge_address(host: str, port: str, pod: Pod, context: Context) -> str:
     if len(labels) == 2 and labels[1] in _TOP_DOMAINS:
         return ""
     name = labels[0]
-    namespace = labels[1] if len(labels) > 1 else pod.owner.namespace
+    namespace = labels[1] if len(labels) > 1 else home
     service = context.index.find("Service", name, namespace)
     if service:
         is_headless = service.spec.get("clusterIP") == "None"
@@ -343,18 +350,34 @@ def _judge_address(host: str, port: str, pod: Pod, context: Context) -> str:
             return f"Service {name} has no port {port}; it has {_list_ports(service)}"
         return ""
     namesakes = context.index.find_all("Service", name)
-    homes = [item.namespace for item in namesakes if is_near_file(item, pod.owner)]
+    homes = [item.namespace for item in namesakes if _is_in_folder(item, file)]
     if namespace and homes and all(homes):
         return f"Service {name} is in {', '.join(sorted(set(homes)))}, not in {namespace}"
     near_name = ""
     for neighbour in context.index.list_namespace("Service", namespace):
-        if neighbour.file != pod.owner.file:
+        if neighbour.file != file:
             continue
         if misspells(name, neighbour.name):
             near_name = find_near(name, [neighbour.name], 0.75) or near_name
         elif port and _extends(name, neighbour.name) and _has_port(neighbour, int(port)):
             near_name = near_name or neighbour.name
     return f"no Service {name}; did you mean {near_name}?" if near_name else ""
+
+
+def _is_in_folder(obj: Object, file: str) -> bool:
+    """Returns whether an object is in the folder of a file."""
+    return PurePosixPath(obj.file).parent == PurePosixPath(file).parent
+
+
+def judge_text(text: str, namespace: str, file: str, context: Context) -> str:
+    """Returns why an address in a text of a file is wrong; empty if none is."""
+    matches = list(_URL.finditer(text))
+    for scheme, host, port in sorted({item.groups("") for item in matches}):
+        port = port or _DEFAULT_PORTS.get(scheme, "")
+        reason = _judge_address(host.rstrip("."), port, namespace, file, context)
+        if reason:
+            return reason
+    return ""
 
 
 def _judge_host(host: str, port: str, pod: Pod, context: Context) -> str:
