@@ -13,7 +13,7 @@ from holdfast.jobs.plan import any_gpu
 from holdfast.jobs.render import kubeflow, manifests
 from holdfast.manifests.render_context import RenderContext, yaml_text
 from holdfast.vocabulary.kubernetes import LABEL_QUEUE
-from holdfast.vocabulary.pools import Pool
+from holdfast.vocabulary.pools import GPU_RESOURCE, Pool
 from tests import support
 from tests.cluster.sim import operators, pods, queues
 from tests.cluster.sim.host import Host
@@ -111,6 +111,9 @@ def render(world: World) -> tuple[Object, Object]:
     pod["nodeSelector"] |= world.selector
     for absent in ("serviceAccountName", "priorityClassName"):
         pod.pop(absent, None)
+    # All that the queue of a test lends.
+    gpus = {GPU_RESOURCE: "1"}
+    pod["containers"][0]["resources"] = {"limits": gpus, "requests": {**gpus}}
     train_job["metadata"]["namespace"] = world.name
     train_job["metadata"]["labels"][LABEL_QUEUE] = queues.QUEUE
     return runtime, train_job

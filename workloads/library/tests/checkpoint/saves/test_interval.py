@@ -83,7 +83,7 @@ def count_adapter_bytes() -> int:
 
 
 @pytest.mark.parametrize("saves", [1, 2], ids=["after the save of the base", "later"])
-def test_last_save_of_an_8b_adapter_fits_the_window(
+def test_8b_adapter_fits_the_window(
     saves: int,
 ) -> None:
     """Arithmetic of a stop at one stream's bandwidth: the upload in flight is waited for first."""

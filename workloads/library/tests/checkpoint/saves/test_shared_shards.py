@@ -105,7 +105,7 @@ def test_frozen_parameters_are_written_once(tmp_path: Path) -> None:
     assert json.loads(manifest.read_bytes())["schema"] == SCHEMA_2
 
 
-def test_estimate_of_the_next_save_leaves_the_base_out(tmp_path: Path) -> None:
+def test_next_save_estimate_leaves_the_base_out(tmp_path: Path) -> None:
     """The first save of a run stores the base. A notice right after it would find that a last save
     takes as long again, and lose the steps since.
     """
