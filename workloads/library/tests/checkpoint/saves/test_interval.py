@@ -46,7 +46,7 @@ def test_steps_slowed_by_an_upload_are_included_in_the_cost() -> None:
     assert model.cost_s == pytest.approx(0.1 + 10.0 * 0.2)
 
 
-def test_frozen_parameters_are_no_part_of_the_next_save() -> None:
+def test_next_save_leaves_frozen_parameters_out() -> None:
     model = SaveCostModel(Hazard(), floor_s=1, ceiling_s=1e9)
     model.observe_save(160.0, 16_000, 15_600)
     assert (model.persist_s, model.repeated_bytes) == (pytest.approx(4.0), 400)
