@@ -132,7 +132,6 @@ def kueue(jobset: None, cluster: OwnManager, api: Api) -> None:
     nobody fulfils them.
     """
     flex.install(api)
-    operators.define_train_jobs(api)
     _install(operators.KUEUE, cluster, api)
 
 

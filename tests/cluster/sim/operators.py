@@ -48,6 +48,8 @@ def install(operator: Operator, plane: Host, api: Api) -> None:
     """What `apply --operators` sends, its process, and last its webhooks, which would refuse
     everything before it serves.
     """
+    if operator is KUEUE:
+        _define_train_jobs(api)
     plane.authority.issue(operator.name)
     health, metrics = free_ports(2)
     (webhook,) = free_ports(1, plane.address)
@@ -74,7 +76,7 @@ def served_by_the_cluster(each: Object) -> bool:
     return each["kind"] not in {*REPLACED_BY_THE_PROCESS, *WEBHOOKS}
 
 
-def define_train_jobs(api: Api) -> None:
+def _define_train_jobs(api: Api) -> None:
     """The definitions of Kubeflow Trainer, for Kueue: it looks for them ever more rarely."""
     files = sorted(TRAINER.glob("base/crds/trainer.kubeflow.org_*.yaml"))
     for file in files:

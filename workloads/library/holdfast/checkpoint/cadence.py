@@ -6,6 +6,8 @@ saves less often. Until an event or some hours have been observed, saves follow 
 as that costs less than 2 % of the time.
 """
 
+# Why it is so: infra/decisions/0194.
+
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -159,9 +161,21 @@ class SaveCostModel:
         self.blocking_s = 0.0
         """Time that the newest save held training."""
         self.persist_s = 0.0
-        """Time from the start of the newest save until it was durable."""
+        """Time from the start of a save until it is durable, by the newest one."""
+        self.repeated_bytes = 0
+        """Bytes that each save writes; less than the state if parameters are frozen."""
         self._step_s = {True: 0.0, False: 0.0}
         """Smoothed step time during an upload (True) and without one."""
+
+    def observe_save(self, seconds: float, written_bytes: int, once_bytes: int) -> None:
+        """Learns from a save that is durable.
+
+        The next one will not write `once_bytes` again: frozen parameters, which a run stores once.
+        """
+        self.repeated_bytes = written_bytes - once_bytes
+        self.persist_s = seconds
+        if once_bytes:
+            self.persist_s = seconds * self.repeated_bytes / written_bytes
 
     def observe_step(self, seconds: float, *, uploading: bool) -> None:
         average = self._step_s[uploading]

@@ -191,7 +191,7 @@ class Reports:
             "auto": writer.save_cost.interval_s(),
         }
         most_lost_s = intervals[kind] + save_s
-        rate = writer.state_bytes / save_s
+        rate = writer.save_cost.repeated_bytes / save_s
         line = (
             f"window {window_s:.0f} s, upload {rate / 1e6:.0f} MB/s, full save {save_s:.1f} s:"
             f" {verdict}, at most {most_lost_s / 60:.1f} min lost"

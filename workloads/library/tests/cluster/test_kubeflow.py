@@ -13,7 +13,7 @@ from holdfast.jobs.plan import any_gpu
 from holdfast.jobs.render import kubeflow, manifests
 from holdfast.manifests.render_context import RenderContext, yaml_text
 from holdfast.vocabulary.kubernetes import LABEL_QUEUE
-from holdfast.vocabulary.pools import Pool
+from holdfast.vocabulary.pools import GPU_RESOURCE, Pool
 from tests import support
 from tests.cluster.sim import operators, pods, queues
 from tests.cluster.sim.host import Host
@@ -44,9 +44,18 @@ def trainer(kueue: None, cluster: OwnManager, api: Api) -> Iterator[None]:
     support.require(TOOLS["trainer"].binary.exists(), "`make tools` has not built trainer")
     host = cluster.host
     assert host
-    namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": SYSTEM}}
+    namespace = {
+        "apiVersion": "v1",
+        "kind": "Namespace",
+        "metadata": {"name": SYSTEM},
+    }
     api.apply(api.path_of(namespace), namespace)
-    for body in (*read("rbac/service_account"), *read("rbac/role"), *read("rbac/role_binding")):
+    objects = [
+        *read("rbac/service_account"),
+        *read("rbac/role"),
+        *read("rbac/role_binding"),
+    ]
+    for body in objects:
         if body["kind"] == "ServiceAccount":
             body["metadata"]["namespace"] = SYSTEM
         for subject in body.get("subjects", ()):
@@ -73,7 +82,10 @@ def start(host: Host, token: str) -> int:
         "kind": "Configuration",
         "health": {"healthProbeBindAddress": f"127.0.0.1:{health}"},
         "metrics": {"bindAddress": f"127.0.0.1:{metrics}"},
-        "webhook": {"port": port, "host": host.address},
+        "webhook": {
+            "port": port,
+            "host": host.address,
+        },
         "leaderElection": {"leaderElect": False},
         "certManagement": {"enable": False},
     }
@@ -101,7 +113,12 @@ def start(host: Host, token: str) -> int:
 def render(world: World) -> tuple[Object, Object]:
     """Returns the runtime and the TrainJob of a gang, in the world's namespace, queue and nodes."""
     env = load("example")
-    job = own(name=world.name, gpus="1xl4", nodes=NODES, capacity="spot")
+    job = own(
+        name=world.name,
+        gpus="1xl4",
+        nodes=NODES,
+        capacity="spot",
+    )
     placed = any_gpu.place(job, env, prices.load())
     text = yaml_text(manifests.bodies(job, RenderContext(env), placed))
     objects = list(yaml.load_all(text, yaml.CSafeLoader))
@@ -111,6 +128,12 @@ def render(world: World) -> tuple[Object, Object]:
     pod["nodeSelector"] |= world.selector
     for absent in ("serviceAccountName", "priorityClassName"):
         pod.pop(absent, None)
+    # All that the queue of a test lends.
+    gpus = {GPU_RESOURCE: "1"}
+    pod["containers"][0]["resources"] = {
+        "limits": gpus,
+        "requests": {**gpus},
+    }
     train_job["metadata"]["namespace"] = world.name
     train_job["metadata"]["labels"][LABEL_QUEUE] = queues.QUEUE
     return runtime, train_job

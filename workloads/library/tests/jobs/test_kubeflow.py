@@ -31,7 +31,11 @@ TRAINER_SCHEMAS = TOOLS["trainer"].binary.parent / "manifests/base/crds"
 
 def render(**fields: Any) -> list[Object]:
     env = load("example")
-    gang = {"gpus": "4xa100", "nodes": 2, "capacity": "spot"}
+    gang = {
+        "gpus": "4xa100",
+        "nodes": 2,
+        "capacity": "spot",
+    }
     job = own(**{"name": NAME} | gang | fields)
     placed = any_gpu.place(job, env, prices.load())
     text = yaml_text(manifests.bodies(job, RenderContext(env), placed))
@@ -208,7 +212,12 @@ def test_job_that_trainer_cannot_run_is_rejected(fields: dict[str, Any], message
 
 
 def test_submit_writes_the_runtime_and_the_train_job_apart(tmp_path: Path) -> None:
-    job = own(name=NAME, gpus="4xa100", nodes=2, capacity="spot")
+    job = own(
+        name=NAME,
+        gpus="4xa100",
+        nodes=2,
+        capacity="spot",
+    )
     file = tmp_path / "gang.yaml"
     file.write_text(file_text.dump(job))
     env = load("example")

@@ -26,6 +26,13 @@ class SharedShards:
         self._storage = storage
         self._newest: dict[int, Shard] = {}
         self._changing: set[int] = set()
+        self._stored: dict[int, int] = {}
+
+    def take_stored_bytes(self) -> int:
+        """Return how many bytes were written since the last call."""
+        stored = self._stored
+        self._stored = {}
+        return sum(stored.values())
 
     def store(
         self,
@@ -54,6 +61,7 @@ class SharedShards:
         name = object_names.common_object(run, shard.sha256)
         if not self._is_stored(name, shard):
             put_object(self._storage, name, data, checksum)
+            self._stored[index] = len(data)
         self._newest[index] = shard
         return shard
 

@@ -135,6 +135,10 @@ class Report:
     seconds: float = 0.0
     """Time since its staging began; if `staged`, how long training was held."""
     bytes: int = 0
+    written_bytes: int = 0
+    """Bytes of this rank that went to the store; only if `uploaded` or `committed`."""
+    once_bytes: int = 0
+    """Those among them that later saves name and do not write again."""
     processor_s: float = 0.0
     """CPU time that sending and receiving take on this node; only if `copied`."""
     reason: str = ""

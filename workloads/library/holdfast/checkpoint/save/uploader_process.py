@@ -188,12 +188,18 @@ class Saves:
             parallel=tuning.parallel,
             shared=self._shared,
         )
+        once_bytes = self._shared.take_stored_bytes()
+        written = {
+            "written_bytes": once_bytes + _count_own_bytes(manifest),
+            "once_bytes": once_bytes,
+        }
         self._verify_store(manifest)
         self._mailbox.report(
             save=job.save,
             done="uploaded",
             seconds=time.monotonic() - started_at,
             bytes=job.length,
+            **written,
         )
         if manifest.rank:
             return False
@@ -210,6 +216,7 @@ class Saves:
             done="committed",
             seconds=seconds,
             bytes=record.total_bytes,
+            **written,
         )
         return True
 
@@ -226,6 +233,11 @@ class Saves:
         except Damaged as error:
             raise Damaged(f"the store returns other bytes than it was sent: {error}") from error
         self._is_store_verified = True
+
+
+def _count_own_bytes(manifest: Manifest) -> int:
+    """Returns the size of the shards that no other checkpoint names."""
+    return sum(shard.bytes for shard in manifest.shards if not shard.sha256)
 
 
 def _describe_failure(error: Exception) -> dict[str, str]:

@@ -109,11 +109,6 @@ class CheckpointWriter:
         )
 
     @property
-    def state_bytes(self) -> int:
-        """Size of this rank's part; 0 before its staging memory exists."""
-        return self._stagings[0].bytes
-
-    @property
     def copied_step(self) -> int:
         """Newest step that the memory of nodes is known to hold; -1: none."""
         return self._copies.copied_step if self._copies else -1
@@ -443,8 +438,8 @@ class CheckpointWriter:
                 if not self._ranks.coordinator:
                     key = f"failed/{report.save}"
                     self._ranks.store.set(key, report.reason)
-            else:
-                self.save_cost.persist_s = report.seconds
+            elif report.done in ("uploaded", "committed"):
+                self.save_cost.observe_save(report.seconds, report.written_bytes, report.once_bytes)
             self._on_report(report)
 
     def _abandon_incomplete(self) -> bool:

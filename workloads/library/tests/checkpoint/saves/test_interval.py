@@ -5,6 +5,7 @@ import random
 import pytest
 
 from holdfast.checkpoint.cadence import HOUR_S, Hazard, SaveCostModel
+from holdfast.vocabulary.lifecycle import DEFAULT_WINDOW
 
 
 def test_the_estimate_finds_the_rate_from_censored_lifetimes() -> None:
@@ -43,6 +44,65 @@ def test_steps_slowed_by_an_upload_are_included_in_the_cost() -> None:
     model.observe_step(1.0, uploading=False)
     model.observe_step(1.25, uploading=True)
     assert model.cost_s == pytest.approx(0.1 + 10.0 * 0.2)
+
+
+def test_next_save_leaves_frozen_parameters_out() -> None:
+    model = SaveCostModel(Hazard(), floor_s=1, ceiling_s=1e9)
+    model.observe_save(160.0, 16_000, 15_600)
+    assert (model.persist_s, model.repeated_bytes) == (pytest.approx(4.0), 400)
+    model.observe_save(5.0, 400, 0)
+    assert (model.persist_s, model.repeated_bytes) == (5.0, 400)
+
+
+# Llama 3 8B: inputs and outputs of the linear layers of each of its 32 blocks.
+BLOCKS = 32
+LINEAR_LAYERS = (
+    (4096, 4096),
+    (4096, 1024),
+    (4096, 1024),
+    (4096, 4096),
+    (4096, 14_336),
+    (4096, 14_336),
+    (14_336, 4096),
+)
+LORA_RANK = 16
+BASE_BYTES = 16_060_522_496
+"""Its parameters in bfloat16."""
+BUCKET_BYTES_PER_S = 100e6
+"""Published for one stream to a standard bucket: the benches use a quarter of it."""
+WINDOW_S = DEFAULT_WINDOW.pod_s
+STOPS = 100
+
+
+def count_adapter_bytes() -> int:
+    """Returns the bytes of an adapter on all linear layers and of its two moments, in float32."""
+    parameters = 0
+    for inputs, outputs in LINEAR_LAYERS:
+        parameters += BLOCKS * LORA_RANK * (inputs + outputs)
+    return 3 * 4 * parameters
+
+
+@pytest.mark.parametrize("saves", [1, 2], ids=["after the save of the base", "later"])
+def test_8b_adapter_fits_the_window(
+    saves: int,
+) -> None:
+    """Arithmetic of a stop at one stream's bandwidth: the upload in flight is waited for first."""
+    adapter_bytes = count_adapter_bytes()
+    assert 0.5e9 < adapter_bytes < 0.51e9
+    upload_s = adapter_bytes / BUCKET_BYTES_PER_S
+    model = SaveCostModel(Hazard(), floor_s=1, ceiling_s=1e9)
+    first_s = (BASE_BYTES + adapter_bytes) / BUCKET_BYTES_PER_S
+    model.observe_save(first_s, BASE_BYTES + adapter_bytes, BASE_BYTES)
+    for _ in range(1, saves):
+        model.observe_save(upload_s, adapter_bytes, 0)
+    assert first_s > 10 * WINDOW_S
+    fitting = 0
+    for stop in range(STOPS):
+        in_flight_s = upload_s * stop / STOPS
+        remaining_s = WINDOW_S - in_flight_s
+        fitting += model.persist_s < remaining_s
+        assert in_flight_s + upload_s < WINDOW_S
+    assert fitting == STOPS
 
 
 @pytest.mark.parametrize(

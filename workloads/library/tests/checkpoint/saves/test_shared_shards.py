@@ -105,6 +105,31 @@ def test_frozen_parameters_are_written_once(tmp_path: Path) -> None:
     assert json.loads(manifest.read_bytes())["schema"] == SCHEMA_2
 
 
+def test_next_save_estimate_leaves_the_base_out(tmp_path: Path) -> None:
+    """The first save of a run stores the base. A notice right after it would find that a last save
+    takes as long again, and lose the steps since.
+    """
+    model = Adapted(0)
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    repeated: list[int] = []
+    with Checkpointer(
+        tmp_path,
+        {"model": model, "optimizer": torch.optim.AdamW(trained)},
+        run="r",
+        every=1,
+        tuning=TUNING,
+    ) as ckpt:
+        for step in range(1, 4):
+            ckpt.tick(step)
+            assert ckpt.wait()
+            cost = ckpt._writer.save_cost  # pyright: ignore[reportPrivateUsage]
+            repeated.append(cost.repeated_bytes)
+            assert cost.persist_s > 0
+    assert list_shared(tmp_path)
+    assert len({*repeated}) == 1
+    assert 0 < repeated[0] < 40_000
+
+
 def test_full_training_writes_what_it_wrote(tmp_path: Path) -> None:
     train(tmp_path, 2, frozen=False)
     assert not list_shared(tmp_path)
