@@ -3,6 +3,7 @@ workloads.library.tests.training.elastic.resizing_child SETTINGS`.
 
 It waits at `gate_step` until the file `gate` is there, and shows by another that it does. What each
 start begins with, and each step that it does, go to the file `bits`, for any number of ranks alike.
+With a file `enough` it ends before its last step, once that is there.
 """
 
 import hashlib
@@ -105,6 +106,15 @@ def build(settings: dict[str, Any]) -> tuple[nn.Module, torch.optim.Optimizer, L
     return model, optimizer, parts
 
 
+def is_enough(settings: dict[str, Any]) -> bool:
+    """Returns whether all ranks end here: rank 0 looks for the file, and tells the others."""
+    if "enough" not in settings:
+        return False
+    is_there = torch.tensor(Path(settings["enough"]).exists())
+    dist.broadcast(is_there, src=0)
+    return bool(is_there)
+
+
 def train(settings: dict[str, Any]) -> None:
     dist.init_process_group("gloo")
     rank = dist.get_rank()
@@ -141,8 +151,11 @@ def train(settings: dict[str, Any]) -> None:
         tuning=Tuning(peer_steps=settings["peer_steps"]),
         events=events,
     ) as ckpt:
-        note(ckpt.step, start=True)
+        end = ckpt.step
+        note(end, start=True)
         for step in range(ckpt.step, settings["steps"]):
+            if is_enough(settings):
+                break
             while step == settings["gate_step"] and not Path(settings["gate"]).exists():
                 Path(f"{settings['gate']}-reached").touch()
                 ckpt.poll()
@@ -154,9 +167,10 @@ def train(settings: dict[str, Any]) -> None:
                 loss = (model(inputs).squeeze(1) - inputs.sum(1)).square().mean()
                 parts.backward(loss)
             optimizer.step()
-            note(step + 1)
+            end = step + 1
+            note(end)
             time.sleep(settings.get("pace_s", 0.0))
-            ckpt.tick(step + 1)
+            ckpt.tick(end)
             # A step here is shorter than a copy: else most steps would have none.
             writer: Any = ckpt._writer  # pyright: ignore[reportPrivateUsage]
             while settings["peer_steps"] == 1 and writer.copying:
@@ -167,7 +181,7 @@ def train(settings: dict[str, Any]) -> None:
         events.emit(
             "exit",
             code=0,
-            step=settings["steps"],
+            step=end,
             digest=whole,
         )
     dist.destroy_process_group()
