@@ -7,7 +7,7 @@ from holdfast.cli import main
 from holdfast.training.sharded import launcher
 
 PATIENCE_S = 600.0
-"""On a busy machine a node may come later than those of a real gang wait for it."""
+"""A node of a busy machine may come later than those of a real gang wait for it."""
 
 if __name__ == "__main__":
     launcher.GATHER_S = PATIENCE_S
