@@ -223,6 +223,7 @@ class Blows:
             for process in self._list_processes(place):
                 if process not in self._orphans:
                     victims.append(process)
+        each(victims, psutil.Process.suspend)
         each(victims, psutil.Process.kill)
         for place in places:
             launcher = self._gang.processes[place]
@@ -281,7 +282,9 @@ class Blows:
         def is_over() -> bool:
             nonlocal has_died
             living = set(filter(alive, self._list_processes(place)))
-            has_died = bool(earlier - living)
+            # It may have died before it was seen alive.
+            has_ended = self._gang.processes[place].poll() is not None
+            has_died = has_ended or bool(earlier - living)
             earlier.update(living)
             return has_died or self._is_past(LATER_STEPS)
 

@@ -16,6 +16,7 @@ from tests.cluster.sim.waiting import until
 from workloads.library.tests.training.elastic.gangs import LOOPBACK, free_run
 
 pytestmark = pytest.mark.process
+PATIENCE_S = 180.0
 
 
 @pytest.mark.parametrize(
@@ -48,7 +49,7 @@ def test_failed_rank_stops_its_node_and_a_notice_reaches_every_rank(
         os.kill(int(next(tmp_path.iterdir()).name), signal.SIGKILL)
     else:
         node.terminate()
-    assert node.wait(60) == code
+    assert node.wait(PATIENCE_S) == code
 
 
 SUM = """
@@ -197,7 +198,7 @@ def test_forked_rank_runs_its_own_finalizers_only(tmp_path: Path) -> None:
         FINALIZERS,
         str(program),
     ]
-    result = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
+    result = subprocess.run(command, capture_output=True, text=True, check=True, timeout=PATIENCE_S)
     assert result.stdout.splitlines() == [
         "the rank's is released",
         "the rank has ended",
