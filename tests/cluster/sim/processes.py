@@ -105,7 +105,7 @@ class Processes:
     def pids(self) -> dict[str, int]:
         return {name: process.pid for name, process in self._running}
 
-    def wait_until(self, what: str, answers: Callable[[], bool], timeout_s: float = 90.0) -> None:
+    def wait_until(self, what: str, answers: Callable[[], bool], timeout_s: float = 240.0) -> None:
         """Poll until `answers` says yes; a process that ended, or the time, is an error with its
         log.
         """

@@ -18,7 +18,7 @@ from infra.ops.prove import Script, Step
 from tests.infra.ops.google import Gcloud
 from tests.infra.samples import EXAMPLE
 
-pytestmark = [pytest.mark.process, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.process
 CLEAN_UP = ("destroy", "leftovers", "leftovers-of-run")
 # The program is `python -c CODE FILE`: what is deployed is a file.
 CODE = {"deploy": "open(made, 'w')", "destroy": "os.remove(made)"}
