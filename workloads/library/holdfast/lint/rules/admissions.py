@@ -18,7 +18,7 @@ _CONTROLLER = "kueue.x-k8s.io/provisioning-request"
 _STOPPING = ("Hold", "HoldAndDrain")
 
 
-def _checked(check: str, config: str = "dws") -> str:
+def _write_check(check: str, config: str = "dws") -> str:
     return f"""\
 apiVersion: kueue.x-k8s.io/v1beta1
 kind: AdmissionCheck
@@ -51,8 +51,8 @@ spec:
     why="The queue is inactive until it is there: no job of it is admitted.",
     source=DOC_CHECKS,
     fix="name the AdmissionCheck, and in it the ProvisioningRequestConfig",
-    bad=_checked("dws-check"),
-    good=_checked("dws"),
+    bad=_write_check("dws-check"),
+    good=_write_check("dws"),
 )
 def admission_check_unknown(obj: Object, context: Context) -> Iterator[Hit]:
     for path, kind, name in _list_references(obj):
@@ -131,7 +131,7 @@ def _list_labels(obj: Object) -> Iterator[tuple[Path, dict[str, Any]]]:
     yield path, as_map(dig(obj.body, *path))
 
 
-def _stopped(policy: str) -> str:
+def _write_stop_policy(policy: str) -> str:
     return f"""\
 apiVersion: kueue.x-k8s.io/v1beta1
 kind: ClusterQueue
@@ -150,8 +150,8 @@ spec: {{namespaceSelector: {{}}, stopPolicy: {policy}}}
     why="It admits no job; with HoldAndDrain those that run are evicted.",
     source=DOC_QUEUES,
     fix="stopPolicy: None, or leave it out",
-    bad=_stopped("HoldAndDrain"),
-    good=_stopped("None"),
+    bad=_write_stop_policy("HoldAndDrain"),
+    good=_write_stop_policy("None"),
 )
 def queue_is_stopped(obj: Object, context: Context) -> Iterator[Hit]:
     policy = obj.spec.get("stopPolicy")
@@ -159,7 +159,7 @@ def queue_is_stopped(obj: Object, context: Context) -> Iterator[Hit]:
         yield Hit(("spec", "stopPolicy"), f"{policy}: admits nothing")
 
 
-def _tainted(tolerations: str) -> str:
+def _write_tainted_flavor(tolerations: str) -> str:
     return f"""\
 apiVersion: kueue.x-k8s.io/v1beta1
 kind: ResourceFlavor
@@ -205,8 +205,10 @@ spec:
     why="Kueue assigns no flavor: the job stays suspended, and says so in its Workload only.",
     source="https://kueue.sigs.k8s.io/docs/concepts/resource_flavor/",
     fix="tolerate nodeTaints in the pods, or put the toleration into the flavor",
-    bad=_tainted(""),
-    good=_tainted("\n  tolerations: [{key: dedicated, operator: Exists, effect: NoSchedule}]"),
+    bad=_write_tainted_flavor(""),
+    good=_write_tainted_flavor(
+        "\n  tolerations: [{key: dedicated, operator: Exists, effect: NoSchedule}]"
+    ),
 )
 def flavor_not_tolerated(obj: Object, context: Context) -> Iterator[Hit]:
     flavors = context.index.list_flavors(obj, obj.queue) if obj.queue else None
@@ -216,8 +218,8 @@ def flavor_not_tolerated(obj: Object, context: Context) -> Iterator[Hit]:
         tolerations = [toleration for _, toleration in pod.tolerations]
         missing = ""
         for flavor in flavors:
-            own = tolerations + as_maps(flavor.spec.get("tolerations"))
-            taint = _find_missing(as_maps(flavor.spec.get("nodeTaints")), own)
+            all_tolerations = tolerations + as_maps(flavor.spec.get("tolerations"))
+            taint = _find_missing(as_maps(flavor.spec.get("nodeTaints")), all_tolerations)
             if not taint:
                 return
             missing = missing or f"{flavor.name} has the taint {taint}"

@@ -91,9 +91,9 @@ def claim_cannot_bind(obj: Object, context: Context) -> Iterator[Hit]:
             yield Hit(("spec", "accessModes", index), message)
     size = quantity(dig(volume.spec, "capacity", "storage"))
     path: Path = ("spec", "resources", "requests", "storage")
-    asked = quantity(dig(obj.body, *path))
-    if size and asked and asked > size:
-        yield Hit(path, f"asks for {asked / GIB:.0f} GiB of a volume of {size / GIB:.0f} GiB")
+    request = quantity(dig(obj.body, *path))
+    if size and request and request > size:
+        yield Hit(path, f"asks for {request / GIB:.0f} GiB of a volume of {size / GIB:.0f} GiB")
     claim = as_map(volume.spec.get("claimRef"))
     namespace = as_text(claim.get("namespace"))
     if claim.get("name") not in (None, obj.name) or namespace not in ("", obj.namespace):
@@ -102,13 +102,15 @@ def claim_cannot_bind(obj: Object, context: Context) -> Iterator[Hit]:
 
 
 def _check_class(claim: Object, volume: Object) -> Iterator[Hit]:
-    own = claim.spec.get("storageClassName")
+    storage_class = claim.spec.get("storageClassName")
     other = as_text(volume.spec.get("storageClassName"))
-    if own is None:
+    if storage_class is None:
         message = f"no storageClassName, so the default class: volume {volume.name} has '{other}'"
         yield Hit(("spec",), message)
-    elif own != other:
-        message = f"{own or 'no class'}, and volume {volume.name} has {other or 'no class'}"
+    elif storage_class != other:
+        message = (
+            f"{storage_class or 'no class'}, and volume {volume.name} has {other or 'no class'}"
+        )
         yield Hit(("spec", "storageClassName"), message)
 
 
@@ -139,10 +141,10 @@ spec:
 def share_below_the_least(obj: Object, context: Context) -> Iterator[Hit]:
     for path, spec in obj.claims:
         storage_class = as_text(spec.get("storageClassName"))
-        least = _LEAST_GIB.get(storage_class)
+        smallest_gib = _LEAST_GIB.get(storage_class)
         size = quantity(dig(spec, "resources", "requests", "storage"))
-        if least and size and size < least * GIB and not spec.get("volumeName"):
-            message = f"{storage_class} makes {least} GiB at least"
+        if smallest_gib and size and size < smallest_gib * GIB and not spec.get("volumeName"):
+            message = f"{storage_class} makes {smallest_gib} GiB at least"
             yield Hit((*path, "resources", "requests", "storage"), message)
 
 
@@ -221,9 +223,11 @@ def secret_store_unknown(obj: Object, context: Context) -> Iterator[Hit]:
         return
     other_kind = "ClusterSecretStore" if kind == "SecretStore" else "SecretStore"
     path: Path = ("spec", "secretStoreRef", "name")
-    others = [item for item in context.index.find_all(other_kind, name) if is_near_file(item, obj)]
+    namesakes = [
+        item for item in context.index.find_all(other_kind, name) if is_near_file(item, obj)
+    ]
     homes = [item for item in context.index.find_all(kind, name) if is_near_file(item, obj)]
-    if others:
+    if namesakes:
         yield Hit((*path[:-1], "kind"), f"{name} is a {other_kind}, not a {kind}")
     elif homes:
         yield Hit(path, f"{kind} {name} is in {homes[0].namespace}, not in {obj.namespace}")
@@ -265,7 +269,7 @@ spec:
     bad=_member("default"),
     good=_member("research"),
 )
-def member_of_another_namespace(obj: Object, context: Context) -> Iterator[Hit]:
+def check_member(obj: Object, context: Context) -> Iterator[Hit]:
     if not obj.kind.startswith("IAM"):
         return
     for path, member in _list_members(obj):
@@ -332,7 +336,7 @@ def _decode(text: str) -> str:
         return ""
 
 
-def _blocked(mode: str) -> str:
+def _write_block_claim(mode: str) -> str:
     return f"""\
 apiVersion: apps/v1
 kind: StatefulSet
@@ -400,8 +404,8 @@ def disk_before_the_pod(obj: Object, context: Context) -> Iterator[Hit]:
     why="The kubelet cannot mount it: the pod stays in ContainerCreating.",
     source="https://kubernetes.io/docs/concepts/storage/persistent-volumes/#raw-block-volume-support",
     fix="volumeMode: Filesystem, or volumeDevices in the container",
-    bad=_blocked("Block"),
-    good=_blocked("Filesystem"),
+    bad=_write_block_claim("Block"),
+    good=_write_block_claim("Filesystem"),
 )
 def block_device_mounted(pod: Pod, context: Context) -> Iterator[Hit]:
     claims = as_list(pod.owner.spec.get("volumeClaimTemplates"))

@@ -213,25 +213,27 @@ def settings_write_elsewhere(pod: Pod, context: Context) -> Iterator[Hit]:
     if pod.job is None:
         return
     for container in pod.main_containers:
-        kept = [mount for _, mount in container.mounts if outlives_pod(container, mount)]
-        writable = [mount for mount in kept if mount.get("readOnly") is not True]
+        kept_mounts = [mount for _, mount in container.mounts if outlives_pod(container, mount)]
+        writable = [mount for mount in kept_mounts if mount.get("readOnly") is not True]
         for _, name, values in _list_files(pod, container, context) if writable else ():
             for key, folder in _list_folders(values, (), [_MOST_VALUES]):
                 mount = find_mount(container, folder)
-                is_kept = mount is not None and mount in kept
-                is_above = any(is_below(as_text(item.get("mountPath")), folder) for item in kept)
+                is_kept = mount is not None and mount in kept_mounts
+                is_above = any(
+                    is_below(as_text(item.get("mountPath")), folder) for item in kept_mounts
+                )
                 if not is_kept and not is_above:
                     message = f"{key} of {name} is {folder}, which is on no kept volume"
                     yield Hit((*container.path, "volumeMounts"), message)
 
 
-def _list_folders(value: Any, path: Path, left: list[int]) -> Iterator[tuple[str, str]]:
+def _list_folders(value: Any, path: Path, budget: list[int]) -> Iterator[tuple[str, str]]:
     """Yields the names and paths of folders for checkpoints and results in settings."""
     if len(path) > _DEEPEST or not isinstance(value, dict):
         return
     for key, child in value.items():
-        left[0] -= 1
-        if left[0] < 0:
+        budget[0] -= 1
+        if budget[0] < 0:
             return
         word = str(key).lower().replace("-", "_")[:100]
         parent = str(path[-1]).lower() if path else ""
@@ -239,7 +241,7 @@ def _list_folders(value: Any, path: Path, left: list[int]) -> Iterator[tuple[str
         is_inside = _PARENT_KEY.fullmatch(parent) and _FOLDER_KEY.fullmatch(word)
         if isinstance(child, str) and child.startswith("/") and (is_named or is_inside):
             yield ".".join(map(str, (*path, key))), child.rstrip("/")
-        yield from _list_folders(child, (*path, str(key)), left)
+        yield from _list_folders(child, (*path, str(key)), budget)
 
 
 @rule(

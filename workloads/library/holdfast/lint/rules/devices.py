@@ -57,9 +57,10 @@ _GPU = ", nvidia.com/gpu: 1"
 )
 def gpu_on_another_container(pod: Pod, context: Context) -> Iterator[Hit]:
     accelerator = dig(pod.spec, "nodeSelector", contract.LABEL_ACCELERATOR)
+    needs_gpu = any(map(_computes_without_gpu, pod.main_containers))
     for container in pod.main_containers:
         if container.gpus:
-            if _HELPER.search(container.name) and _has_better(container, pod):
+            if _HELPER.search(container.name[:100]) and needs_gpu:
                 yield Hit((*container.path, "resources"), f"{container.name} has the GPU")
             continue
         is_on_gpu = find_server(container) in ("vLLM", "SGLang") or _computes(container)
@@ -71,12 +72,8 @@ def _computes(container: Container) -> bool:
     return bool(_ON_GPU.search(" ".join(container.words)[:8_000]))
 
 
-def _has_better(container: Container, pod: Pod) -> bool:
-    """Returns whether another container computes, and has no GPU."""
-    for other in pod.main_containers:
-        if other is not container and not other.gpus and (_computes(other) or find_server(other)):
-            return True
-    return False
+def _computes_without_gpu(container: Container) -> bool:
+    return not container.gpus and (_computes(container) or bool(find_server(container)))
 
 
 def _has_claims(container: Container) -> bool:
@@ -87,7 +84,7 @@ def _has_claims(container: Container) -> bool:
     return any(str(name).startswith(("nvidia.com/", "google.com/", "amd.com/")) for name in limits)
 
 
-def _shared(strategy: str) -> str:
+def _write_sharing(strategy: str) -> str:
     return f"""\
 nodeSelector:
   holdfast.dev/pool-class: null
@@ -106,8 +103,8 @@ nodeSelector:
     source=DOC_SHARING,
     fix="time-sharing or mps, and one nvidia.com/gpu in each container",
     base="serving-pod",
-    bad=_shared("timesharing"),
-    good=_shared("time-sharing"),
+    bad=_write_sharing("timesharing"),
+    good=_write_sharing("time-sharing"),
 )
 def gpu_shared_wrongly(pod: Pod, context: Context) -> Iterator[Hit]:
     strategy = as_text(dig(pod.spec, "nodeSelector", _STRATEGY))
@@ -119,7 +116,7 @@ def gpu_shared_wrongly(pod: Pod, context: Context) -> Iterator[Hit]:
             yield Hit(path, f"{container.name} asks for {container.gpus} shared GPUs: one at most")
 
 
-def _parted(size: str) -> str:
+def _write_partition(size: str) -> str:
     return f"""\
 nodeSelector:
   holdfast.dev/pool-class: null
@@ -138,8 +135,8 @@ nodeSelector:
     source=DOC_PARTITIONS,
     fix="as 1g.5gb on an A100 of 40 GB, 1g.10gb on 80 GB",
     base="serving-pod",
-    bad=_parted("1g.10gb"),
-    good=_parted("1g.5gb"),
+    bad=_write_partition("1g.10gb"),
+    good=_write_partition("1g.5gb"),
 )
 def partition_unknown(pod: Pod, context: Context) -> Iterator[Hit]:
     size = as_text(dig(pod.spec, "nodeSelector", _PARTITION))
@@ -150,7 +147,7 @@ def partition_unknown(pod: Pod, context: Context) -> Iterator[Hit]:
         yield Hit((*pod.spec_path, "nodeSelector", _PARTITION), message)
 
 
-def _reserved(labels: str) -> str:
+def _write_reservation(labels: str) -> str:
     return f"""\
 nodeSelector: {{cloud.google.com/reservation-name: h100{labels}}}
 """
@@ -166,10 +163,10 @@ nodeSelector: {{cloud.google.com/reservation-name: h100{labels}}}
     source=DOC_RESERVATIONS,
     fix="select one of the two",
     base="job-pod",
-    bad=_reserved(""),
+    bad=_write_reservation(""),
     good="nodeSelector: {cloud.google.com/gke-spot: 'true'}",
 )
-def reservation_of_spot(pod: Pod, context: Context) -> Iterator[Hit]:
+def check_reservation(pod: Pod, context: Context) -> Iterator[Hit]:
     selector = dig(pod.spec, "nodeSelector") or {}
     for label in _RESERVATION:
         is_reserved = dig(selector, label) not in (None, "none", "any")

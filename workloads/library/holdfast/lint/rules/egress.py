@@ -42,8 +42,10 @@ spec:
 
 _DNS = "{ports: [{port: 53, protocol: UDP}]}"
 _GOOGLE = "{to: [{ipBlock: {cidr: 199.36.153.8/30}}], ports: [{port: 443}]}"
-_SERVER = "{to: [{ipBlock: {cidr: 169.254.169.252/32}}], ports: [{port: 988}]}"
-_SERVER += ", {to: [{ipBlock: {cidr: 169.254.169.254/32}}], ports: [{port: 80}]}"
+_SERVER = (
+    "{to: [{ipBlock: {cidr: 169.254.169.252/32}}], ports: [{port: 988}]},"
+    " {to: [{ipBlock: {cidr: 169.254.169.254/32}}], ports: [{port: 80}]}"
+)
 
 
 @rule(
@@ -61,7 +63,7 @@ _SERVER += ", {to: [{ipBlock: {cidr: 169.254.169.254/32}}], ports: [{port: 80}]}
 )
 def metadata_server_closed(obj: Object, context: Context) -> Iterator[Hit]:
     openings = as_list(obj.spec.get("egress"))
-    if "Egress" not in _get_types(obj) or not openings or _is_of_platform(obj, context):
+    if "Egress" not in _get_types(obj) or not openings or _has_platform_policies(obj, context):
         return
     for pod in _list_selected(obj, context):
         if not _uses_google(pod, context):
@@ -88,7 +90,7 @@ def metadata_server_closed(obj: Object, context: Context) -> Iterator[Hit]:
 def cut_off_from_everything(obj: Object, context: Context) -> Iterator[Hit]:
     if "Egress" not in _get_types(obj) or as_list(obj.spec.get("egress")):
         return
-    if _is_of_platform(obj, context):
+    if _has_platform_policies(obj, context):
         return
     for pod in _list_selected(obj, context):
         if not _list_openings(pod, context) and (_uses_google(pod, context) or _calls(pod)):
@@ -148,7 +150,7 @@ def _selects_dns(peer: dict[str, Any]) -> bool:
     return False
 
 
-def _is_of_platform(obj: Object, context: Context) -> bool:
+def _has_platform_policies(obj: Object, context: Context) -> bool:
     """Returns whether policies of the platform open more in the namespace."""
     platform = context.platform
     return obj.namespace in (*platform.namespaces, *platform.job_namespaces)

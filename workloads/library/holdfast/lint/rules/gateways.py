@@ -138,13 +138,17 @@ def _check_admission(
     if all(dig(item, "allowedRoutes", "namespaces", "from") == "None" for item in listeners):
         yield Hit((*path, "name"), f"Gateway {gateway.name} takes no routes: from is None")
     hosts = list(map(as_text, as_list(obj.spec.get("hostnames"))))
-    own = [as_text(item.get("hostname")) for item in listeners]
-    if hosts and all(own) and not any(_is_of(host, name) for host in hosts for name in own):
-        message = f"Gateway {gateway.name} has {', '.join(own[:3])}, and none of {hosts[0]}"
+    names = [as_text(item.get("hostname")) for item in listeners]
+    if (
+        hosts
+        and all(names)
+        and not any(_shares_host(host, name) for host in hosts for name in names)
+    ):
+        message = f"Gateway {gateway.name} has {', '.join(names[:3])}, and none of {hosts[0]}"
         yield Hit(("spec", "hostnames"), message)
 
 
-def _is_of(host: str, name: str) -> bool:
+def _shares_host(host: str, name: str) -> bool:
     """Returns whether a host name of a route and one of a listener have a name in common."""
     for wide, narrow in ((host, name), (name, host)):
         if wide == narrow or (wide.startswith("*.") and narrow.endswith(wide[1:])):
@@ -302,9 +306,9 @@ def _is_mentioned(port: int, pods: list[Pod]) -> bool:
     pattern = re.compile(rf"(?<!\d){port}(?!\d)")
     for pod in pods:
         for container in pod.containers:
-            asked = [dig(container.body, field, "httpGet", "port") for field in PROBES]
+            probed_ports = [dig(container.body, field, "httpGet", "port") for field in PROBES]
             texts = [text for _, text in container.list_texts()]
-            if port in asked or any(pattern.search(text) for text in texts):
+            if port in probed_ports or any(pattern.search(text) for text in texts):
                 return True
     return False
 

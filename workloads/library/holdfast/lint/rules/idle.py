@@ -185,7 +185,7 @@ def driver_folder_replaced(pod: Pod, context: Context) -> Iterator[Hit]:
     bad=_variable("NCCL_SOCKET_IFNAME", "ib0"),
     good=_variable("NCCL_SOCKET_IFNAME", "eth0"),
 )
-def interface_of_no_pod(pod: Pod, context: Context) -> Iterator[Hit]:
+def check_interfaces(pod: Pod, context: Context) -> Iterator[Hit]:
     if pod.spec.get("hostNetwork") is True:
         return
     for container in pod.containers:

@@ -235,15 +235,17 @@ spec:
     good=_local(5432),
 )
 def asks_a_closed_local_port(pod: Pod, context: Context) -> Iterator[Hit]:
+    proxies = [other for other in pod.containers if _PORT_OPTION.search(other.script)]
+    if not proxies or len(pod.containers) < 2:
+        return
+    opened = set[int]().union(*map(_list_ports, pod.containers))
     for container in pod.containers:
-        others = [other for other in pod.containers if other is not container]
-        opened = set[int]().union(*map(_list_ports, others))
-        own = _list_ports(container)
-        proxies = [other for other in others if _PORT_OPTION.search(other.script)]
-        for path, name, port in _list_local_ports(container) if proxies else ():
-            if port not in opened | own:
-                listed = ", ".join(map(str, sorted(opened)))
-                yield Hit(path, f"{name} is {port}; the other containers have {listed}")
+        if proxies == [container]:
+            continue
+        for path, name, port in _list_local_ports(container):
+            if port not in opened:
+                listed = ", ".join(map(str, sorted(opened)[:5]))
+                yield Hit(path, f"{name} is {port}; the containers listen on {listed}")
 
 
 def _list_ports(container: Container) -> set[int]:

@@ -156,8 +156,8 @@ def compare_threads(pod: Pod, context: Context) -> Iterator[Hit]:
         ranks = max(filter(None, map(container.number, _RANKS)), default=1)
         for name, count in counts.items():
             if count and count * ranks > max(_MOST_PER_CORE, cores * _MOST_PER_CORE):
-                each = f" in each of {ranks} processes" if ranks > 1 else ""
-                yield Hit(container.path, f"{name} is {count}{each}, with {cores:g} cores")
+                suffix = f" in each of {ranks} processes" if ranks > 1 else ""
+                yield Hit(container.path, f"{name} is {count}{suffix}, with {cores:g} cores")
 
 
 @rule(

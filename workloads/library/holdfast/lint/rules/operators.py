@@ -68,7 +68,7 @@ spec:
 """
 
 
-def _joined(port: int) -> str:
+def _write_join(port: int) -> str:
     return f"""\
 apiVersion: leaderworkerset.x-k8s.io/v1
 kind: LeaderWorkerSet
@@ -107,15 +107,20 @@ spec:
 )
 def ray_counts_wrong(obj: Object, context: Context) -> Iterator[Hit]:
     for path, group in _list_groups(obj):
-        replicas, least, most = (
+        replicas, min_replicas, max_replicas = (
             as_int(group.get(field)) for field in ("replicas", "minReplicas", "maxReplicas")
         )
-        if most is not None and (least or 0) > most:
-            yield Hit((*path, "minReplicas"), f"minReplicas {least} is above maxReplicas {most}")
-        elif most is not None and (replicas or 0) > most:
-            yield Hit((*path, "replicas"), f"replicas {replicas} is above maxReplicas {most}")
+        if max_replicas is not None and (min_replicas or 0) > max_replicas:
+            yield Hit(
+                (*path, "minReplicas"),
+                f"minReplicas {min_replicas} is above maxReplicas {max_replicas}",
+            )
+        elif max_replicas is not None and (replicas or 0) > max_replicas:
+            yield Hit(
+                (*path, "replicas"), f"replicas {replicas} is above maxReplicas {max_replicas}"
+            )
         is_scaled = dig(obj.body, *path[:-2], "enableInTreeAutoscaling") is True
-        if "workerGroupSpecs" in path and replicas == 0 and most and not is_scaled:
+        if "workerGroupSpecs" in path and replicas == 0 and max_replicas and not is_scaled:
             yield Hit((*path, "replicas"), "0 workers, and enableInTreeAutoscaling is not set")
         container = _find_container(obj, path)
         if container:
@@ -131,8 +136,8 @@ def ray_counts_wrong(obj: Object, context: Context) -> Iterator[Hit]:
     why="They wait for the head for ever, on GPUs that are paid for.",
     source=DOC_RAY,
     fix="write the same port in both commands",
-    bad=_joined(6380),
-    good=_joined(6379),
+    bad=_write_join(6380),
+    good=_write_join(6379),
 )
 def ray_port_differs(obj: Object, context: Context) -> Iterator[Hit]:
     ports: set[int] = set()

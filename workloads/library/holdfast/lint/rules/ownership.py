@@ -54,7 +54,7 @@ spec:
     bad=_bucket("implicit-dirs"),
     good=_bucket("implicit-dirs,uid=1000,gid=1000"),
 )
-def bucket_of_another_user(pod: Pod, context: Context) -> Iterator[Hit]:
+def check_bucket_owner(pod: Pod, context: Context) -> Iterator[Hit]:
     for container in pod.containers:
         user = _get_setting(container, "runAsUser")
         if not user:
@@ -132,7 +132,7 @@ spec:
     bad=_disk(""),
     good=_disk(", fsGroup: 999"),
 )
-def disk_of_root(pod: Pod, context: Context) -> Iterator[Hit]:
+def check_disk_owner(pod: Pod, context: Context) -> Iterator[Hit]:
     if as_int(dig(pod.spec, "securityContext", "fsGroup")) is not None:
         return
     if any(_SETS_OWNER.search(container.script) for container in pod.containers):
@@ -197,7 +197,7 @@ containers:
   resources: {limits: {nvidia.com/gpu: 1}}
 """,
 )
-def image_of_root(pod: Pod, context: Context) -> Iterator[Hit]:
+def check_image_user(pod: Pod, context: Context) -> Iterator[Hit]:
     for container in pod.containers:
         settings = as_map(pod.spec.get("securityContext")) | as_map(
             container.body.get("securityContext")

@@ -75,7 +75,7 @@ containers:
     bad=_fetch("/tokenizer/"),
     good=_fetch("/assets/"),
 )
-def fetched_into_nothing(pod: Pod, context: Context) -> Iterator[Hit]:
+def check_fetched_files(pod: Pod, context: Context) -> Iterator[Hit]:
     for container in pod.containers:
         # A sidecar may fetch for itself.
         if container.is_main or container.body.get("restartPolicy") == "Always":

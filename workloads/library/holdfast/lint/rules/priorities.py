@@ -221,7 +221,7 @@ def compute_class_unknown(pod: Pod, context: Context) -> Iterator[Hit]:
                 yield Hit(demand.path, f"no ComputeClass {name}; did you mean {near_name}?")
 
 
-def _priced(gpu: str) -> str:
+def _write_gpu_priority(gpu: str) -> str:
     return f"""\
 apiVersion: cloud.google.com/v1
 kind: ComputeClass
@@ -243,8 +243,8 @@ spec:
     why="The priority makes no node; an unknown value is refused.",
     source=DOC_CLASSES,
     fix="nvidia-l4 in 1, 2, 4 or 8; ScaleUpAnyway or DoNotScaleUp",
-    bad=_priced("type: nvidia-l4, count: 3"),
-    good=_priced("type: nvidia-l4, count: 2"),
+    bad=_write_gpu_priority("type: nvidia-l4, count: 3"),
+    good=_write_gpu_priority("type: nvidia-l4, count: 2"),
 )
 def class_asks_for_no_machine(obj: Object, context: Context) -> Iterator[Hit]:
     for index, priority in enumerate(as_maps(obj.spec.get("priorities"))):
@@ -265,7 +265,7 @@ def class_asks_for_no_machine(obj: Object, context: Context) -> Iterator[Hit]:
         yield Hit(("spec", "whenUnsatisfiable"), f"no {mode}; there are {', '.join(_MODES)}")
 
 
-def _labelled(key: str) -> str:
+def _write_labelled_pod(key: str) -> str:
     return f"""\
 apiVersion: v1
 kind: Pod
@@ -285,8 +285,8 @@ spec:
     why="No node has it: the pod stays Pending.",
     source="https://cloud.google.com/kubernetes-engine/docs/concepts/node-labels",
     fix="correct the key",
-    bad=_labelled("cloud.google.com/gke-ephemeral-storage-local-sdd"),
-    good=_labelled("cloud.google.com/gke-ephemeral-storage-local-ssd"),
+    bad=_write_labelled_pod("cloud.google.com/gke-ephemeral-storage-local-sdd"),
+    good=_write_labelled_pod("cloud.google.com/gke-ephemeral-storage-local-ssd"),
 )
 def node_label_misspelt(pod: Pod, context: Context) -> Iterator[Hit]:
     known_labels = load_table("selected_labels")["names"]

@@ -18,7 +18,7 @@ _RESOURCES = ("cpu", "memory")
 _CHANGING = ("Auto", "Recreate", "InPlaceOrRecreate", "Initial")
 
 
-def _rolled(limit: str) -> str:
+def _write_roll_out(limit: str) -> str:
     return f"""\
 spec:
   strategy: {{rollingUpdate: {{maxSurge: 0, maxUnavailable: {limit}}}}}
@@ -43,8 +43,8 @@ spec: {{selector: {{app: server}}, ports: [{{port: 80, targetPort: 8080}}]}}
     source=DOC_STRATEGY,
     fix="maxUnavailable below the replicas, as 1",
     base="serving",
-    bad=_rolled("100%").replace("image: a,", "image: 'registry.example/a:1',"),
-    good=_rolled("1").replace("image: a,", "image: 'registry.example/a:1',"),
+    bad=_write_roll_out("100%").replace("image: a,", "image: 'registry.example/a:1',"),
+    good=_write_roll_out("1").replace("image: a,", "image: 'registry.example/a:1',"),
 )
 def roll_out_stops_all(obj: Object, context: Context) -> Iterator[Hit]:
     replicas = as_int(obj.spec.get("replicas")) or 1
@@ -144,7 +144,7 @@ livenessProbe: {{httpGet: {{path: /live, port: 8080}}, failureThreshold: {thresh
     bad=_alive(1),
     good=_alive(3),
 )
-def restarted_for_one_answer(pod: Pod, context: Context) -> Iterator[Hit]:
+def check_liveness_threshold(pod: Pod, context: Context) -> Iterator[Hit]:
     for container in pod.main_containers:
         path = (*container.path, "livenessProbe", "failureThreshold")
         is_asked = isinstance(dig(container.body, "livenessProbe"), dict)
@@ -152,7 +152,7 @@ def restarted_for_one_answer(pod: Pod, context: Context) -> Iterator[Hit]:
             yield Hit(path, "one failed probe restarts the container")
 
 
-def _parted(partition: int) -> str:
+def _write_partition(partition: int) -> str:
     return f"""\
 apiVersion: apps/v1
 kind: StatefulSet
@@ -177,8 +177,8 @@ spec:
     why="A new image is applied, and the old one goes on running.",
     source="https://kubernetes.io/docs/concepts/workloads/controllers/statefulset/#update-strategies",
     fix="partition: 0; minReadySeconds below progressDeadlineSeconds",
-    bad=_parted(3),
-    good=_parted(0),
+    bad=_write_partition(3),
+    good=_write_partition(0),
 )
 def update_never_rolled_out(obj: Object, context: Context) -> Iterator[Hit]:
     strategy = as_map(obj.spec.get("updateStrategy"))
@@ -281,7 +281,7 @@ spec:
     bad=_two_scalers("Auto"),
     good=_two_scalers("Off"),
 )
-def scaled_in_two_ways(obj: Object, context: Context) -> Iterator[Hit]:
+def check_two_scalers(obj: Object, context: Context) -> Iterator[Hit]:
     mode = dig(obj.spec, "updatePolicy", "updateMode")
     if mode not in (None, *_CHANGING):
         return
@@ -301,7 +301,7 @@ def scaled_in_two_ways(obj: Object, context: Context) -> Iterator[Hit]:
             return
 
 
-def _shared(label: str) -> str:
+def _write_shared_label(label: str) -> str:
     return f"""\
 apiVersion: v1
 kind: Service
@@ -330,8 +330,8 @@ spec: {{containers: [{{name: main, image: 'b:1', ports: [{{containerPort: 3000}}
     why="Part of the requests is sent to a pod where nothing listens.",
     source=DOC_SERVICE,
     fix="select by a label that only the pods of the server have",
-    bad=_shared("{team: nlp}"),
-    good=_shared("{app: chat}"),
+    bad=_write_shared_label("{team: nlp}"),
+    good=_write_shared_label("{app: chat}"),
 )
 def service_over_strangers(obj: Object, context: Context) -> Iterator[Hit]:
     selector = get_selector(obj)
@@ -373,13 +373,13 @@ def _list_numbers(pod: Pod, port: Any) -> set[int]:
     return numbers
 
 
-def _is_stranger(pod: Pod, others: list[Pod]) -> bool:
+def _is_stranger(pod: Pod, servers: list[Pod]) -> bool:
     """Returns whether a pod without the port is another program than those that have it."""
     images = {container.body.get("image") for container in pod.main_containers}
     # Of the pods of a group only the leader answers.
     if pod.owner.kind == "LeaderWorkerSet":
-        return any(other.owner is pod.owner for other in others)
-    for other in others:
+        return any(other.owner is pod.owner for other in servers)
+    for other in servers:
         if images & {container.body.get("image") for container in other.main_containers}:
             return False
     return True

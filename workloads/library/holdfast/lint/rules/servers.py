@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import Any
 
 from holdfast.lint.finding import Hit, Severity
@@ -71,6 +72,7 @@ def probe_path_unknown(pod: Pod, context: Context) -> Iterator[Hit]:
             yield Hit((*container.path, field, "httpGet", "path"), message)
 
 
+@lru_cache(maxsize=1_024)
 def find_server(container: Container) -> str:
     """Returns the program that serves models in a container; empty for another program."""
     image = as_text(container.body.get("image")).partition("@")[0][:500].lower()
@@ -90,7 +92,8 @@ def find_server(container: Container) -> str:
 def _is_known(path: str, paths: list[str]) -> bool:
     path = path.partition("?")[0].rstrip("/") or "/"
     return any(
-        path == known or (known.endswith("/*") and path.startswith(known[:-1])) for known in paths
+        path == known_path or (known_path.endswith("/*") and path.startswith(known_path[:-1]))
+        for known_path in paths
     )
 
 

@@ -101,7 +101,7 @@ def _guess_kind(field: str) -> str:
     bad=_subscription("documents", 900),
     good=_subscription("documents", 600),
 )
-def subscription_out_of_range(obj: Object, context: Context) -> Iterator[Hit]:
+def check_subscription_ranges(obj: Object, context: Context) -> Iterator[Hit]:
     deadline = as_int(obj.spec.get("ackDeadlineSeconds"))
     if deadline is not None and not 10 <= deadline <= 600:
         yield Hit(("spec", "ackDeadlineSeconds"), f"{deadline} is not from 10 to 600")
@@ -200,14 +200,14 @@ def _list_subscriptions(obj: Object) -> Iterator[tuple[Path, str]]:
                 yield path, text.rpartition("/")[2]
 
 
-def _scaled(least: int) -> str:
+def _write_scaled_object(min_replicas: int) -> str:
     return f"""\
 apiVersion: keda.sh/v1alpha1
 kind: ScaledObject
 metadata: {{name: worker, namespace: research}}
 spec:
   scaleTargetRef: {{name: worker}}
-  minReplicaCount: {least}
+  minReplicaCount: {min_replicas}
   maxReplicaCount: 8
   triggers:
   - type: gcp-pubsub
@@ -225,24 +225,24 @@ spec:
     why="KEDA refuses it, or never starts a pod: messages wait.",
     source=DOC_KEDA,
     fix="minReplicaCount at most maxReplicaCount; a trigger that can start the first pod",
-    bad=_scaled(10),
-    good=_scaled(1),
+    bad=_write_scaled_object(10),
+    good=_write_scaled_object(1),
 )
 def trigger_cannot_scale(obj: Object, context: Context) -> Iterator[Hit]:
-    least = as_int(obj.spec.get("minReplicaCount")) or 0
-    most = as_int(obj.spec.get("maxReplicaCount"))
-    if most is not None and least > most:
+    min_replicas = as_int(obj.spec.get("minReplicaCount")) or 0
+    max_replicas = as_int(obj.spec.get("maxReplicaCount"))
+    if max_replicas is not None and min_replicas > max_replicas:
         yield Hit(
             ("spec", "minReplicaCount"),
-            f"minReplicaCount {least} is above maxReplicaCount {most}",
+            f"minReplicaCount {min_replicas} is above maxReplicaCount {max_replicas}",
         )
     idle = as_int(obj.spec.get("idleReplicaCount"))
-    if idle is not None and idle >= least:
-        message = f"idleReplicaCount {idle} is not below minReplicaCount {least}"
+    if idle is not None and idle >= min_replicas:
+        message = f"idleReplicaCount {idle} is not below minReplicaCount {min_replicas}"
         yield Hit(("spec", "idleReplicaCount"), message)
     triggers = as_maps(obj.spec.get("triggers"))
     kinds = {as_text(trigger.get("type")) for trigger in triggers}
-    if least == 0 and kinds and kinds <= {"cpu", "memory"}:
+    if min_replicas == 0 and kinds and kinds <= {"cpu", "memory"}:
         yield Hit(("spec", "triggers"), "CPU and memory start no first pod: least is 0")
 
 
@@ -273,7 +273,7 @@ spec:
     bad=_dead_letters(5),
     good=_dead_letters(100),
 )
-def dead_letters_of_evictions(pod: Pod, context: Context) -> Iterator[Hit]:
+def check_dead_letters(pod: Pod, context: Context) -> Iterator[Hit]:
     if not context.place(pod).interruptible:
         return
     for path, name in _list_subscriptions(pod.owner):

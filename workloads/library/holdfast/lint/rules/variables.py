@@ -174,8 +174,8 @@ def _check_group_variables(container: Container) -> Iterator[Hit]:
     for path, word in container.list_words():
         for name in re.findall(r"\$[({](LWS_\w{1,60})[)}]", word[:4_000]):
             if name not in _GROUP_VARIABLES and name not in container.env:
-                given = ", ".join(_GROUP_VARIABLES)
-                yield Hit(path, f"nothing sets {name}; the controller sets {given}")
+                known_names = ", ".join(_GROUP_VARIABLES)
+                yield Hit(path, f"nothing sets {name}; the controller sets {known_names}")
 
 
 def _list_given(pod: Pod) -> set[str]:
