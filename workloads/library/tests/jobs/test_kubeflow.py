@@ -19,6 +19,7 @@ from holdfast.jobs.submit import prepared_job
 from holdfast.manifests.render_context import RenderContext, yaml_text
 from holdfast.support.errors import InputError
 from holdfast.vocabulary.environment import ENV_CHECKPOINTS, ENV_WINDOW_S
+from holdfast.vocabulary.kubernetes import ANNOTATION_SOURCE
 from tests import support
 from tests.platforms import load
 from tests.tools.build import TOOLS
@@ -209,6 +210,14 @@ def test_runtime_and_train_job_are_valid() -> None:
 def test_job_that_trainer_cannot_run_is_rejected(fields: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
         kubeflow.convert(render(**fields))
+
+
+def test_source_in_a_bucket_is_rejected() -> None:
+    """It has no object in the cluster, and the runtime would name that of one job."""
+    objects = render()
+    objects[-1]["metadata"]["annotations"] = {ANNOTATION_SOURCE: "sha256:0"}
+    with pytest.raises(InputError, match="no objects of one"):
+        kubeflow.convert(objects)
 
 
 def test_submit_writes_the_runtime_and_the_train_job_apart(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from holdfast.vocabulary.capacity import ANNOTATION_MAX_USD, LABEL_REQUEUES
 from holdfast.vocabulary.environment import ENV_JOB, ENV_OUTPUT, ENV_RUN
 from holdfast.vocabulary.job_identity import LABEL_HOLDFAST_JOB
 from holdfast.vocabulary.kubernetes import (
+    ANNOTATION_SOURCE,
     LABEL_GANG,
     LABEL_JOB_PRIORITY,
     LABEL_JOBSET,
@@ -121,6 +122,8 @@ def _require_plain_gang(objects: Sequence[Body]) -> None:
         )
     kinds = {body["kind"] for body in objects[:-1]}
     foreign = sorted(kinds - {"NetworkPolicy", "PodDisruptionBudget"})
+    if ANNOTATION_SOURCE in metadata.get("annotations", {}):
+        foreign.append("source")
     if foreign:
         raise InputError(
             "a runtime serves many jobs, so it has no objects of one",
