@@ -188,6 +188,10 @@ def _start(api: "Api", plan: "PurchasePlan", *, yes: bool, replace: bool) -> Non
             " checkpoint is lost"
         )
     output.ask_to_start(yes)
+    # Before anything is deleted for it. A job of this name would refuse the change of its template.
+    submission.require_accepted(
+        api, [document for document in sent if api.path_of(document) not in replaced]
+    )
     source_upload.upload(plan.uploads, output.note)
     existing_jobs.carry_spending(api, sent, replaced)
     for path in replaced:

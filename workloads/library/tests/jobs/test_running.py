@@ -2,13 +2,15 @@
 announced.
 """
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from holdfast.clients.api import ApiError, Object, suggest_fix
+from holdfast.jobs import cli
 from holdfast.jobs.submit import existing_jobs
-from holdfast.support.errors import Stopped, Unjudged
+from holdfast.support.errors import InputError, Stopped, Unjudged
 from holdfast.vocabulary.kubernetes import LABEL_NAME
 
 PATH = "/apis/batch/v1/namespaces/training/jobs"
@@ -111,6 +113,20 @@ def test_the_replaced_job_is_gone_before_the_next_starts(monkeypatch: pytest.Mon
     cluster.delete = lambda *_, **__: None
     with pytest.raises(Unjudged, match="is not gone"):
         existing_jobs.end(cluster, f"{PATH}/j", sleep=lambda _: None)
+
+
+def test_a_job_that_the_cluster_refuses_replaces_nothing() -> None:
+    refused = job("j-2222", run="j", image="of nobody")
+    cluster: Any = Cluster(job("j-1111", run="j"))
+
+    def refuse(*_: object, **__: object) -> Object:
+        raise ApiError(403, "admission webhook denied the request: no such registry")
+
+    cluster.apply = refuse
+    plan: Any = SimpleNamespace(documents=[refused], uploads=[])
+    with pytest.raises(InputError, match="refuses Job/j-2222; nothing was sent"):
+        cli._start(cluster, plan, yes=True, replace=True)
+    assert cluster.ending == []
 
 
 def test_an_object_that_cannot_change_is_deleted_and_not_installed() -> None:

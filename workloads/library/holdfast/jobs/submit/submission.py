@@ -80,16 +80,21 @@ def _find_refusals(purchase_plan: PurchasePlan, cap: float) -> list[str]:
     return []
 
 
-def apply(api: Api, documents: list[Object]) -> list[str]:
-    """Apply the objects and return their `kind/name`, in the manifest's order.
-
-    The cluster judges all of them before it takes one.
-    """
+def require_accepted(api: Api, documents: list[Object]) -> None:
+    """Raise InputError if the cluster refuses an object. Nothing is changed."""
     namespaces = {doc["metadata"]["name"] for doc in documents if doc["kind"] == "Namespace"}
     for document in documents:
         # A namespace of the manifest does not exist yet, so nothing in it can be tried.
         if document["metadata"].get("namespace") not in namespaces:
             _send(api, document, {"dryRun": "All"})
+
+
+def apply(api: Api, documents: list[Object]) -> list[str]:
+    """Apply the objects and return their `kind/name`, in the manifest's order.
+
+    The cluster judges all of them before it takes one.
+    """
+    require_accepted(api, documents)
     owners: list[Object] = []
     for document in documents:
         sent = _send(api, document, {})
