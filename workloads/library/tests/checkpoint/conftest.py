@@ -10,13 +10,13 @@ from uuid import uuid4
 
 import pytest
 
-from holdfast.drill.serving.fleet import free_port
 from holdfast.training.deferred_compiler import defer_compiler
 from tests.support import unavailable
 from tests.tools.build import TOOLS, build
 from workloads.library.tests.checkpoint.jobs import Jobs, newest
 from workloads.library.tests.checkpoint.saves.faulty_proxy import FaultyProxy
 from workloads.library.tests.processes import until
+from workloads.library.tests.training.elastic.gangs import free_ports
 
 # An optimizer's first step in a process would import torch's compiler, which takes longer than most
 # tests here.
@@ -37,7 +37,7 @@ def gcs_emulator() -> Iterator[str]:
         binary = build(TOOLS["gcsemulator"])
     except (OSError, subprocess.CalledProcessError, SystemExit) as error:
         unavailable(f"the Cloud Storage emulator cannot be built: {error}")
-    port = free_port()
+    (port,) = free_ports(1)
     command = [
         str(binary),
         "-host",

@@ -16,7 +16,6 @@ from holdfast.checkpoint import Checkpointer, PerRank, Tuning
 from holdfast.checkpoint.ranks import Ranks
 from holdfast.checkpoint.stores import LocalStorage, put_new
 from holdfast.checkpoint.survivor_commits import SurvivorCommits
-from holdfast.drill.serving.fleet import free_port
 from holdfast.support import object_names
 from tests.support import commits
 from workloads.library.tests.checkpoint.jobs import (
@@ -31,6 +30,7 @@ from workloads.library.tests.checkpoint.jobs import (
     set_up,
 )
 from workloads.library.tests.checkpoint.made import failing
+from workloads.library.tests.training.elastic.gangs import free_ports
 
 State = dict[str, Any]
 STEP = 7
@@ -180,7 +180,7 @@ def lose_rank_0(rank: int, world: int, port: int, folder: str) -> None:
 
 @pytest.mark.process
 def test_last_step_is_committed_without_rank_0(jobs: Jobs, tmp_path: Path) -> None:
-    port = free_port()
+    (port,) = free_ports(1)
     ranks: list[Any] = []
     for rank in range(3):
         arguments = (rank, 3, port, str(tmp_path))

@@ -20,7 +20,7 @@ from torchtitan.components.optimizer import LRSchedulersContainer, OptimizersCon
 from torchtitan.components.optimizer.optimizer import ParamGroupConfig
 
 from holdfast.checkpoint import committed_steps
-from holdfast.checkpoint.stores.factory import open_storage
+from holdfast.checkpoint.stores import open_storage
 from holdfast.support.errors import InputError
 from holdfast.training.frameworks.torchtitan import HoldfastCheckpointManager
 from holdfast.vocabulary.environment import ENV_WINDOW_S
