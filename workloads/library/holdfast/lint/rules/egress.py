@@ -22,7 +22,11 @@ def _policy(egress: str) -> str:
     return f"""\
 apiVersion: v1
 kind: Pod
-metadata: {{name: loader, namespace: research, labels: {{app: loader}}}}
+metadata:
+  name: loader
+  namespace: research
+  labels:
+    app: loader
 spec:
   serviceAccountName: loader
   containers:
@@ -32,9 +36,13 @@ spec:
 ---
 apiVersion: networking.k8s.io/v1
 kind: NetworkPolicy
-metadata: {{name: loader, namespace: research}}
+metadata:
+  name: loader
+  namespace: research
 spec:
-  podSelector: {{matchLabels: {{app: loader}}}}
+  podSelector:
+    matchLabels:
+      app: loader
   policyTypes: [Egress]
   egress: [{egress}]
 """
