@@ -32,7 +32,12 @@ spec:
   containers:
   - name: main
     image: registry.example/loader:1.4
-    command: [python, -m, loader, --weights, 'gs://models/a7']
+    command:
+    - python
+    - -m
+    - loader
+    - --weights
+    - gs://models/a7
 ---
 apiVersion: networking.k8s.io/v1
 kind: NetworkPolicy

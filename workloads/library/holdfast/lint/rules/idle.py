@@ -54,8 +54,12 @@ containers:
 - name: main
   image: vllm/vllm-openai:v0.9.2
   args: [{words}]
-  resources: {{limits: {{nvidia.com/gpu: 4}}}}
-  volumeMounts: [{{name: shm, mountPath: /dev/shm}}]
+  resources:
+    limits:
+      nvidia.com/gpu: 4
+  volumeMounts:
+  - name: shm
+    mountPath: /dev/shm
 """
 
 
