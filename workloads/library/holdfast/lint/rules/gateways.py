@@ -22,6 +22,7 @@ from holdfast.lint.objects import (
 )
 from holdfast.lint.registry import Context, rule
 from holdfast.lint.rules.references import explain_absence, is_near_file
+from holdfast.lint.rules.servers import find_server
 from holdfast.lint.spelling import count_differences, find_near
 from holdfast.support.values import duration_s
 
@@ -289,6 +290,7 @@ def health_check_elsewhere(obj: Object, context: Context) -> Iterator[Hit]:
     if timeout_s and interval_s and timeout_s > interval_s:
         message = f"timeoutSec {timeout_s} is above checkIntervalSec {interval_s}: it is refused"
         yield Hit(("spec", "default", "timeoutSec"), message)
+    yield from _check_health_path(obj, context)
     for path, port, services in _list_checked_ports(obj, context):
         for service in services:
             selector = get_selector(service)
@@ -297,6 +299,24 @@ def health_check_elsewhere(obj: Object, context: Context) -> Iterator[Hit]:
             if ports and port not in ports and not _is_mentioned(port, pods):
                 has = ", ".join(map(str, sorted(ports)))
                 yield Hit(path, f"the pods of {service.name} have no port {port}; they have {has}")
+
+
+def _check_health_path(obj: Object, context: Context) -> Iterator[Hit]:
+    """Yields a path that the server behind a Service does not have."""
+    name = as_text(dig(obj.spec, "targetRef", "name"))
+    service = context.index.find("Service", name, obj.namespace)
+    path = ("spec", "default", "config", "httpHealthCheck", "requestPath")
+    place = as_text(dig(obj.body, *path))
+    if service is None or not place or not any(get_selector(service).values()):
+        return
+    for pod in context.index.select_pods(service.namespace, get_selector(service)):
+        for container in pod.main_containers if len(pod.main_containers) == 1 else ():
+            server = find_server(container)
+            known_paths = load_table("health_paths").get(server, [])
+            if known_paths and place.rstrip("/") not in known_paths:
+                message = f"{server} has no {place}; it has {', '.join(known_paths[:3])}"
+                yield Hit(path, message)
+                return
 
 
 def _list_checked_ports(obj: Object, context: Context) -> Iterator[tuple[Path, int, list[Object]]]:
