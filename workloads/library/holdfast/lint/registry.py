@@ -84,6 +84,8 @@ MODULES = (
     "priorities",
     "claims",
     "devices",
+    "mistimed",
+    "conflicts",
     "linter",
 )
 GROUP = "holdfast.lint_rules"

@@ -188,16 +188,29 @@ def _external(kind: str) -> str:
     return f"""\
 apiVersion: external-secrets.io/v1
 kind: SecretStore
-metadata: {{name: google, namespace: research}}
-spec: {{provider: {{gcpsm: {{projectID: acme}}}}}}
+metadata:
+  name: google
+  namespace: research
+spec:
+  provider:
+    gcpsm:
+      projectID: acme
 ---
 apiVersion: external-secrets.io/v1
 kind: ExternalSecret
-metadata: {{name: db, namespace: research}}
+metadata:
+  name: db
+  namespace: research
 spec:
-  secretStoreRef: {{kind: {kind}, name: google}}
-  target: {{name: db}}
-  data: [{{secretKey: password, remoteRef: {{key: db-password}}}}]
+  secretStoreRef:
+    kind: {kind}
+    name: google
+  target:
+    name: db
+  data:
+    - secretKey: password
+      remoteRef:
+        key: db-password
 """
 
 
@@ -246,11 +259,14 @@ kind: ServiceAccount
 metadata:
   name: embed
   namespace: research
-  annotations: {{iam.gke.io/gcp-service-account: embed@acme.iam.gserviceaccount.com}}
+  annotations:
+    iam.gke.io/gcp-service-account: embed@acme.iam.gserviceaccount.com
 ---
 apiVersion: iam.cnrm.cloud.google.com/v1beta1
 kind: IAMPolicyMember
-metadata: {{name: embed, namespace: research}}
+metadata:
+  name: embed
+  namespace: research
 spec:
   member: serviceAccount:acme.svc.id.goog[{namespace}/embed]
   role: roles/iam.workloadIdentityUser
@@ -278,11 +294,10 @@ def check_member(obj: Object, context: Context) -> Iterator[Hit]:
             continue
         accounts = context.index.find_all("ServiceAccount", match[2])
         homes = [item.namespace for item in accounts if is_near_file(item, obj)]
-        neighbours = [
-            item.name
-            for item in context.index.list_namespace("ServiceAccount", match[1])
-            if item.file == obj.file
-        ]
+        neighbours: list[str] = []
+        for item in context.index.list_namespace("ServiceAccount", match[1]):
+            if item.file == obj.file:
+                neighbours.append(item.name)
         near_name = find_near(match[2], neighbours, 0.7)
         if homes and all(homes):
             yield Hit(path, f"{match[2]} is an account of {homes[0]}, not of {match[1]}")
@@ -340,20 +355,35 @@ def _write_block_claim(mode: str) -> str:
     return f"""\
 apiVersion: apps/v1
 kind: StatefulSet
-metadata: {{name: db, namespace: research}}
+metadata:
+  name: db
+  namespace: research
 spec:
-  selector: {{matchLabels: {{app: db}}}}
+  selector:
+    matchLabels:
+      app: db
   template:
-    metadata: {{labels: {{app: db}}}}
+    metadata:
+      labels:
+        app: db
     spec:
-      containers: [{{name: db, image: 'a:1', volumeMounts: [{{name: data, mountPath: /data}}]}}]
+      containers:
+        - name: db
+          image: a:1
+          volumeMounts:
+            - name: data
+              mountPath: /data
   volumeClaimTemplates:
-  - metadata: {{name: data}}
-    spec:
-      accessModes: [ReadWriteOnce]
-      storageClassName: standard-rwo
-      volumeMode: {mode}
-      resources: {{requests: {{storage: 10Gi}}}}
+    - metadata:
+        name: data
+      spec:
+        accessModes:
+          - ReadWriteOnce
+        storageClassName: standard-rwo
+        volumeMode: {mode}
+        resources:
+          requests:
+            storage: 10Gi
 """
 
 

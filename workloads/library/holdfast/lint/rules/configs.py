@@ -219,12 +219,14 @@ def settings_write_elsewhere(pod: Pod, context: Context) -> Iterator[Hit]:
             for key, folder in _list_folders(values, (), [_MOST_VALUES]):
                 mount = find_mount(container, folder)
                 is_kept = mount is not None and mount in kept_mounts
-                is_above = any(
-                    is_below(as_text(item.get("mountPath")), folder) for item in kept_mounts
-                )
-                if not is_kept and not is_above:
+                if not is_kept and not _is_above(folder, kept_mounts):
                     message = f"{key} of {name} is {folder}, which is on no kept volume"
                     yield Hit((*container.path, "volumeMounts"), message)
+
+
+def _is_above(folder: str, mounts: list[dict[str, Any]]) -> bool:
+    """Returns whether a folder holds one of these mounts."""
+    return any(is_below(as_text(mount.get("mountPath")), folder) for mount in mounts)
 
 
 def _list_folders(value: Any, path: Path, budget: list[int]) -> Iterator[tuple[str, str]]:
@@ -267,13 +269,22 @@ def _upstream(url: str) -> str:
     return f"""\
 apiVersion: v1
 kind: ConfigMap
-metadata: {{name: router, namespace: research}}
-data: {{settings.yaml: 'upstream: {url}'}}
+metadata:
+  name: router
+  namespace: research
+data:
+  settings.yaml: 'upstream: {url}'
 ---
 apiVersion: v1
 kind: Service
-metadata: {{name: chat, namespace: research}}
-spec: {{selector: {{app: chat}}, ports: [{{port: 8000}}]}}
+metadata:
+  name: chat
+  namespace: research
+spec:
+  selector:
+    app: chat
+  ports:
+    - port: 8000
 """
 
 

@@ -14,6 +14,7 @@ from holdfast.lint.objects import (
     as_maps,
     as_text,
     dig,
+    list_names,
 )
 from holdfast.lint.registry import Context, rule
 from holdfast.support.values import quantity
@@ -110,10 +111,17 @@ def one_success_ends_all(obj: Object, context: Context) -> Iterator[Hit]:
         if not targets or job.get("name") in targets:
             replicas = as_int(job.get("replicas"))
             count += 1 if replicas is None else replicas
+    path = ("spec", "successPolicy", "operator")
     if count > 1:
-        yield Hit(("spec", "successPolicy", "operator"), f"one of {count} Jobs ends the others")
+        yield Hit(path, f"one of {count} Jobs ends the others")
+        return
+    names = list_names(obj.spec.get("replicatedJobs"))
+    leaders = [name for name in names if _LEADER.search(name) and name not in targets]
+    if targets and leaders:
+        yield Hit(path, f"the end of {', '.join(map(str, targets))} ends {leaders[0]} too")
 
 
+_LEADER = re.compile(r"learner|leader|master|driver|coordinator|trainer|head|launcher")
 _PARAMETERS = re.compile(r"(?<![\w.])(\d{1,3}(?:\.\d{1,2})?)[bB](?![\w])")
 _SMALL_WEIGHTS = re.compile(
     r"awq|gptq|int4|int8|[48]-?bit|fp[468]|nf4|gguf|bnb|w[48]a|quant|gpt-oss|\bq[2-8]_|hqq|aqlm"

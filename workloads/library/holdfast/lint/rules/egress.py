@@ -22,19 +22,32 @@ def _policy(egress: str) -> str:
     return f"""\
 apiVersion: v1
 kind: Pod
-metadata: {{name: loader, namespace: research, labels: {{app: loader}}}}
+metadata:
+  name: loader
+  namespace: research
+  labels:
+    app: loader
 spec:
   serviceAccountName: loader
   containers:
   - name: main
     image: registry.example/loader:1.4
-    command: [python, -m, loader, --weights, 'gs://models/a7']
+    command:
+    - python
+    - -m
+    - loader
+    - --weights
+    - gs://models/a7
 ---
 apiVersion: networking.k8s.io/v1
 kind: NetworkPolicy
-metadata: {{name: loader, namespace: research}}
+metadata:
+  name: loader
+  namespace: research
 spec:
-  podSelector: {{matchLabels: {{app: loader}}}}
+  podSelector:
+    matchLabels:
+      app: loader
   policyTypes: [Egress]
   egress: [{egress}]
 """

@@ -18,9 +18,11 @@ from holdfast.lint.objects import (
     as_maps,
     as_text,
     dig,
+    list_names,
 )
 from holdfast.lint.registry import Context, rule
 from holdfast.lint.rules.references import explain_absence, is_near_file
+from holdfast.lint.rules.servers import find_server
 from holdfast.lint.spelling import count_differences, find_near
 from holdfast.support.values import duration_s
 
@@ -110,13 +112,15 @@ def _check_parent(
             if reason:
                 yield Hit((*path, "name"), reason)
         return
-    listeners = [as_text(dig(item, "name")) for item in as_list(gateway.spec.get("listeners"))]
+    listeners = list_names(gateway.spec.get("listeners"))
     section = as_text(parent.get("sectionName"))
     if section and listeners and section not in listeners:
         message = f"Gateway {name} has no listener {section}; it has {', '.join(listeners[:5])}"
         yield Hit((*path, "sectionName"), message)
     yield from _check_admission(path, gateway, section, obj, context)
-    ports = [dig(item, "port") for item in as_list(gateway.spec.get("listeners"))]
+    ports: list[object] = []
+    for listener in as_list(gateway.spec.get("listeners")):
+        ports.append(dig(listener, "port"))
     port = parent.get("port")
     if port is not None and ports and port not in ports:
         yield Hit((*path, "port"), f"Gateway {name} has no listener on port {port}")
@@ -139,13 +143,17 @@ def _check_admission(
         yield Hit((*path, "name"), f"Gateway {gateway.name} takes no routes: from is None")
     hosts = list(map(as_text, as_list(obj.spec.get("hostnames"))))
     names = [as_text(item.get("hostname")) for item in listeners]
-    if (
-        hosts
-        and all(names)
-        and not any(_shares_host(host, name) for host in hosts for name in names)
-    ):
+    if hosts and all(names) and not _share_host(hosts, names):
         message = f"Gateway {gateway.name} has {', '.join(names[:3])}, and none of {hosts[0]}"
         yield Hit(("spec", "hostnames"), message)
+
+
+def _share_host(hosts: list[str], names: list[str]) -> bool:
+    for host in hosts:
+        for name in names:
+            if _shares_host(host, name):
+                return True
+    return False
 
 
 def _shares_host(host: str, name: str) -> bool:
@@ -163,11 +171,10 @@ def _explain_absence(kind: str, name: str, obj: Object, context: Context) -> str
     reason = explain_absence(kind, name, obj, context)
     if reason:
         return reason
-    neighbours = [
-        neighbour.name
-        for neighbour in context.index.list_namespace(kind, obj.namespace)
-        if neighbour.file == obj.file
-    ]
+    neighbours: list[str] = []
+    for neighbour in context.index.list_namespace(kind, obj.namespace):
+        if neighbour.file == obj.file:
+            neighbours.append(neighbour.name)
     near_name = find_near(name, neighbours, 0.5)
     return f"no {kind} {name}; did you mean {near_name}?" if near_name else ""
 
@@ -225,19 +232,38 @@ def require_certificates(obj: Object, context: Context) -> Iterator[Hit]:
 
 def _health(port: int) -> str:
     return f"""\
-ports: [{{name: http, containerPort: 8080}}]
+ports:
+  - name: http
+    containerPort: 8080
 ---
 apiVersion: v1
 kind: Service
-metadata: {{name: server, namespace: serving}}
-spec: {{selector: {{app: server}}, ports: [{{port: 80, targetPort: http}}]}}
+metadata:
+  name: server
+  namespace: serving
+spec:
+  selector:
+    app: server
+  ports:
+    - port: 80
+      targetPort: http
 ---
 apiVersion: networking.gke.io/v1
 kind: HealthCheckPolicy
-metadata: {{name: server, namespace: serving}}
+metadata:
+  name: server
+  namespace: serving
 spec:
-  default: {{config: {{type: HTTP, httpHealthCheck: {{port: {port}, requestPath: /health}}}}}}
-  targetRef: {{group: "", kind: Service, name: server}}
+  default:
+    config:
+      type: HTTP
+      httpHealthCheck:
+        port: {port}
+        requestPath: /health
+  targetRef:
+    group: ''
+    kind: Service
+    name: server
 """
 
 
@@ -264,6 +290,7 @@ def health_check_elsewhere(obj: Object, context: Context) -> Iterator[Hit]:
     if timeout_s and interval_s and timeout_s > interval_s:
         message = f"timeoutSec {timeout_s} is above checkIntervalSec {interval_s}: it is refused"
         yield Hit(("spec", "default", "timeoutSec"), message)
+    yield from _check_health_path(obj, context)
     for path, port, services in _list_checked_ports(obj, context):
         for service in services:
             selector = get_selector(service)
@@ -272,6 +299,24 @@ def health_check_elsewhere(obj: Object, context: Context) -> Iterator[Hit]:
             if ports and port not in ports and not _is_mentioned(port, pods):
                 has = ", ".join(map(str, sorted(ports)))
                 yield Hit(path, f"the pods of {service.name} have no port {port}; they have {has}")
+
+
+def _check_health_path(obj: Object, context: Context) -> Iterator[Hit]:
+    """Yields a path that the server behind a Service does not have."""
+    name = as_text(dig(obj.spec, "targetRef", "name"))
+    service = context.index.find("Service", name, obj.namespace)
+    path = ("spec", "default", "config", "httpHealthCheck", "requestPath")
+    place = as_text(dig(obj.body, *path))
+    if service is None or not place or not any(get_selector(service).values()):
+        return
+    for pod in context.index.select_pods(service.namespace, get_selector(service)):
+        for container in pod.main_containers if len(pod.main_containers) == 1 else ():
+            server = find_server(container)
+            known_paths = load_table("health_paths").get(server, [])
+            if known_paths and place.rstrip("/") not in known_paths:
+                message = f"{server} has no {place}; it has {', '.join(known_paths[:3])}"
+                yield Hit(path, message)
+                return
 
 
 def _list_checked_ports(obj: Object, context: Context) -> Iterator[tuple[Path, int, list[Object]]]:
@@ -326,16 +371,23 @@ def _certificate(domain: str) -> str:
     return f"""\
 apiVersion: networking.gke.io/v1
 kind: ManagedCertificate
-metadata: {{name: demo, namespace: research}}
-spec: {{domains: [{domain}]}}
+metadata:
+  name: demo
+  namespace: research
+spec:
+  domains:
+    - {domain}
 ---
 apiVersion: networking.k8s.io/v1
 kind: Ingress
 metadata:
   name: demo
   namespace: research
-  annotations: {{networking.gke.io/managed-certificates: demo}}
-spec: {{rules: [{{host: demo.example.com}}]}}
+  annotations:
+    networking.gke.io/managed-certificates: demo
+spec:
+  rules:
+    - host: demo.example.com
 """
 
 

@@ -54,8 +54,12 @@ containers:
 - name: main
   image: vllm/vllm-openai:v0.9.2
   args: [{words}]
-  resources: {{limits: {{nvidia.com/gpu: 4}}}}
-  volumeMounts: [{{name: shm, mountPath: /dev/shm}}]
+  resources:
+    limits:
+      nvidia.com/gpu: 4
+  volumeMounts:
+  - name: shm
+    mountPath: /dev/shm
 """
 
 
@@ -177,7 +181,7 @@ def driver_folder_replaced(pod: Pod, context: Context) -> Iterator[Hit]:
     "interface-of-no-pod",
     Severity.ERROR,
     on=Pod,
-    what="NCCL or Gloo is told to use a network interface that a pod of GKE does not have.",
+    what="NCCL or Gloo uses a network interface that a pod of GKE does not have.",
     why="Each rank ends at the first collective: no socket interface found.",
     source="https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html",
     fix="eth0, or leave the variable out",
@@ -208,10 +212,18 @@ def check_interfaces(pod: Pod, context: Context) -> Iterator[Hit]:
     fix="leave a quarter of the limit to the rest of the program",
     base="container",
     bad="""\
-command: [java, -Xmx16g, -jar, app.jar]
+command:
+- java
+- -Xmx16g
+- -jar
+- app.jar
 """,
     good="""\
-command: [java, -Xmx6g, -jar, app.jar]
+command:
+- java
+- -Xmx6g
+- -jar
+- app.jar
 """,
 )
 def compare_memory(pod: Pod, context: Context) -> Iterator[Hit]:

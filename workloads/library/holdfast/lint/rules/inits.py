@@ -28,27 +28,50 @@ def _waits(host: str) -> str:
     return f"""\
 apiVersion: v1
 kind: Service
-metadata: {{name: sessions, namespace: research}}
-spec: {{selector: {{app: sessions}}, ports: [{{port: 8080}}]}}
+metadata:
+  name: sessions
+  namespace: research
+spec:
+  selector:
+    app: sessions
+  ports:
+    - port: 8080
 ---
 apiVersion: v1
 kind: Service
-metadata: {{name: redis, namespace: research}}
-spec: {{ports: [{{port: 6379}}]}}
+metadata:
+  name: redis
+  namespace: research
+spec:
+  ports:
+    - port: 6379
 ---
 apiVersion: apps/v1
 kind: Deployment
-metadata: {{name: sessions, namespace: research}}
+metadata:
+  name: sessions
+  namespace: research
 spec:
-  selector: {{matchLabels: {{app: sessions}}}}
+  selector:
+    matchLabels:
+      app: sessions
   template:
-    metadata: {{labels: {{app: sessions}}}}
+    metadata:
+      labels:
+        app: sessions
     spec:
       initContainers:
-      - name: wait
-        image: 'busybox:1.36'
-        command: [sh, -c, 'until wget -q -O /dev/null http://{host}; do sleep 2; done']
-      containers: [{{name: main, image: 'a:1', ports: [{{containerPort: 8080}}]}}]
+        - name: wait
+          image: busybox:1.36
+          command:
+            - sh
+            - -c
+            - until wget -q -O /dev/null http://{host}; do sleep 2; done
+      containers:
+        - name: main
+          image: a:1
+          ports:
+            - containerPort: 8080
 """
 
 
@@ -136,14 +159,28 @@ spec:
 ---
 apiVersion: v1
 kind: Service
-metadata: {{name: cache, namespace: training}}
-spec: {{selector: {{app: cache}}, ports: [{{port: 6379}}]}}
+metadata:
+  name: cache
+  namespace: training
+spec:
+  selector:
+    app: cache
+  ports:
+  - port: 6379
 ---
 apiVersion: v1
 kind: Pod
-metadata: {{name: cache, namespace: training, labels: {{app: cache}}}}
+metadata:
+  name: cache
+  namespace: training
+  labels:
+    app: cache
 spec:
-  containers: [{{name: cache, image: 'redis:7.4', ports: [{{containerPort: 6379}}]}}]
+  containers:
+  - name: cache
+    image: redis:7.4
+    ports:
+    - containerPort: 6379
 """
 
 
@@ -216,8 +253,15 @@ spec:
       containers:
       - name: main
         image: registry.example/sync:1.4
-        env: [{{name: PGHOST, value: 127.0.0.1}}, {{name: PGPORT, value: '{port}'}}]
-        resources: {{limits: {{nvidia.com/gpu: 1, memory: 8Gi}}}}
+        env:
+        - name: PGHOST
+          value: 127.0.0.1
+        - name: PGPORT
+          value: '{port}'
+        resources:
+          limits:
+            nvidia.com/gpu: 1
+            memory: 8Gi
 """
 
 

@@ -27,7 +27,10 @@ DOC_POLICY = "https://kubernetes.io/docs/concepts/services-networking/network-po
 DOC_SERVICE = "https://kubernetes.io/docs/concepts/services-networking/service/"
 ELASTIC_PORT = 29_500
 ANY_PORT = 49_152  # in place of the free ports that gloo and NCCL use
-_MEETING_OPTIONS = ("--rendezvous", "--rdzv-endpoint", "--rdzv_endpoint", "--master-addr")
+_MEETING_OPTIONS = (
+    *("--rendezvous", "--rdzv-endpoint", "--rdzv_endpoint"),
+    *("--master-addr", "--master_addr"),
+)
 _CONTROLLER_LABELS = (
     "apps.kubernetes.io/",
     "batch.kubernetes.io/",
@@ -206,7 +209,9 @@ def _list_gang_ports(pod: Pod) -> tuple[int, ...]:
     if not pod.job or pod.replicas < 2:
         return ()
     for container in pod.containers:
-        if any(container.option(option) for option in _MEETING_OPTIONS) and container.gpus:
+        meets = any(container.option(option) for option in _MEETING_OPTIONS)
+        meets = meets or "MASTER_ADDR" in container.env
+        if meets and container.gpus:
             return (ANY_PORT,)
     return ()
 

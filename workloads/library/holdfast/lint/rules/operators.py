@@ -1,4 +1,4 @@
-"""HF680 to HF685: what operators of Ray, Kubeflow, LeaderWorkerSet and TPUs are told to start."""
+"""HF680 to HF685: what operators of Ray, Kubeflow, LeaderWorkerSet and TPUs start."""
 
 import re
 from collections.abc import Iterator
@@ -48,9 +48,13 @@ metadata: {{name: tune, namespace: serving}}
 spec:
   rayVersion: "2.41.0"
   headGroupSpec:
-    rayStartParams: {{num-cpus: "0"}}
+    rayStartParams:
+      num-cpus: "0"
     template:
-      spec: {{containers: [{{name: head, image: 'rayproject/ray:2.41.0'}}]}}
+      spec:
+        containers:
+        - name: head
+          image: rayproject/ray:2.41.0
   workerGroupSpecs:
   - groupName: workers
     replicas: {replicas}
@@ -72,7 +76,9 @@ def _write_join(port: int) -> str:
     return f"""\
 apiVersion: leaderworkerset.x-k8s.io/v1
 kind: LeaderWorkerSet
-metadata: {{name: big, namespace: serving}}
+metadata:
+  name: big
+  namespace: serving
 spec:
   leaderWorkerTemplate:
     size: 2
@@ -80,15 +86,21 @@ spec:
     leaderTemplate:
       spec:
         containers:
-        - name: main
-          image: a:1
-          command: [bash, -c, exec ray start --head --port=6379 --block]
+          - name: main
+            image: a:1
+            command:
+              - bash
+              - -c
+              - exec ray start --head --port=6379 --block
     workerTemplate:
       spec:
         containers:
-        - name: main
-          image: a:1
-          command: [bash, -c, 'exec ray start --address=$(LWS_LEADER_ADDRESS):{port} --block']
+          - name: main
+            image: a:1
+            command:
+              - bash
+              - -c
+              - exec ray start --address=$(LWS_LEADER_ADDRESS):{port} --block
 """
 
 
@@ -228,21 +240,32 @@ def _pytorch(name: str, processes: int = 1) -> str:
     return f"""\
 apiVersion: kubeflow.org/v1
 kind: PyTorchJob
-metadata: {{name: bert, namespace: serving}}
+metadata:
+  name: bert
+  namespace: serving
 spec:
-  nprocPerNode: "{processes}"
-  runPolicy: {{cleanPodPolicy: Running, ttlSecondsAfterFinished: 86400}}
+  nprocPerNode: {processes}
+  runPolicy:
+    cleanPodPolicy: Running
+    ttlSecondsAfterFinished: 86400
   pytorchReplicaSpecs:
     Master:
       replicas: 1
       template:
         spec:
           containers:
-          - name: {name}
-            image: registry.example/bert:1.4
-            resources: {{limits: {{memory: 16Gi, nvidia.com/gpu: 1}}}}
-          nodeSelector: {{holdfast.dev/pool-class: serving}}
-          tolerations: [{{key: nvidia.com/gpu, operator: Exists, effect: NoSchedule}}]
+            - name: {name}
+              image: registry.example/bert:1.4
+              resources:
+                limits:
+                  memory: 16Gi
+                  nvidia.com/gpu: 1
+          nodeSelector:
+            holdfast.dev/pool-class: serving
+          tolerations:
+            - key: nvidia.com/gpu
+              operator: Exists
+              effect: NoSchedule
 """
 
 
@@ -298,22 +321,41 @@ def _group(size: int) -> str:
     return f"""\
 apiVersion: leaderworkerset.x-k8s.io/v1
 kind: LeaderWorkerSet
-metadata: {{name: big, namespace: serving}}
+metadata:
+  name: big
+  namespace: serving
 spec:
   leaderWorkerTemplate:
     size: {size}
     restartPolicy: RecreateGroupOnPodRestart
     workerTemplate:
       spec:
-        volumes: [{{name: shm, emptyDir: {{medium: Memory}}}}]
+        volumes:
+          - name: shm
+            emptyDir:
+              medium: Memory
         containers:
-        - name: main
-          image: registry.example/vllm:1.4
-          command: [vllm, serve, m, --tensor-parallel-size=1, --pipeline-parallel-size=2]
-          resources: {{limits: {{memory: 16Gi, nvidia.com/gpu: 1}}}}
-          volumeMounts: [{{name: shm, mountPath: /dev/shm}}]
-        nodeSelector: {{holdfast.dev/pool-class: serving}}
-        tolerations: [{{key: nvidia.com/gpu, operator: Exists, effect: NoSchedule}}]
+          - name: main
+            image: registry.example/vllm:1.4
+            command:
+              - vllm
+              - serve
+              - m
+              - --tensor-parallel-size=1
+              - --pipeline-parallel-size=2
+            resources:
+              limits:
+                memory: 16Gi
+                nvidia.com/gpu: 1
+            volumeMounts:
+              - name: shm
+                mountPath: /dev/shm
+        nodeSelector:
+          holdfast.dev/pool-class: serving
+        tolerations:
+          - key: nvidia.com/gpu
+            operator: Exists
+            effect: NoSchedule
 """
 
 
@@ -354,7 +396,9 @@ def _tpu(topology: str) -> str:
     return f"""\
 apiVersion: batch/v1
 kind: Job
-metadata: {{name: train, namespace: serving}}
+metadata:
+  name: train
+  namespace: serving
 spec:
   completionMode: Indexed
   completions: 4
@@ -369,10 +413,15 @@ spec:
         {_TPU_TYPE}: tpu-v5-lite-podslice
         {_TOPOLOGY}: {topology}
       containers:
-      - name: jax
-        image: registry.example/jax:1.4
-        command: [python, train.py]
-        resources: {{limits: {{memory: 16Gi, {_TPU}: 4}}}}
+        - name: jax
+          image: registry.example/jax:1.4
+          command:
+            - python
+            - train.py
+          resources:
+            limits:
+              memory: 16Gi
+              {_TPU}: 4
 """
 
 

@@ -25,19 +25,29 @@ _SETS_OWNER = re.compile(r"\bch(own|mod)\b")
 
 def _bucket(options: str) -> str:
     return f"""\
-metadata: {{annotations: {{gke-gcsfuse/volumes: "true"}}}}
+metadata:
+  annotations:
+    gke-gcsfuse/volumes: 'true'
 spec:
-  securityContext: {{runAsNonRoot: true, runAsUser: 1000}}
+  securityContext:
+    runAsNonRoot: true
+    runAsUser: 1000
   containers:
-  - name: main
-    image: train
-    resources: {{limits: {{nvidia.com/gpu: 1}}}}
-    volumeMounts: [{{name: out, mountPath: /out}}]
+    - name: main
+      image: train
+      resources:
+        limits:
+          nvidia.com/gpu: 1
+      volumeMounts:
+        - name: out
+          mountPath: /out
   volumes:
-  - name: out
-    csi:
-      driver: gcsfuse.csi.storage.gke.io
-      volumeAttributes: {{bucketName: out, mountOptions: "{options}"}}
+    - name: out
+      csi:
+        driver: gcsfuse.csi.storage.gke.io
+        volumeAttributes:
+          bucketName: out
+          mountOptions: {options}
 """
 
 
@@ -181,20 +191,29 @@ def _is_disk(claim: dict[str, Any]) -> bool:
     fix="state runAsUser with a number above 0",
     base="serving-pod",
     bad="""\
-securityContext: {runAsNonRoot: true}
+securityContext:
+  runAsNonRoot: true
 containers:
 - name: main
   image: vllm/vllm-openai:v0.9.2
-  args: [--model=Qwen/Qwen2.5-7B-Instruct]
-  resources: {limits: {nvidia.com/gpu: 1}}
+  args:
+  - --model=Qwen/Qwen2.5-7B-Instruct
+  resources:
+    limits:
+      nvidia.com/gpu: 1
 """,
     good="""\
-securityContext: {runAsNonRoot: true, runAsUser: 1000}
+securityContext:
+  runAsNonRoot: true
+  runAsUser: 1000
 containers:
 - name: main
   image: vllm/vllm-openai:v0.9.2
-  args: [--model=Qwen/Qwen2.5-7B-Instruct]
-  resources: {limits: {nvidia.com/gpu: 1}}
+  args:
+  - --model=Qwen/Qwen2.5-7B-Instruct
+  resources:
+    limits:
+      nvidia.com/gpu: 1
 """,
 )
 def check_image_user(pod: Pod, context: Context) -> Iterator[Hit]:

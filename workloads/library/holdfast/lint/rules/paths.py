@@ -52,13 +52,21 @@ initContainers:
 - name: fetch
   image: registry.example/tools:1.4
   command: [sh, -c, "gcloud storage cp -r gs://assets/tokenizer {target}"]
-  volumeMounts: [{{name: assets, mountPath: /assets}}]
+  volumeMounts:
+  - name: assets
+    mountPath: /assets
 containers:
 - name: main
   image: registry.example/trainer:1.4
   command: [python, train.py, --tokenizer, /assets/tokenizer]
-  resources: {{limits: {{nvidia.com/gpu: 1, memory: 8Gi, ephemeral-storage: 4Gi}}}}
-  volumeMounts: [{{name: assets, mountPath: /assets}}]
+  resources:
+    limits:
+      nvidia.com/gpu: 1
+      memory: 8Gi
+      ephemeral-storage: 4Gi
+  volumeMounts:
+  - name: assets
+    mountPath: /assets
 """
 
 
@@ -125,13 +133,24 @@ def _is_shared(container: Container, name: object) -> bool:
 
 def _resume(folder: str) -> str:
     return f"""\
-volumes: [{{name: runs, persistentVolumeClaim: {{claimName: runs}}}}]
+volumes:
+  - name: runs
+    persistentVolumeClaim:
+      claimName: runs
 containers:
-- name: main
-  image: registry.example/trainer:1.4
-  command: [python, train.py, --output-dir=/runs/a7, --resume-from={folder}]
-  resources: {{limits: {{nvidia.com/gpu: 1}}}}
-  volumeMounts: [{{name: runs, mountPath: /runs}}]
+  - name: main
+    image: registry.example/trainer:1.4
+    command:
+      - python
+      - train.py
+      - --output-dir=/runs/a7
+      - --resume-from={folder}
+    resources:
+      limits:
+        nvidia.com/gpu: 1
+    volumeMounts:
+      - name: runs
+        mountPath: /runs
 """
 
 
@@ -264,7 +283,11 @@ def _get_data_folder(container: Container, table: dict[str, str]) -> str:
 
 def _shards(target: str) -> str:
     return f"""\
-command: [python, score.py, --shard=$(JOB_COMPLETION_INDEX), --output={target}]
+command:
+  - python
+  - score.py
+  - --shard=$(JOB_COMPLETION_INDEX)
+  - --output={target}
 """
 
 
@@ -355,8 +378,11 @@ def compare_caches(pod: Pod, context: Context) -> Iterator[Hit]:
 
 def _upload(folder: str) -> str:
     return f"""\
-command: [bash, -c]
-args: ['set -e; python eval.py --output-dir /work/out; gcloud storage cp -r {folder} gs://r/a7']
+command:
+  - bash
+  - -c
+args:
+  - set -e; python eval.py --output-dir /work/out; gcloud storage cp -r {folder} gs://r/a7
 """
 
 

@@ -40,12 +40,14 @@ def _classes(batch: int) -> str:
     return f"""\
 apiVersion: scheduling.k8s.io/v1
 kind: PriorityClass
-metadata: {{name: online-serving}}
+metadata:
+  name: online-serving
 value: 1000
 ---
 apiVersion: scheduling.k8s.io/v1
 kind: PriorityClass
-metadata: {{name: ml-batch}}
+metadata:
+  name: ml-batch
 value: {batch}
 """
 
@@ -123,12 +125,24 @@ def _order(first: str, second: str) -> str:
     return f"""\
 apiVersion: cloud.google.com/v1
 kind: ComputeClass
-metadata: {{name: batch-l4}}
+metadata:
+  name: batch-l4
 spec:
   priorities:
-  - {{machineFamily: g2, spot: {first}, gpu: {{type: nvidia-l4, count: 1, driverVersion: latest}}}}
-  - {{machineFamily: g2, spot: {second}, gpu: {{type: nvidia-l4, count: 1, driverVersion: latest}}}}
-  nodePoolAutoCreation: {{enabled: true}}
+    - machineFamily: g2
+      spot: {first}
+      gpu:
+        type: nvidia-l4
+        count: 1
+        driverVersion: latest
+    - machineFamily: g2
+      spot: {second}
+      gpu:
+        type: nvidia-l4
+        count: 1
+        driverVersion: latest
+  nodePoolAutoCreation:
+    enabled: true
 """
 
 
@@ -269,10 +283,15 @@ def _write_labelled_pod(key: str) -> str:
     return f"""\
 apiVersion: v1
 kind: Pod
-metadata: {{name: a, namespace: research}}
+metadata:
+  name: a
+  namespace: research
 spec:
-  nodeSelector: {{{key}: "true"}}
-  containers: [{{name: main, image: 'a:1'}}]
+  nodeSelector:
+    {key}: 'true'
+  containers:
+    - name: main
+      image: a:1
 """
 
 

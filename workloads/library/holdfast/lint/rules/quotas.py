@@ -211,11 +211,10 @@ def _check_certificates(obj: Object, context: Context) -> Iterator[Hit]:
         for index, entry in enumerate(as_list(dig(listener, "tls", "certificateRefs"))):
             path = ("spec", "listeners", number, "tls", "certificateRefs", index, "name")
             places.append((path, as_text(dig(entry, "name"))))
-    secrets = [
-        secret.name
-        for secret in context.index.list_namespace("Secret", obj.namespace)
-        if secret.file == obj.file and secret.body.get("type") == "kubernetes.io/tls"
-    ]
+    secrets: list[str] = []
+    for secret in context.index.list_namespace("Secret", obj.namespace):
+        if secret.file == obj.file and secret.body.get("type") == "kubernetes.io/tls":
+            secrets.append(secret.name)
     for path, name in places if secrets else ():
         if name and not context.index.find("Secret", name, obj.namespace):
             yield Hit(path, f"no Secret {name}; its file has {', '.join(secrets[:3])}")

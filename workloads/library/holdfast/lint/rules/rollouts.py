@@ -241,30 +241,57 @@ def _two_scalers(mode: str) -> str:
     return f"""\
 apiVersion: apps/v1
 kind: Deployment
-metadata: {{name: server, namespace: serving}}
+metadata:
+  name: server
+  namespace: serving
 spec:
-  selector: {{matchLabels: {{app: web}}}}
+  selector:
+    matchLabels:
+      app: web
   template:
-    metadata: {{labels: {{app: web}}}}
-    spec: {{containers: [{{name: web, image: 'a:1', resources: {{requests: {{cpu: 2}}}}}}]}}
+    metadata:
+      labels:
+        app: web
+    spec:
+      containers:
+        - name: web
+          image: a:1
+          resources:
+            requests:
+              cpu: 2
 ---
 apiVersion: autoscaling/v2
 kind: HorizontalPodAutoscaler
-metadata: {{name: server, namespace: serving}}
+metadata:
+  name: server
+  namespace: serving
 spec:
-  scaleTargetRef: {{apiVersion: apps/v1, kind: Deployment, name: server}}
+  scaleTargetRef:
+    apiVersion: apps/v1
+    kind: Deployment
+    name: server
   minReplicas: 2
   maxReplicas: 4
   metrics:
-  - type: Resource
-    resource: {{name: cpu, target: {{type: Utilization, averageUtilization: 60}}}}
+    - type: Resource
+      resource:
+        name: cpu
+        target:
+          type: Utilization
+          averageUtilization: 60
 ---
 apiVersion: autoscaling.k8s.io/v1
 kind: VerticalPodAutoscaler
-metadata: {{name: server, namespace: serving}}
+metadata:
+  name: server
+  namespace: serving
 spec:
-  targetRef: {{apiVersion: apps/v1, kind: Deployment, name: server}}
-  updatePolicy: {{updateMode: "{mode}"}}
+  targetRef:
+    apiVersion: apps/v1
+    kind: Deployment
+    name: server
+  updatePolicy:
+    updateMode: {mode}
 """
 
 
@@ -305,18 +332,44 @@ def _write_shared_label(label: str) -> str:
     return f"""\
 apiVersion: v1
 kind: Service
-metadata: {{name: chat, namespace: research}}
-spec: {{selector: {label}, ports: [{{port: 80, targetPort: 8000}}]}}
+metadata:
+  name: chat
+  namespace: research
+spec:
+  selector: {label}
+  ports:
+    - port: 80
+      targetPort: 8000
 ---
 apiVersion: v1
 kind: Pod
-metadata: {{name: chat, namespace: research, labels: {{team: nlp, app: chat}}}}
-spec: {{containers: [{{name: main, image: 'a:1', ports: [{{containerPort: 8000}}]}}]}}
+metadata:
+  name: chat
+  namespace: research
+  labels:
+    team: nlp
+    app: chat
+spec:
+  containers:
+    - name: main
+      image: a:1
+      ports:
+        - containerPort: 8000
 ---
 apiVersion: v1
 kind: Pod
-metadata: {{name: web, namespace: research, labels: {{team: nlp, app: web}}}}
-spec: {{containers: [{{name: main, image: 'b:1', ports: [{{containerPort: 3000}}]}}]}}
+metadata:
+  name: web
+  namespace: research
+  labels:
+    team: nlp
+    app: web
+spec:
+  containers:
+    - name: main
+      image: b:1
+      ports:
+        - containerPort: 3000
 """
 
 
@@ -340,8 +393,10 @@ def service_over_strangers(obj: Object, context: Context) -> Iterator[Hit]:
     pods = [pod for pod in context.index.list_pods_near(obj) if selects(selector, pod)]
     for entry in as_maps(obj.spec.get("ports")):
         target = entry.get("targetPort", entry.get("port"))
-        with_port = [pod for pod in pods if _has_port(pod, target)]
-        without = [pod for pod in pods if not _has_port(pod, target)]
+        with_port: list[Pod] = []
+        without: list[Pod] = []
+        for pod in pods:
+            (with_port if _has_port(pod, target) else without).append(pod)
         strangers = [pod for pod in without if _is_stranger(pod, with_port)]
         numbers = set[int]().union(*(_list_numbers(pod, target) for pod in with_port))
         owners = {pod.owner.title for pod in with_port}

@@ -91,10 +91,10 @@ def find_server(container: Container) -> str:
 
 def _is_known(path: str, paths: list[str]) -> bool:
     path = path.partition("?")[0].rstrip("/") or "/"
-    return any(
-        path == known_path or (known_path.endswith("/*") and path.startswith(known_path[:-1]))
-        for known_path in paths
-    )
+    if path in paths:
+        return True
+    folders = [folder[:-1] for folder in paths if folder.endswith("/*")]
+    return path.startswith(tuple(folders))
 
 
 def _find_port(container: Container, port: Any) -> int | None:
@@ -327,7 +327,7 @@ def _list_adapters(container: Container) -> set[str]:
     "context-too-long",
     Severity.ERROR,
     on=Pod,
-    what="A server is told to take longer requests than its model can.",
+    what="A server takes longer requests than its model can.",
     why="vLLM ends at its start: --max-model-len is above what the model's configuration has.",
     source=DOC_VLLM,
     fix="lower --max-model-len, or state the rope scaling that the model's card gives",

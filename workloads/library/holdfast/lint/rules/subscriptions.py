@@ -58,11 +58,10 @@ def resource_reference_unknown(obj: Object, context: Context) -> Iterator[Hit]:
         namespace = as_text(reference.get("namespace")) or obj.namespace
         if not name or "$" in name or not kind or context.index.find(kind, name, namespace):
             continue
-        neighbours = [
-            item.name
-            for item in context.index.list_namespace(kind, namespace)
-            if item.file == obj.file
-        ]
+        neighbours: list[str] = []
+        for item in context.index.list_namespace(kind, namespace):
+            if item.file == obj.file:
+                neighbours.append(item.name)
         near_name = find_near(name, neighbours, _NEAR)
         if near_name or len(neighbours) == 1:
             message = f"no {kind} {name}; its file has {near_name or neighbours[0]}"
@@ -204,14 +203,19 @@ def _write_scaled_object(min_replicas: int) -> str:
     return f"""\
 apiVersion: keda.sh/v1alpha1
 kind: ScaledObject
-metadata: {{name: worker, namespace: research}}
+metadata:
+  name: worker
+  namespace: research
 spec:
-  scaleTargetRef: {{name: worker}}
+  scaleTargetRef:
+    name: worker
   minReplicaCount: {min_replicas}
   maxReplicaCount: 8
   triggers:
-  - type: gcp-pubsub
-    metadata: {{subscriptionName: documents, value: "20"}}
+    - type: gcp-pubsub
+      metadata:
+        subscriptionName: documents
+        value: '20'
 """
 
 
