@@ -77,7 +77,9 @@ def archive(folder: Path) -> bytes:
         gzip.GzipFile(fileobj=buffer, mode="wb", mtime=0) as compressed,
         tarfile.open(fileobj=compressed, mode="w") as tar,
     ):
-        for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+        for path in sorted(folder.rglob("*")):
+            if not path.is_file():
+                continue
             entry = tarfile.TarInfo(str(path.relative_to(folder)))
             entry.size = path.stat().st_size
             entry.mode = 0o755 if path.stat().st_mode & 0o100 else 0o644

@@ -35,9 +35,9 @@ def _components(lock: str) -> Iterator[dict[str, Any]]:
     for name, version, marker, hashes in _ENTRY.findall(lock):
         component = _component(name, version)
         # Each hash is of one file of the release, of which an environment installs one.
-        component["hashes"] = [
-            {"alg": "SHA-256", "content": digest} for digest in _HASH.findall(hashes)
-        ]
+        component["hashes"] = []
+        for digest in _HASH.findall(hashes):
+            component["hashes"].append({"alg": "SHA-256", "content": digest})
         if marker:
             component["properties"] = [{"name": "python:marker", "value": marker}]
         yield component

@@ -41,6 +41,9 @@ def platform(environment: Environment, images: dict[str, str] | None = None) -> 
     if not has_reservation:
         del queues[Capacity.RESERVED.value]
     sources = [*(group.name for group in environment.groups), *caps]
+    accounts: dict[str, str] = {}
+    for role in (*ROLES, *(team.role for team in environment.teams)):
+        accounts[role] = environment.service_account_email(role)
     return Platform(
         name=environment.name,
         project=environment.project,
@@ -60,10 +63,7 @@ def platform(environment: Environment, images: dict[str, str] | None = None) -> 
         namespaces=KSA_NAMESPACES,
         queues=queues,
         priorities={name: priority.value for name, priority in PRIORITIES.items()},
-        accounts={
-            role: environment.service_account_email(role)
-            for role in (*ROLES, *(team.role for team in environment.teams))
-        },
+        accounts=accounts,
         workload_pool=environment.workload_pool,
         buckets={purpose: environment.bucket(purpose) for purpose in BUCKETS},
         registry=environment.image_registry,

@@ -54,7 +54,9 @@ def write_for_mirror(mirror: Path) -> Path:
 def checksum(package: Path) -> str:
     """Return the checksum of an unpacked package as engines write it: Go's `dirhash`, scheme h1."""
     lines = []
-    for file in sorted(path for path in package.rglob("*") if path.is_file()):
+    for file in sorted(package.rglob("*")):
+        if not file.is_file():
+            continue
         with file.open("rb") as content:
             digest = hashlib.file_digest(content, "sha256").hexdigest()
         lines.append(f"{digest}  {file.relative_to(package).as_posix()}\n")

@@ -32,7 +32,10 @@ def plan(
     all_changes: list[Change] = []
     for changes in stacks.values():
         all_changes += changes
-    losses = [change for change in all_changes if change.destroys]
+    losses: list[Change] = []
+    for change in all_changes:
+        if change.destroys:
+            losses.append(change)
     if as_json:
         print_json(
             "plan",
@@ -107,6 +110,13 @@ def check(environment: Environment, as_json: bool, changes: Sequence[Effect] = (
     estimate = cost.estimate(environment)
     notes = list_notes(environment)
     if as_json:
+        takes: list[str] = []
+        gives: list[str] = []
+        for change in changes:
+            if change.takes:
+                takes.append(change.text)
+            else:
+                gives.append(change.text)
         print_json(
             "check",
             environment=environment.name,
@@ -114,8 +124,8 @@ def check(environment: Environment, as_json: bool, changes: Sequence[Effect] = (
             rules=len(RULES),
             findings=[asdict(finding) for finding in findings],
             placeholders=fields,
-            takes=[change.text for change in changes if change.takes],
-            gives=[change.text for change in changes if not change.takes],
+            takes=takes,
+            gives=gives,
             notes=notes,
             cost=_cost_fields(estimate),
         )

@@ -43,9 +43,10 @@ def bucket_roles(environment: Environment) -> dict[str, dict[str, str]]:
     """
     if not environment.storage.runs:
         return BUCKET_ROLES
-    return BUCKET_ROLES | {
-        role: BUCKET_ROLES[role] | {"checkpoints": LIST_ROLE} for role in READERS
-    }
+    granted_roles = dict(BUCKET_ROLES)
+    for role in READERS:
+        granted_roles[role] = BUCKET_ROLES[role] | {"checkpoints": LIST_ROLE}
+    return granted_roles
 
 
 def account(role: str) -> str:
@@ -109,9 +110,9 @@ def acting_as(
 def resources(environment: Environment) -> list[Resource]:
     named = [*roles.ROLES, *(team.role for team in environment.teams)]
     accounts = [service_account(environment, role) for role in named]
-    grants = [
-        project_grant(environment, role, role, granted) for role, granted in PROJECT_ROLES.items()
-    ]
+    grants: list[Resource] = []
+    for role, granted in PROJECT_ROLES.items():
+        grants.append(project_grant(environment, role, role, granted))
     grants.append(project_grant(environment, "nodes-streaming", "nodes", STREAMING_ROLE))
     if environment.security.ratings_every_s:
         grants.append(project_grant(environment, "exporter-ratings", "exporter", RATINGS_ROLE))
@@ -150,17 +151,14 @@ def _data_access_logs(environment: Environment) -> list[Resource]:
 
 
 def _readers(environment: Environment) -> list[Resource]:
-    # From the name, not its place in the list: a reader that is added must not move the others.
-    ids = {
-        reader: f"reader-{re.sub(r'[^a-z0-9]+', '-', reader.lower())}"
-        for reader in environment.alerts.readers
-    }
     after = api(environment, "cloudresourcemanager")
     project = environment.project
-    return [
-        grant("project", id, READER_ROLE, reader, after, project=project)
-        for reader, id in ids.items()
-    ]
+    grants: list[Resource] = []
+    for reader in environment.alerts.readers:
+        # From the name, not its place in the list: a reader that is added must not move the others.
+        id = f"reader-{re.sub(r'[^a-z0-9]+', '-', reader.lower())}"
+        grants.append(grant("project", id, READER_ROLE, reader, after, project=project))
+    return grants
 
 
 def _event_lines(environment: Environment) -> list[Resource]:
@@ -208,23 +206,15 @@ def workload_bindings(environment: Environment) -> list[Resource]:
     """Let pods act as their Google account. Part of the cluster's stack, which creates the workload
     pool.
     """
-    places = [
-        (role, role, namespace, f"workload-{role}")
-        for role, namespace in roles.KSA_NAMESPACES.items()
-    ]
-    for team in environment.teams:
-        places += [
-            (team.role, name, space, f"workload-{name}-{space}")
-            for space, name in team.pod_identities
-        ]
     pods = f"serviceAccount:{environment.workload_pool}"
-    return [
-        acting_as(
-            environment,
-            id,
-            role,
-            f"{pods}[{namespace}/{name}]",
-            "google_container_cluster.cluster",
-        )
-        for role, name, namespace, id in places
-    ]
+    cluster = "google_container_cluster.cluster"
+    bindings: list[Resource] = []
+    for role, namespace in roles.KSA_NAMESPACES.items():
+        member = f"{pods}[{namespace}/{role}]"
+        bindings.append(acting_as(environment, f"workload-{role}", role, member, cluster))
+    for team in environment.teams:
+        for namespace, name in team.pod_identities:
+            id = f"workload-{name}-{namespace}"
+            member = f"{pods}[{namespace}/{name}]"
+            bindings.append(acting_as(environment, id, team.role, member, cluster))
+    return bindings

@@ -280,13 +280,11 @@ def _compute_classes(context: RenderContext) -> Iterator[Body]:
         }
         yield manifest(COMPUTE_CLASS_API, "ComputeClass", meta(accelerator), spec=spec)
     for gpu_choice in list_gpu_choices(context.platform):
+        pools = gpu_choice.select_pools(context.platform)
         spec = {
             "nodePoolAutoCreation": {"enabled": True},
             "whenUnsatisfiable": "DoNotScaleUp",
-            "priorities": [
-                _priority(pool) | {"spot": True}
-                for pool in gpu_choice.select_pools(context.platform)
-            ],
+            "priorities": [_priority(pool) | {"spot": True} for pool in pools],
         }
         yield manifest(COMPUTE_CLASS_API, "ComputeClass", meta(gpu_choice.name), spec=spec)
 

@@ -129,9 +129,13 @@ def _call_services(context: RenderContext, namespace: str) -> Body:
 def _outside(context: RenderContext, namespace: str) -> Iterator[Body]:
     """Opens what the environment and the team name outside Google: hosts and ranges, by TLS."""
     # Why: infra/decisions/0135.
-    targets = context.platform.list_egress(namespace)
-    names = [target for target in targets if not is_range(target)]
-    ranges = [block(target) for target in targets if is_range(target)]
+    names: list[str] = []
+    ranges: list[Body] = []
+    for target in context.platform.list_egress(namespace):
+        if is_range(target):
+            ranges.append(block(target))
+        else:
+            names.append(target)
     if names:
         yield names_policy("egress-outside", namespace, names, OUTSIDE_PORT)
     if ranges:

@@ -101,19 +101,17 @@ class Table:
             amounts[CORE, host] = machine.vcpus
             amounts[RAM, host] = machine.memory_gib
         usd = 0.0
-        skus: list[Sku] = []
+        inferred = False
+        dates: list[str] = []
         for (part, name), amount in amounts.items():
             sku = self.sku(part, name, region, capacity)
             if sku is None:
                 return None
             usd += sku.usd * amount
-            skus.append(sku)
-        return Quote(
-            usd=usd,
-            inferred=any(sku.basis == INFERRED for sku in skus),
-            # The empty date of an undated part is the least.
-            as_of=min(sku.as_of for sku in skus),
-        )
+            inferred = inferred or sku.basis == INFERRED
+            dates.append(sku.as_of)
+        # The empty date of an undated part is the least.
+        return Quote(usd=usd, inferred=inferred, as_of=min(dates))
 
     def regions(self, accelerator: str) -> tuple[str, ...]:
         """Returns the regions in which some capacity of this GPU has a price."""

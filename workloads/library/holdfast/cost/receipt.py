@@ -131,11 +131,16 @@ def receipt(
     wasted_h = max(0.0, wasted_h)
     useful_h = hours[State.PRODUCTIVE]
     missing_h = hours[State.DEGRADED]
+    evictions = 0
+    moves = 0
+    for run in runs:
+        evictions += len(run.recoveries)
+        moves += run.moves
     restarts = _list_restarts(runs)
     from_memory = sum(restart.from_memory for restart in restarts)
     return Receipt(
         job=runs[0].job,
-        evictions=sum(len(run.recoveries) for run in runs),
+        evictions=evictions,
         machine_hours=paid_h,
         useful_hours=useful_h,
         waited_hours=hours[State.WAITING] + waited_h,
@@ -144,7 +149,7 @@ def receipt(
         on_demand_usd=(paid_h - wasted_h) * on_demand_usd_per_hour,
         usd_per_useful_hour=paid_h * usd_per_hour / useful_h if useful_h else None,
         largest_loss_s=_find_largest_loss_us(runs) / 1e6,
-        moves=sum(run.moves for run in runs),
+        moves=moves,
         from_memory=from_memory,
         from_store=len(restarts) - from_memory,
         missing_node_hours=missing_h,

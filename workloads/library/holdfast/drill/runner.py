@@ -221,10 +221,10 @@ class DrillRun:
             measurements[metric] = self.target.measure(metric)
         if timed_out and measurements.get(RECOVERED, 0) is None:
             measurements[RECOVERED] = waited_s
-        self.record.results = [
-            Result(objective=o, measured=measurements[o.bound.metric])
-            for o in self.drill.objectives
-        ]
+        self.record.results = []
+        for objective in self.drill.objectives:
+            measured = measurements[objective.bound.metric]
+            self.record.results.append(Result(objective=objective, measured=measured))
 
     def _fail(self, step: str, reason: str) -> None:
         self.record.fail(step, reason)

@@ -55,7 +55,9 @@ def measure_batch(events: Sequence[Event], workers: int, share: float = 1.0) -> 
     staff = _list_workers(events)
     working = [worker for worker in staff if worker.windows]
     windows = [worker.windows for worker in working]
-    commits = [window for worker_windows in windows for window in worker_windows]
+    commits: list[StepWindow] = []
+    for worker in working:
+        commits += worker.windows
     if len(commits) < FEWEST_WINDOWS or not starts:
         return None
     _mark_silent(working, workers)

@@ -84,7 +84,9 @@ def measure(events: Sequence[Event]) -> Pace | None:
     evictions = select_evictions(events)
     close_killed_runs(leads, evictions)
     windows = [read_windows(run) for run in leads]
-    all_windows = [window for run_windows in windows for window in run_windows]
+    all_windows: list[StepWindow] = []
+    for run_windows in windows:
+        all_windows += run_windows
     if len(all_windows) < FEWEST_WINDOWS:
         return None
     step_h = find_step_h(windows)

@@ -233,16 +233,16 @@ def _make_policy(
     name = f"{NAME}-{plural}"
     if operation == "DELETE":
         name += "-deletions"
+    refusals: list[Body] = []
+    for expression, message in validations.items():
+        refusals.append({"expression": expression, "message": message})
     spec = {
         "failurePolicy": "Fail",
         "matchConstraints": {"resourceRules": [rule]},
         "matchConditions": [
             {"name": "by-the-mover", "expression": f"request.userInfo.username == '{ACCOUNT}'"}
         ],
-        "validations": [
-            {"expression": expression, "message": message}
-            for expression, message in validations.items()
-        ],
+        "validations": refusals,
     }
     yield manifest(ADMISSION, "ValidatingAdmissionPolicy", meta(name), spec=spec)
     binding = {

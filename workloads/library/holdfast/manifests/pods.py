@@ -264,6 +264,9 @@ def container(context: RenderContext, work: PodSettings, name: str = MAIN) -> cl
     volumes = _scratch_volumes(work.size) + work.volumes
     limits = work.size.limits()
     probes = work.probes
+    mounts: list[client.V1VolumeMount] = []
+    for volume, path in volumes:
+        mounts.append(_mount(volume, path))
     return client.V1Container(
         name=name,
         image=work.image or context.image(work.role),
@@ -277,7 +280,7 @@ def container(context: RenderContext, work: PodSettings, name: str = MAIN) -> cl
         readiness_probe=probes and probes.readiness,
         startup_probe=probes and probes.startup,
         security_context=security_context(),
-        volume_mounts=[_mount(volume, path) for volume, path in volumes] + work.mounts,
+        volume_mounts=mounts + work.mounts,
         working_dir=work.working_dir or None,
     )
 

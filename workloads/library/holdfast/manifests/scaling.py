@@ -57,10 +57,10 @@ def metrics(namespace: str, gauges: Iterable[Gauge]) -> Iterator[Body]:
         groups.setdefault(gauge.group, []).append(gauge)
     for group, members in groups.items():
         endpoint = {"path": members[0].path, "port": members[0].port}
-        series = [
-            {"gauge": {"name": gauge.name, "prometheusMetricName": gauge.series}}
-            for gauge in members
-        ]
+        series: list[Body] = []
+        for gauge in members:
+            names = {"name": gauge.name, "prometheusMetricName": gauge.series}
+            series.append({"gauge": names})
         pods = {
             "containers": [{"endpoint": endpoint, "metrics": series}],
             "selector": {"matchLabels": {LABEL_METRICS: group}},

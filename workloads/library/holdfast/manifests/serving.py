@@ -216,10 +216,10 @@ def policies(fleet: Fleet) -> Iterator[Body]:
     askers = {LABEL_NAME: hop.routers or hop.name}
     servers = {LABEL_SERVES: hop.servers}
     ports = [{"port": serving.PORT, "protocol": "TCP"}]
-    callers = [
-        {"namespaceSelector": {"matchLabels": {LABEL_NAMESPACE: caller}}}
-        for caller in fleet.callers
-    ]
+    callers: list[Body] = []
+    for caller in fleet.callers:
+        labels = {LABEL_NAMESPACE: caller}
+        callers.append({"namespaceSelector": {"matchLabels": labels}})
     rule = {"from": callers or [{"namespaceSelector": {}}], "ports": ports}
     yield policy(f"{fleet.prefix}ask", namespace, ["Ingress"], [rule], None, proxy)
     yield from ingress(

@@ -184,14 +184,16 @@ def _services() -> Iterator[Body]:
 
 def _network_policies() -> Iterator[Body]:
     ingress = f"({_SAME_NAMESPACE}) || (({_OTHER_NAMESPACE}) && {_SERVICE_PORTS})"
-    rules = [
-        f"object.spec.?{rules}.orValue([]).all(r, r.?{peers}.orValue([]).size() > 0 &&"
-        f" r.{peers}.all(p, {allowed}))"
-        for rules, peers, allowed in (
-            ("ingress", "from", ingress),
-            ("egress", "to", _SAME_NAMESPACE),
+    directions = (
+        ("ingress", "from", ingress),
+        ("egress", "to", _SAME_NAMESPACE),
+    )
+    rules: list[str] = []
+    for direction, peers, allowed in directions:
+        rules.append(
+            f"object.spec.?{direction}.orValue([]).all(r, r.?{peers}.orValue([]).size() > 0 &&"
+            f" r.{peers}.all(p, {allowed}))"
         )
-    ]
     message = (
         "a team's NetworkPolicy opens pods of its namespace to each other only, and their ports"
         f" {PORT} and {PROXY_METRICS_PORT} to other namespaces. Fix: give each rule peers with a"
@@ -239,12 +241,12 @@ def _platform_objects() -> Iterator[Body]:
     }
     label = f".metadata.?labels[?'{LABEL_HALF}'].orValue('')"
     own = f"oldObject{label} != '{PLATFORM_HALF}'"
+    rules: list[Body] = []
+    for version, plurals in kinds.items():
+        rules.append(_resources(version, "UPDATE", "DELETE", plurals=plurals))
     yield from _policy(
         "platform-objects",
-        [
-            _resources(version, "UPDATE", "DELETE", plurals=plurals)
-            for version, plurals in kinds.items()
-        ],
+        rules,
         [
             (
                 own,
@@ -252,6 +254,14 @@ def _platform_objects() -> Iterator[Body]:
             )
         ],
     )
+
+
+def _list_expressions(expressions: dict[str, str]) -> list[Body]:
+    """Returns named expressions as a policy lists them."""
+    entries: list[Body] = []
+    for name, expression in expressions.items():
+        entries.append({"name": name, "expression": expression})
+    return entries
 
 
 def _policy(
@@ -264,21 +274,17 @@ def _policy(
 ) -> Iterator[Body]:
     """Denies in namespaces of teams."""
     named = f"holdfast-team-{name}"
-    listed = {"by-a-person": _BY_A_PERSON} | (conditions or {})
+    refusals: list[Body] = []
+    for expression, message in validations:
+        refusals.append({"expression": expression, "message": message})
     spec = {
         "failurePolicy": "Fail",
         "matchConstraints": {"resourceRules": rules},
-        "matchConditions": [
-            {"name": key, "expression": expression} for key, expression in listed.items()
-        ],
-        "validations": [
-            {"expression": expression, "message": message} for expression, message in validations
-        ],
+        "matchConditions": _list_expressions({"by-a-person": _BY_A_PERSON} | (conditions or {})),
+        "validations": refusals,
     }
     if variables:
-        spec["variables"] = [
-            {"name": key, "expression": expression} for key, expression in variables.items()
-        ]
+        spec["variables"] = _list_expressions(variables)
     yield manifest(ADMISSION, "ValidatingAdmissionPolicy", meta(named), spec=spec)
     selector = {
         "namespaceSelector": {"matchExpressions": [{"key": LABEL_TEAM, "operator": "Exists"}]}

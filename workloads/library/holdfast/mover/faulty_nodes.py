@@ -112,9 +112,10 @@ class FaultyNodes:
     def _list_draining(self) -> dict[str, Object]:
         """Returns the nodes that carry the mark of a fault, by name."""
         selector = f"{LABEL_GPU_FAULT},{LABEL_SPOT}=true"
-        return {
-            node["metadata"]["name"]: node for node in self.api.items(NODES, labelSelector=selector)
-        }
+        nodes: dict[str, Object] = {}
+        for node in self.api.items(NODES, labelSelector=selector):
+            nodes[node["metadata"]["name"]] = node
+        return nodes
 
     def _find_faults(self, nodes: Mapping[str, Node]) -> Iterable[tuple[str, str]]:
         """Yields node and fault of each faulty node."""

@@ -361,14 +361,7 @@ def _draw_present_costs(
     down_for_h: float,
 ) -> _Costs:
     """Draw what is left of an interruption that has lasted for so long."""
-    costs = [
-        _draw_costs(
-            outlook,
-            rng,
-            draws,
-        )
-        for _ in range(4)
-    ]
+    costs = [_draw_costs(outlook, rng, draws) for _ in range(4)]
     wait_h = np.concatenate([cost.wait_h for cost in costs])
     restart_h = np.concatenate([cost.restart_h for cost in costs])
     lost_h = np.concatenate([cost.lost_h for cost in costs])

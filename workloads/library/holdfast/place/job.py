@@ -157,9 +157,10 @@ class Job:
             offered = self.offers.get(capacity)
             return offered.machine if offered else None
         usual = reference_machine(self.accelerator)
-        machines = MACHINE_TYPES.values()
-        sold = [machine for machine in machines if is_sold(machine, capacity)]
-        fitting = [machine for machine in sold if self._fits(machine)]
+        fitting: list[MachineType] = []
+        for machine in MACHINE_TYPES.values():
+            if is_sold(machine, capacity) and self._fits(machine):
+                fitting.append(machine)
         # Items of a queue do not talk, so a larger machine only adds the price of its cores and
         # memory. Which of them the predictor needs, only the platform knows: without one it is the
         # usual machine.

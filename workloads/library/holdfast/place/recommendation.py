@@ -188,8 +188,10 @@ def choose(job: Job, options: list[Option]) -> Option:
     cheapest = _find_cheapest(job, candidates, later_usd(job, options))
     max_usd = cheapest.mean_usd * (1 + WORTH_USD)
     early_h = cheapest.finish_at(95) * (1 - WORTH_TIME)
-    affordable = [option for option in candidates if option.mean_usd <= max_usd]
-    early = [option for option in affordable if option.finish_at(95) <= early_h]
+    early: list[Option] = []
+    for option in candidates:
+        if option.mean_usd <= max_usd and option.finish_at(95) <= early_h:
+            early.append(option)
     return min(early, key=lambda option: option.finish_at(95), default=cheapest)
 
 

@@ -46,7 +46,9 @@ def read(path: Path) -> Bill:
     Other lines are skipped, and a repeated receipt counts once. Raises InputError if there is no
     receipt.
     """
-    files = sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]
+    files = [path]
+    if path.is_dir():
+        files = sorted(file for file in path.rglob("*") if file.is_file())
     lines: list[str] = []
     try:
         for file in files:

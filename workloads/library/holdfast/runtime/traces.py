@@ -63,8 +63,11 @@ class Traces:
             self._stop_span = tracer.start_span(STOP_SPAN, attributes=self._describe(fields))
             return
         end_ns = time.time_ns()
-        seconds = [fields[name] for name in DURATIONS if name in fields]
-        duration_s = float(str(seconds[0])) if seconds else 0.0
+        duration_s = 0.0
+        for name in DURATIONS:
+            if name in fields:
+                duration_s = float(str(fields[name]))
+                break
         span = tracer.start_span(
             SPANS[event],
             start_time=end_ns - int(duration_s * 1e9),

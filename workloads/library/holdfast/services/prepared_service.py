@@ -141,11 +141,13 @@ def _describe_callers(service: OwnService, platform: Platform) -> list[str]:
         f"--resource-type=backend-services --region={platform.region}"
         f" --role=roles/iap.httpsResourceAccessor --project={platform.project}"
     )
-    return [
-        f"members: {member} may call after gcloud iap web add-iam-policy-binding"
-        f" --member={member} {options}"
-        for member in service.members
-    ]
+    lines: list[str] = []
+    for member in service.members:
+        lines.append(
+            f"members: {member} may call after gcloud iap web add-iam-policy-binding"
+            f" --member={member} {options}"
+        )
+    return lines
 
 
 def plan(prepared: Prepared, prices: Table, cap: float | None = None) -> PurchasePlan:

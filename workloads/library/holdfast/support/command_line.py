@@ -27,13 +27,14 @@ class CommandGroup(TyperGroup):
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         panels: dict[str, list[tuple[str, str]]] = {}
+        width = 0
         for name in self.list_commands(ctx):
             command = self.commands[name]
             if not command.hidden:
                 panel = getattr(command, "rich_help_panel", None) or "Commands"
                 row = (name, command.get_short_help_str(_WHOLE))
                 panels.setdefault(panel, []).append(row)
-        width = max((len(name) for rows in panels.values() for name, _ in rows), default=0)
+                width = max(width, len(name))
         for panel, rows in panels.items():
             with formatter.section(panel):
                 # The same column in each panel.

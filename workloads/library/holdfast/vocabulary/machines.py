@@ -81,6 +81,14 @@ def _machine(
     )
 
 
+def _accelerator(name: str, row: Mapping[str, Any]) -> Accelerator:
+    return Accelerator(
+        name=name,
+        memory_gib=row["memory_gib"],
+        zones=_zones(row["zones"]),
+    )
+
+
 def _read_refused(name: str, row: Mapping[str, Any]) -> RefusedMachine:
     typed: dict[str, Any] = {
         "shape": tuple(row["shape"]),
@@ -91,14 +99,7 @@ def _read_refused(name: str, row: Mapping[str, Any]) -> RefusedMachine:
 
 _SPELLING = re.compile(r"nvidia|gb(?!\d)|[^a-z0-9]")
 _TABLE = tomllib.loads(Path(__file__).with_name("machines.toml").read_text())
-ACCELERATORS = {
-    name: Accelerator(
-        name=name,
-        memory_gib=row["memory_gib"],
-        zones=_zones(row["zones"]),
-    )
-    for name, row in _TABLE["accelerators"].items()
-}
+ACCELERATORS = {name: _accelerator(name, row) for name, row in _TABLE["accelerators"].items()}
 MACHINE_TYPES = {name: _machine(name, *row) for name, row in _TABLE["machines"].items()}
 REFUSED_MACHINES = {name: _read_refused(name, row) for name, row in _TABLE["refused"].items()}
 

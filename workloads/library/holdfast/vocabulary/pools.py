@@ -96,15 +96,16 @@ SILENCE_TOLERATED_S = {UNREACHABLE: 10, NOT_READY: 30}
 
 def silence_tolerations() -> list[dict[str, str | int]]:
     """Returns the tolerations of every pod of the platform: a silent node holds it for seconds."""
-    return [
-        {
+    tolerations: list[dict[str, str | int]] = []
+    for key, seconds in SILENCE_TOLERATED_S.items():
+        toleration: dict[str, str | int] = {
             "key": key,
             "operator": "Exists",
             "effect": Effect.NO_EXECUTE.value,
             "tolerationSeconds": seconds,
         }
-        for key, seconds in SILENCE_TOLERATED_S.items()
-    ]
+        tolerations.append(toleration)
+    return tolerations
 
 
 class Role(StrEnum):
