@@ -48,7 +48,14 @@ test-plan: setup tools cdktf-cli ## Real Terraform plan with the real google pro
 	@$(PY) -m tests.tiers plan
 
 check: setup ## Format, lint, types, workflow files, style, wording, spelling
-	@ruff format --check --quiet . && ruff check --quiet . && basedpyright
+	@ruff format --check --quiet . && ruff check --quiet .
+	@$(MAKE) --jobs=2 check-types check-text
+
+.PHONY: check-types check-text
+check-types: setup
+	@basedpyright
+
+check-text: setup
 	@$(PY) -m pytest --collect-only -qq -p no:xdist | { grep -vE '^([^ ]+: [0-9]+)?$$' || true; } # imports of every test
 	@$(PY) -m tests.check_workflows
 	@$(PY) -m tests.check_words
