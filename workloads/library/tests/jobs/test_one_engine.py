@@ -239,6 +239,7 @@ def test_place_says_when_a_sweep_is_stopped(fields: dict[str, Any]) -> None:
     assert choice["stopped_after_hours"] * 3600 == stopped_s
     assert stopped_s > job.hours * job.rounds * 3600
     assert f"placed: {placed.reason}" in prepared.notes
+    assert ("a bad end (1 in 20) is" in placed.reason) == ("any of" in job.gpus)
 
 
 def test_sweep_without_gpus_may_run_as_long_as_its_points_take() -> None:

@@ -11,6 +11,7 @@ from holdfast.jobs.plan import placement
 from holdfast.jobs.plan.offers import Offer, list_fitting
 from holdfast.jobs.plan.placement import Beliefs, Placed
 from holdfast.manifests.gpu_choices import GpuChoice, list_gpu_choices, shorten
+from holdfast.place import output
 from holdfast.place.matrix import decide
 from holdfast.platform import Platform
 from holdfast.support.errors import InputError
@@ -61,12 +62,15 @@ def place(
         )
     _require_quota(job, gpu_choice, platform)
     smallest = min(choices, key=lambda choice: _room(choice.offer))
+    simulated = _simulate(job, choices, platform, prices, beliefs or Beliefs())
+    limits_h = [placed.limit_h for placed in simulated]
     basis = "price per measured step" if all(choice.speed for choice in choices) else "price"
     return Placed(
         offer=replace(smallest.offer, pools=tuple(gpu_choice.select_pools(platform))),
         rule=decide(placement.workload(job)).id,
-        reason=f"spot, by {basis}: {', else '.join(map(str, choices))}",
-        limit_h=_choose_limit(job, choices, platform, prices, beliefs or Beliefs()),
+        reason=f"spot, by {basis}: {', else '.join(map(str, choices))}{_describe_end(simulated)}",
+        # Late enough for each of its GPUs.
+        limit_h=max([placement.choose_limit(job, None), *limits_h]),
         gpu_choice=gpu_choice,
     )
 
@@ -84,25 +88,22 @@ def _require_quota(job: OwnJob, gpu_choice: GpuChoice, platform: Platform) -> No
     )
 
 
-def _choose_limit(
+def _simulate(
     job: OwnJob,
     choices: Sequence[_Choice],
     platform: Platform,
     prices: Table,
     beliefs: Beliefs,
-) -> float:
-    """Return the hours after which the job is stopped: late enough for each of its GPUs.
+) -> list[Placed]:
+    """Return the places of a job on each of its GPUs alone; none if its hours are not known.
 
     Raises InputError if its bad end on one of them is after `max_hours`.
     """
-    limits_h = [placement.choose_limit(job, None)]
-    if not job.hours:
-        return limits_h[0]
-    for choice in choices:
+    simulated: list[Placed] = []
+    for choice in choices if job.hours else ():
         gpus = f"{job.gpu_count}x{choice.offer.accelerator}"
-        of_one = replace(job, gpus=gpus, speeds={}, capacity=Capacity.SPOT.value)
         placed = placement.place_on(
-            of_one,
+            replace(job, gpus=gpus, speeds={}, capacity=Capacity.SPOT.value),
             choice.offer,
             "any of several GPUs is for Spot",
             platform,
@@ -110,8 +111,17 @@ def _choose_limit(
             beliefs,
         )
         if placed is not None:
-            limits_h.append(placed.limit_h)
-    return max(limits_h)
+            simulated.append(placed)
+    return simulated
+
+
+def _describe_end(simulated: Sequence[Placed]) -> str:
+    """Return the likely and the bad end on the GPU that ends last, or an empty text."""
+    options = [placed.decision.option for placed in simulated if placed.decision]
+    if not options:
+        return ""
+    latest = max(options, key=lambda option: option.finish_at(95))
+    return f". {output.describe_end(latest).rstrip('.')}"
 
 
 def _require_spot(job: OwnJob) -> None:
