@@ -108,7 +108,7 @@ value: 100
     source=DOC_PRIORITY,
     fix="name a WorkloadPriorityClass; a PriorityClass belongs into priorityClassName",
     base="job",
-    bad=_priority("hihg"),
+    bad=_priority("urgent"),
     good=_priority("high"),
 )
 def workload_priority_unknown(obj: Object, context: Context) -> Iterator[Hit]:

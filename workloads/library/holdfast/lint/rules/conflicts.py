@@ -1,4 +1,4 @@
-"""HF780 to HF787: settings that are valid alone, and contradict what stands next to them."""
+"""HF780 to HF787: settings that are valid alone, and contradict what is next to them."""
 
 import re
 from collections.abc import Iterator

@@ -160,7 +160,7 @@ def _check_scaler(obj: Object, context: Context) -> Iterator[Hit]:
     why="The worker ends with not found; the scaler reads no messages, and stays at its least.",
     source=DOC_PUBSUB,
     fix="write the name of the subscription",
-    bad=_worker("embedd"),
+    bad=_worker("embeddings"),
     good=_worker("embed"),
 )
 def subscription_unknown(obj: Object, context: Context) -> Iterator[Hit]:

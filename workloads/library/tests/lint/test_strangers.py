@@ -1,0 +1,55 @@
+"""Finds the mistakes of three sets of strangers' manifests, and none in thirty correct ones."""
+
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from holdfast.jobs.lint_command import render_job
+from holdfast.lint.engine import Options, lint
+from tests import platforms
+
+FOLDER = Path(__file__).parent / "strangers"
+EXPECTED = tomllib.loads((FOLDER / "expected.toml").read_text())
+# What the platform advises for a correct manifest that was written for another one.
+ADVICE = {
+    "HF003",
+    "HF037",
+    "HF101",
+    "HF114",
+    "HF118",
+    "HF119",
+    "HF156",
+    "HF301",
+    "HF303",
+    "HF326",
+}
+
+
+def find_rules(file: Path) -> set[str]:
+    options = Options(platforms=[platforms.load("example")], render=render_job)
+    return {finding.rule for finding in lint([file], options).active}
+
+
+def list_cases() -> list[tuple[str, str]]:
+    cases: list[tuple[str, str]] = []
+    for folder, files in EXPECTED.items():
+        for name in files:
+            cases.append((folder, name))
+    return cases
+
+
+@pytest.mark.parametrize(("folder", "name"), list_cases())
+def test_mistake_of_a_stranger_is_found(folder: str, name: str) -> None:
+    case = EXPECTED[folder][name]
+    assert case["rule"] in find_rules(FOLDER / folder / f"{name}.yaml"), case["mistake"]
+
+
+@pytest.mark.parametrize("file", sorted((FOLDER / "clean").iterdir()), ids=lambda file: file.stem)
+def test_correct_manifest_gets_advice_at_most(file: Path) -> None:
+    assert find_rules(file) <= ADVICE
+
+
+def test_each_file_has_a_case() -> None:
+    for folder, files in EXPECTED.items():
+        assert {file.stem for file in (FOLDER / folder).iterdir()} == files.keys()
