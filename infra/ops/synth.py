@@ -100,7 +100,9 @@ def synthesise(
         output = (process.stdout + process.stderr).strip()
         raise Unjudged(f"synthesis of {name} failed:\n{output[-4000:]}")
     stacks = json.loads((out / "manifest.json").read_text())["stacks"]
-    order = [stack for stack in names.stacks(name) if stack in stacks]
+    folders: dict[str, Path] = {}
     # Another revision may have other stacks: they are compared, but never deployed.
-    order += [stack for stack in stacks if stack not in order]
-    return {stack: out / stacks[stack]["workingDirectory"] for stack in order}
+    for stack in (*names.stacks(name), *stacks):
+        if stack in stacks:
+            folders[stack] = out / stacks[stack]["workingDirectory"]
+    return folders

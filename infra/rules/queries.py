@@ -18,7 +18,7 @@ _PAIRS = {
 }
 _NAMES_FILE = Path(__file__).with_name("promql.toml")
 _NAMES: dict[str, list[str]] = tomllib.loads(_NAMES_FILE.read_text())
-CALLABLE = frozenset(name for names in _NAMES.values() for name in names)
+CALLABLE = frozenset[str]().union(*_NAMES.values())
 """Every name that PromQL allows before a parenthesis."""
 
 

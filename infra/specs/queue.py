@@ -17,12 +17,14 @@ MAX_DELIVERY_ATTEMPTS = 100
 
 
 def resources(environment: Environment) -> list[Resource]:
-    purposes = environment.topic_purposes
-    return [
-        *(_topic(environment, purpose) for purpose in purposes),
-        *(_subscription(environment, purpose) for purpose in purposes),
-        *(_grants(environment) if purposes else []),
-    ]
+    topics: list[Resource] = []
+    subscriptions: list[Resource] = []
+    for purpose in environment.topic_purposes:
+        topics.append(_topic(environment, purpose))
+        subscriptions.append(_subscription(environment, purpose))
+    if not topics:
+        return []
+    return [*topics, *subscriptions, *_grants(environment)]
 
 
 def _topic(environment: Environment, purpose: str) -> Resource:

@@ -113,4 +113,5 @@ def _promql_names(metric_type: str) -> list[str]:
 
 
 def _has_gpu_nodes(api: Api) -> bool:
-    return any(True for _ in api.items("/api/v1/nodes", labelSelector=LABEL_ACCELERATOR))
+    nodes = api.items("/api/v1/nodes", labelSelector=LABEL_ACCELERATOR)
+    return next(iter(nodes), None) is not None

@@ -195,7 +195,10 @@ def _check_images(ask: Ask, platform: Platform) -> Answer:
     text = "".join(rendering.texts(platform).values())
     roles = {*platform.images, *rendering.images(context, text)}
     roles.update(operator.name for operator in OPERATORS)
-    faults = [f"{role} has no digest" for role in sorted(roles) if role not in platform.images]
+    faults: list[str] = []
+    for role in sorted(roles):
+        if role not in platform.images:
+            faults.append(f"{role} has no digest")
     for role in sorted(platform.images):
         try:
             ask(

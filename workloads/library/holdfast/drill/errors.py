@@ -11,7 +11,10 @@ class DrillError(HoldfastError, RuntimeError):
 
 def in_one_line(reason: str) -> str:
     """Joins an error and the log lines after it; a long log keeps only its end."""
-    lines = [line.strip() for line in reason.splitlines() if line.strip()]
+    lines: list[str] = []
+    for line in reason.splitlines():
+        if line.strip():
+            lines.append(line.strip())
     if not lines:
         return "no reason"
     log = " | ".join(lines[1:])

@@ -230,7 +230,10 @@ def _list_provisionable(pod: Pod, platform: Platform) -> dict[str, int]:
     for machine in MACHINE_TYPES.values():
         if machine.accelerator == pod.accelerator and pod.gpus <= machine.gpus <= most_gpus:
             fitting.append((machine.gpus, machine.name))
-    return {name: most_gpus // gpus for gpus, name in sorted(fitting)[:1]}
+    if not fitting:
+        return {}
+    gpus, name = min(fitting)
+    return {name: most_gpus // gpus}
 
 
 def ask_as_account(request: Request) -> Advice:

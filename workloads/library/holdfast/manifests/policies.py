@@ -97,7 +97,10 @@ def egress_rule(ports: list[str], peers: list[Any]) -> dict[str, Any]:
 
 def names_policy(name: str, namespace: str, names: list[str], port: int) -> Body:
     """Builds a policy of GKE that opens a port of hosts by name, to all pods of the namespace."""
-    matches = [{"pattern" if "*" in host else "name": host} for host in names]
+    matches: list[Body] = []
+    for host in names:
+        key = "pattern" if "*" in host else "name"
+        matches.append({key: host})
     rule = {"matches": matches, "ports": [{"port": port, "protocol": "TCP"}]}
     spec = {"podSelector": {}, "egress": [rule]}
     return manifest(FQDN_API, "FQDNNetworkPolicy", meta(name, namespace), spec=spec)

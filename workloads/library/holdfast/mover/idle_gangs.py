@@ -152,7 +152,11 @@ class IdleGangs:
                 self.below_since_s[uid] = now_s
             return False
         since = self.below_since_s[uid]
-        ends_s = [end_s for end_s in map(_find_retry_s, pods) if end_s >= since - SKEW_S]
+        ends_s: list[float] = []
+        for pod in pods:
+            end_s = _find_retry_s(pod)
+            if end_s >= since - SKEW_S:
+                ends_s.append(end_s)
         if not billed and not ends_s:
             del self.below_since_s[uid]
             return False

@@ -373,18 +373,23 @@ def add_price(
 
     capacities: all that the option uses, the interruptible or only one first.
     """
-    reasons = [_explain_unsold(job, world, option.region, capacity) for capacity in capacities]
-    reason = next(filter(None, reasons), "")
+    for capacity in capacities:
+        reason = _explain_unsold(job, world, option.region, capacity)
+        if reason:
+            return replace(option, refused=reason)
     price = quote(job, world, option.region, capacities[0])
-    if reason or price is None:
-        return replace(option, refused=reason)
-    offers = [job.offers[capacity].refused for capacity in capacities if job.offers]
+    if price is None:
+        return replace(option, refused="")
+    unavailable = ""
+    if job.offers:
+        for capacity in capacities:
+            unavailable = unavailable or job.offers[capacity].refused
     return replace(
         option,
         usd_per_hour=price.usd,
         inferred=price.inferred,
         cases=cases,
-        unavailable=next(filter(None, offers), ""),
+        unavailable=unavailable,
     )
 
 
@@ -412,8 +417,11 @@ def runs_for(
     region: str,
 ) -> Runs:
     """Return `count` runs of the job, with `spot` as the cheaper capacity."""
-    quotes = {capacity: quote(job, world, region, capacity) for capacity in Capacity}
-    prices = {capacity: price.usd for capacity, price in quotes.items() if price}
+    prices: dict[Capacity, float] = {}
+    for capacity in Capacity:
+        price = quote(job, world, region, capacity)
+        if price:
+            prices[capacity] = price.usd
     spot_usd = prices.get(spot, math.nan)
     interval = 0.0
     checkpoint = 0.0

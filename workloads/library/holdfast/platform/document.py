@@ -273,8 +273,11 @@ class Platform:
     @property
     def service_namespaces(self) -> tuple[str, ...]:
         """Namespaces in which services run: that of the platform, and those of teams."""
-        teams = [team for team in self.other_teams if team.service_gpus]
-        return NAMESPACE_SERVING, *(team.namespaces[0] for team in teams)
+        namespaces = [NAMESPACE_SERVING]
+        for team in self.other_teams:
+            if team.service_gpus:
+                namespaces.append(team.namespaces[0])
+        return tuple(namespaces)
 
     def list_egress(self, namespace: str) -> tuple[str, ...]:
         """Returns the names and ranges that pods of a namespace reach besides Google's APIs."""

@@ -118,6 +118,9 @@ def role_order(job: str) -> int:
 
 
 def job_row(ledger: JobLedger) -> dict[str, Any]:
+    recoveries: list[dict[str, Any]] = []
+    for recovery in ledger.recoveries:
+        recoveries.append(asdict(recovery) | {"seconds": recovery.seconds})
     return {
         "job": ledger.run,
         "kind": ledger.kind,
@@ -128,7 +131,7 @@ def job_row(ledger: JobLedger) -> dict[str, Any]:
         "lost": ledger.lost,
         "restarts": [restart._asdict() for restart in ledger.restarts],
         "states_seconds": {state.value: us / 1e6 for state, us in ledger.totals_us.items()},
-        "recoveries": [asdict(r) | {"seconds": r.seconds} for r in ledger.recoveries],
+        "recoveries": recoveries,
     }
 
 

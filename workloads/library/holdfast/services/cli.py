@@ -63,8 +63,10 @@ def new_service(
         "image": image,
         "base": base,
     }
-    values = {"name": name, "environment": document.name, "gpu": gpu}
-    values |= {key: value for key, value in optional.items() if value is not None}
+    values: dict[str, Any] = {"name": name, "environment": document.name, "gpu": gpu}
+    for key, value in optional.items():
+        if value is not None:
+            values[key] = value
     service = file_text.assign(assignments or (), values)
     if api is not None:
         live_service.require_new(api, name, service.home)

@@ -143,7 +143,10 @@ def read_settings(given: Iterable[str], kind: type, names: Collection[str]) -> d
 
     Each value has the type of the field's default. Raises InputError.
     """
-    defaults = {field.name: field.default for field in fields(kind) if field.name in names}
+    defaults: dict[str, Any] = {}
+    for field in fields(kind):
+        if field.name in names:
+            defaults[field.name] = field.default
     values: dict[str, Any] = {}
     for text in given:
         name, _, value = text.partition("=")

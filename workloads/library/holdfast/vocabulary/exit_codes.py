@@ -21,7 +21,9 @@ def combine_exit_codes(codes: Iterable[int], *, noticed: bool) -> int:
 
     A code that forbids a retry outweighs all others.
     """
-    exit_codes = {128 - code if code < 0 else code for code in codes}
+    exit_codes: set[int] = set()
+    for code in codes:
+        exit_codes.add(128 - code if code < 0 else code)
     for fatal in FATAL_EXIT_CODES:
         if fatal in exit_codes:
             return fatal

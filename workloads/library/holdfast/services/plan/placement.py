@@ -91,9 +91,12 @@ def _find_pool(service: OwnService, platform: Platform, tier: str, replicas: int
     Raises InputError if there is none, or if it has fewer machines than replicas.
     """
     is_of_tier = _TIERS[tier]
-    pools = [pool for pool in platform.pools if pool.gpus_per_node and is_of_tier(pool)]
+    pools: list[Pool] = []
     fitting: list[Pool] = []
-    for pool in pools:
+    for pool in platform.pools:
+        if not (pool.gpus_per_node and is_of_tier(pool)):
+            continue
+        pools.append(pool)
         if pool.accelerator == service.accelerator and pool.gpus_per_node >= service.gpu_count:
             fitting.append(pool)
     kind = "on demand with role SERVING" if tier == TIER_BASE else "on Spot"
