@@ -47,6 +47,8 @@ HOSTILE = (
     "é" * 500,
 )
 _examples = itertools.count()
+# A list here replaces that of the profile, by which a busy machine may be slow to draw examples.
+SUPPRESSED = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 
 
 def test_nesting_and_size_are_bounded_before_anything_is_parsed() -> None:
@@ -111,7 +113,7 @@ def test_sql_is_never_built_from_text() -> None:
 
 
 @pytest.mark.process
-@settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=20, suppress_health_check=SUPPRESSED)
 @given(st.lists(IDS, min_size=1, max_size=5, unique=True))
 @example(list(HOSTILE))
 def test_hostile_ids_are_stored_unchanged(harness: Harness, names: list[str]) -> None:
@@ -144,9 +146,7 @@ VALUES = st.recursive(
 
 
 @pytest.mark.process
-@settings(
-    max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=50, suppress_health_check=SUPPRESSED)
 @given(VALUES)
 @example("\x00")
 @example("\\\x00")
