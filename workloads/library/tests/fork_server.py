@@ -20,7 +20,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from importlib import import_module
 from pathlib import Path
 from typing import IO, Any
@@ -134,6 +135,16 @@ class ForkServer:
     def close(self) -> None:
         self._socket.close()
         self._process.wait()
+
+
+@contextmanager
+def serve_modules(modules: Iterable[str], server: ForkServer | None) -> Iterator[ForkServer]:
+    """Yields `server`, or a new one with these modules, which ends with the block."""
+    if server:
+        yield server
+        return
+    with closing(ForkServer(modules)) as own_server:
+        yield own_server
 
 
 def _read(connection: socket.socket, size: int) -> bytes:

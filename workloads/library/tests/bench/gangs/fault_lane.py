@@ -27,7 +27,7 @@ from workloads.library.tests.bench.gangs.fault_kinds import (
 )
 from workloads.library.tests.bench.gangs.faults import REFUSED, SILENT_S, Blows, Over, Stuck
 from workloads.library.tests.bench.kill_lane import Records
-from workloads.library.tests.fork_server import ForkServer
+from workloads.library.tests.fork_server import ForkServer, serve_modules
 from workloads.library.tests.training.elastic.sharded_gangs import CHILD, ShardedGang
 
 SETTINGS = {
@@ -115,12 +115,14 @@ class Lane:
     reference: dict[int, str]
     """The digest of the state, by step."""
     results: Records
+    server: ForkServer | None = None
+    """The fork server of the nodes; None: one of its own."""
 
     def play(self, blows: Iterator[Blow]) -> None:
         """Strikes gangs; blows for gangs without a commit come first in a gang."""
         early = list[Blow]()
         waiting = list[Blow]()
-        with closing(ForkServer(MODULES)) as server:
+        with serve_modules(MODULES, self.server) as server:
             for number in count(1):
                 folder = self.folder / f"{self.folder.name}-{number}"
                 gang = ShardedGang(folder, server, nodes=NODES, wait_s=SILENT_S, **SETTINGS)
@@ -165,13 +167,13 @@ class Lane:
         return blow is not None or bool(early)
 
 
-def run_undisturbed(folder: Path) -> dict[int, str]:
+def run_undisturbed(folder: Path, server: ForkServer | None = None) -> dict[int, str]:
     """Runs a gang without faults; returns the digest of its state, by step."""
     options = SETTINGS | {
         "pace_s": 0.0,
         "bits_at": [*range(SETTINGS["steps"])],
     }
-    with closing(ForkServer(MODULES)) as server:
+    with serve_modules(MODULES, server) as server:
         gang = ShardedGang(folder, server, nodes=NODES, copies=0, **options)
         with closing(gang):
             gang.start(*range(NODES))

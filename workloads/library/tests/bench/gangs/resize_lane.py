@@ -21,7 +21,7 @@ from workloads.library.tests.bench.gangs.fault_kinds import LIAR, NODES, TOGETHE
 from workloads.library.tests.bench.gangs.fault_lane import Found
 from workloads.library.tests.bench.gangs.faults import SILENT_S, Blows, Over, Stuck
 from workloads.library.tests.bench.kill_lane import Records
-from workloads.library.tests.fork_server import ForkServer
+from workloads.library.tests.fork_server import ForkServer, serve_modules
 from workloads.library.tests.training.elastic.sharded_gangs import ShardedGang
 
 CHILD = "workloads.library.tests.training.elastic.resizing_child"
@@ -70,10 +70,10 @@ def endless(seed: int) -> Iterator[Blow]:
         )
 
 
-def run_undisturbed(folder: Path) -> dict[int, str]:
+def run_undisturbed(folder: Path, server: ForkServer | None = None) -> dict[int, str]:
     """Runs one node without faults; returns the digest of the state, by step."""
     options = SETTINGS | {"pace_s": 0.0, "peer_steps": 1000, "every": 1000}
-    with closing(ForkServer(MODULES)) as server:
+    with serve_modules(MODULES, server) as server:
         gang = ShardedGang(folder, server, nodes=1, **options)
         with closing(gang):
             gang.start(0)
@@ -257,11 +257,13 @@ class Lane:
     results: Records
     on_disk: bool = False
     """True if nodes keep copies in a folder."""
+    server: ForkServer | None = None
+    """The fork server of the nodes; None: one of its own."""
 
     def play(self, blows: Iterator[Blow]) -> None:
         """Strikes gangs, one after the other."""
         waiting = list[Blow]()
-        with closing(ForkServer(MODULES)) as server:
+        with serve_modules(MODULES, self.server) as server:
             for number in count(1):
                 folder = self.folder / f"{self.folder.name}-{number}"
                 disk = folder / "disk"

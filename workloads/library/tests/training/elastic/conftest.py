@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from workloads.library.tests.bench.gangs.resize_lane import CHILD as RESIZING_CHILD
 from workloads.library.tests.fork_server import ForkServer
 from workloads.library.tests.training.elastic.gangs import CHILD, HSDP_CHILD, Gang
 from workloads.library.tests.training.elastic.sharded_gangs import CHILD as SHARDED_CHILD
@@ -26,6 +27,7 @@ def server() -> Iterator[ForkServer]:
                 CHILD,
                 HSDP_CHILD,
                 SHARDED_CHILD,
+                RESIZING_CHILD,
                 *launchers,
             ]
         )

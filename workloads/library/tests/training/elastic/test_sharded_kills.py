@@ -12,6 +12,7 @@ from workloads.library.tests.bench.gangs import resize_lane
 from workloads.library.tests.bench.gangs.fault_kinds import KINDS, TIMES, Blow, endless
 from workloads.library.tests.bench.gangs.fault_lane import Found, Lane, Struck
 from workloads.library.tests.bench.kill_lane import Records
+from workloads.library.tests.fork_server import ForkServer
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(1800)]
 
@@ -33,13 +34,14 @@ SAMPLE = {
 }
 
 
-def test_gang_under_repeated_kills_keeps_its_bits(tmp_path: Path) -> None:
+def test_gang_under_repeated_kills_keeps_its_bits(server: ForkServer, tmp_path: Path) -> None:
     results = Records(tmp_path / "results")
     blows = (Blow(kind=kind, place=(1 + number) % 4) for number, kind in enumerate(SAMPLE))
     Lane(
         folder=tmp_path,
-        reference=peer_play.run_undisturbed(tmp_path / "undisturbed"),
+        reference=peer_play.run_undisturbed(tmp_path / "undisturbed", server),
         results=results,
+        server=server,
     ).play(blows)
     struck = results.of(Struck)
     gangs = results.of(Found)
@@ -59,7 +61,9 @@ def test_each_matrix_round_has_every_kind() -> None:
     assert {blow.kind for blow in blows} == {*KINDS}
 
 
-def test_gang_that_changes_its_size_under_kills_keeps_its_bits(tmp_path: Path) -> None:
+def test_gang_that_changes_its_size_under_kills_keeps_its_bits(
+    server: ForkServer, tmp_path: Path
+) -> None:
     results = Records(tmp_path / "results")
     kinds = (resize_lane.SHRINK, resize_lane.HAND_OVER, resize_lane.JOINER)
     blows = (
@@ -67,9 +71,10 @@ def test_gang_that_changes_its_size_under_kills_keeps_its_bits(tmp_path: Path) -
     )
     resize_lane.Lane(
         folder=tmp_path,
-        reference=resize_lane.run_undisturbed(tmp_path / "undisturbed"),
+        reference=resize_lane.run_undisturbed(tmp_path / "undisturbed", server),
         results=results,
         on_disk=True,
+        server=server,
     ).play(blows)
     struck = results.of(resize_lane.Resized)
     for record in (*struck, *results.of(Found)):
