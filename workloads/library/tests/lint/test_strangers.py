@@ -40,7 +40,7 @@ def list_cases() -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize(("folder", "name"), list_cases())
-def test_mistake_of_a_stranger_is_found(folder: str, name: str) -> None:
+def test_strangers_mistake_is_found(folder: str, name: str) -> None:
     case = EXPECTED[folder][name]
     assert case["rule"] in find_rules(FOLDER / folder / f"{name}.yaml"), case["mistake"]
 

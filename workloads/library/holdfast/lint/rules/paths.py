@@ -314,6 +314,9 @@ def indices_write_one_file(job: Job, context: Context) -> Iterator[Hit]:
         is_gang = is_gang or bool({"MASTER_ADDR", "WORLD_SIZE", "RANK"} & container.env.keys())
     is_alone = job.spec.get("completionMode") == "Indexed" and not is_gang and job.parallelism > 1
     for container in job.containers if is_alone else ():
+        # A program that does not know its index may be one of a gang.
+        if "COMPLETION_INDEX" not in container.script:
+            continue
         for path, word in container.list_words():
             match = _OWN_FOLDER.match(word)
             if match and not re.search(r"INDEX|POD_NAME|HOSTNAME|\$\(", word):
