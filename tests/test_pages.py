@@ -21,11 +21,8 @@ from workloads.library.tests.report.chromium import binary, chromium
 
 sys.path.insert(0, str(ROOT / ".ci/site"))
 pages = importlib.import_module("pages")
-PAGES = sorted(
-    path
-    for path in ran(["git", "ls-files", "*.md"]).stdout.split()
-    if not path.startswith("tests/")
-)
+_ALL_PAGES = ran(["git", "ls-files", "*.md"]).stdout.split()
+PAGES = sorted(path for path in _ALL_PAGES if not path.startswith("tests/"))
 STARTS = (*(f"python -m {name} " for name in APPS), "holdfast ")
 CODE = re.compile(r"```(?:sh|bash|console)\n(.*?)```|`([^`\n]+)`", re.DOTALL)
 MAKEFILES = [ROOT / "Makefile", ROOT / "workloads/library/library.mk"]
@@ -55,11 +52,9 @@ def unknown(line: str) -> str:
     if len(words) < 2 or words[1].startswith("-"):
         return ""  # of a program as a whole
     command, rest = find_command(words)
-    names = {
-        name
-        for parameter in command.params
-        for name in (*parameter.opts, *parameter.secondary_opts)
-    } | {"--help"}
+    names = {"--help"}
+    for parameter in command.params:
+        names.update(parameter.opts, parameter.secondary_opts)
     rest = rest[: rest.index("--")] if "--" in rest else rest
     options = []
     for word in rest:

@@ -3,6 +3,7 @@
 import os
 import re
 import sys
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -10,12 +11,8 @@ import pytest
 from tests import plugin, tiers
 from tests.support import ran
 
-MARKED = [
-    tree / folder
-    for tree in tiers.TREES
-    for folder in tiers.MARKED_FOLDERS
-    if (tree / folder).is_dir()
-]
+_FOLDERS = [tree / folder for tree, folder in product(tiers.TREES, tiers.MARKED_FOLDERS)]
+MARKED = [folder for folder in _FOLDERS if folder.is_dir()]
 FAST = tiers.TIERS["fast"]
 WHOLE = "import pytest\n\npytestmark = {}\n\n\ndef test_a() -> None:\n    pass\n"
 
@@ -160,7 +157,8 @@ def test_slowest_page_names_existing_tests() -> None:
         for path in tree.rglob("test_*.py"):
             files.append(path.as_posix())
     assert len(named) >= 20
-    assert not [name for name in named if not any(file.endswith(name) for file in files)]
+    for name in named:
+        assert any(file.endswith(name) for file in files), name
 
 
 @pytest.mark.process

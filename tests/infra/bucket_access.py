@@ -16,10 +16,9 @@ OBJECTS = ("create", "delete", "get", "update")
 LIST = "list"
 PREFIX = "storage.objects."
 # What of storage.objects.* each role holds.
-ROLES = {
-    role: {name.removeprefix(PREFIX) for name in permissions if name.startswith(PREFIX)}
-    for role, permissions in TABLE["roles"].items()
-}
+ROLES: dict[str, set[str]] = {}
+for _role, _permissions in TABLE["roles"].items():
+    ROLES[_role] = {name.removeprefix(PREFIX) for name in _permissions if name.startswith(PREFIX)}
 
 
 def may(
@@ -34,12 +33,15 @@ def may(
     """
     resource = f"projects/_/buckets/{bucket}" + (f"/objects/{name}" if permission != LIST else "")
     attributes = conditions.Attributes(name=resource)
-    return any(
-        permission in ROLES[binding["role"]]
-        and any(_is(identity, member) for member in binding.get("members") or [binding["member"]])
-        and conditions.holds(_expression(binding.get("condition")), attributes)
-        for binding in policy
-    )
+    for binding in policy:
+        if permission not in ROLES[binding["role"]]:
+            continue
+        members = binding.get("members") or [binding["member"]]
+        if not any(_is(identity, member) for member in members):
+            continue
+        if conditions.holds(_expression(binding.get("condition")), attributes):
+            return True
+    return False
 
 
 def principal(number: str, pool: str, namespace: str, account: str) -> str:

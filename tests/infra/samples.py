@@ -92,17 +92,16 @@ def standing(group: NodeGroup) -> NodeGroup:
 def hardened() -> Environment:
     """Production, extended grace, every kind of capacity."""
     gang = a100("gang", Capacity.QUEUED)
-    caps = tuple(
-        AcceleratorCap(accelerator=c.accelerator, max_gpus=128)
-        for c in EXAMPLE.auto_provisioning.accelerators
-    )
+    caps = []
+    for cap in EXAMPLE.auto_provisioning.accelerators:
+        caps.append(AcceleratorCap(accelerator=cap.accelerator, max_gpus=128))
     return replace(
         EXAMPLE,
         production=True,
         state_bucket="acme-terraform-state",
         spot_grace_s=120,
         groups=(*(standing(g) for g in EXAMPLE.groups), gang),
-        auto_provisioning=replace(EXAMPLE.auto_provisioning, accelerators=caps),
+        auto_provisioning=replace(EXAMPLE.auto_provisioning, accelerators=tuple(caps)),
         network=replace(
             EXAMPLE.network,
             flow_logs=True,

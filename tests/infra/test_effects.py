@@ -30,9 +30,11 @@ def change_group(name: str, **fields: object) -> Change:
 
 
 def drop_group(name: str) -> Change:
-    return lambda environment: replace(
-        environment, groups=tuple(group for group in environment.groups if group.name != name)
-    )
+    def edit(environment: Environment) -> Environment:
+        groups = [group for group in environment.groups if group.name != name]
+        return replace(environment, groups=tuple(groups))
+
+    return edit
 
 
 def set_fields(**fields: object) -> Change:
@@ -169,9 +171,8 @@ def test_what_an_edit_takes_is_named(name: str) -> None:
     losses = [effect.text for effect in differences if effect.takes]
     for expected in words:
         assert any(expected in loss for loss in losses), (expected, losses)
-    assert [effect.takes for effect in differences] == sorted(
-        (effect.takes for effect in differences), reverse=True
-    )
+    takes = [effect.takes for effect in differences]
+    assert takes == sorted(takes, reverse=True)
 
 
 @pytest.mark.parametrize("name", EDITS)

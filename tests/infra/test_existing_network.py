@@ -56,8 +56,6 @@ def test_missing_parts_are_created_in_a_network_in_the_same_project() -> None:
     assert planned["google_service_networking_connection.managed-services"]["network"].endswith(
         "/company"
     )
-    assert not [
-        a
-        for a in planned
-        if a.startswith(("google_dns", "google_compute_network.", "google_compute_firewall"))
-    ]
+    company_kinds = ("google_dns", "google_compute_network.", "google_compute_firewall")
+    for address in planned:
+        assert not address.startswith(company_kinds)

@@ -70,16 +70,16 @@ def test_no_team_account_reads_or_writes_foreign_checkpoints(
             accounts = identities(environment, namespace)
             assert environment.member(team.role) in accounts
             for identity in accounts:
-                runs = [run for run in LISTED_RUNS if run not in team.runs]
-                names = [name for run in runs for name in list_objects(run)]
+                names = []
+                for run in LISTED_RUNS:
+                    if run not in team.runs:
+                        names += list_objects(run)
                 folders = [folder for folder in FOLDERS if folder != team.folder]
                 for folder in folders:
                     for name in list_objects("run"):
                         names.append(f"{folder}/{name}")
-                assert not [name for name in names if rights(environment, identity, name)], (
-                    identity,
-                    team.name,
-                )
+                for name in names:
+                    assert not rights(environment, identity, name), (identity, team.name, name)
 
 
 @ENVIRONMENTS

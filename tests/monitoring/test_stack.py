@@ -15,11 +15,10 @@ def test_goodput_limit_is_the_dearest_spot_pools_break_even() -> None:
     environment = load("prod")
     table = prices.load()
     shares = []
-    for machine in {
-        MACHINE_TYPES[pool.machine_type]
-        for pool in environment.pools()
-        if pool.capacity is Capacity.SPOT and pool.accelerator
-    }:
+    for pool in environment.pools():
+        if pool.capacity is not Capacity.SPOT or not pool.accelerator:
+            continue
+        machine = MACHINE_TYPES[pool.machine_type]
         spot = table.quote(machine, environment.region, Capacity.SPOT)
         on_demand = table.quote(machine, environment.region, Capacity.ON_DEMAND)
         assert spot

@@ -141,11 +141,8 @@ def test_existing_peering_is_found_first(
 
 def test_peering_update_is_forced_in_own_network_only() -> None:
     for environment, forced in ((ENVIRONMENT, True), (make_own_peering(ENVIRONMENT), False)):
-        (connection,) = [
-            resource
-            for resource in resources(environment)
-            if resource.kind == "google_service_networking_connection"
-        ]
+        kind = "google_service_networking_connection"
+        (connection,) = [item for item in resources(environment) if item.kind == kind]
         assert connection.arguments["update_on_creation_fail"] is forced
 
 
@@ -199,9 +196,8 @@ def test_doctor_says_how_to_fix_what_is_broken(
 def test_doctor_does_not_judge_where_it_has_no_access(
     gcloud: Gcloud, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    checks = list(
-        examine(ENVIRONMENT, [check for check in OF_THE_PROJECT if check[0] == "project"])
-    )
+    of_project = [check for check in OF_THE_PROJECT if check[0] == "project"]
+    checks = list(examine(ENVIRONMENT, of_project))
     assert checks[0].verdict is Status.UNKNOWN
     assert "permission denied" in checks[0].found
     assert show_doctor(checks, as_json=True) == 3
@@ -238,9 +234,8 @@ PREEMPTIBLE = {
 
 @pytest.mark.parametrize("accelerator", ACCELERATORS)
 def test_accelerator_quotas_include_auto_provisioning(gcloud: Gcloud, accelerator: str) -> None:
-    machine = max(
-        (m for m in MACHINE_TYPES.values() if m.accelerator == accelerator), key=lambda m: m.gpus
-    )
+    machines = [m for m in MACHINE_TYPES.values() if m.accelerator == accelerator]
+    machine = max(machines, key=lambda m: m.gpus)
     environment = with_gpus(accelerator, machine.name, machine.gpus)
     cap = max(24, 2 * machine.gpus)
     for limit, verdict in ((cap, Status.OK), (cap - 1, Status.BROKEN)):

@@ -102,27 +102,31 @@ def member(
 
 
 def without(address: str) -> Edit:
-    return lambda facts: replace(
-        facts, resources=tuple(r for r in facts.resources if r.address != address)
-    )
+    def edit(facts: Facts) -> Facts:
+        remaining = [r for r in facts.resources if r.address != address]
+        return replace(facts, resources=tuple(remaining))
+
+    return edit
 
 
 def group(name: str, **fields: Any) -> Edit:
-    return lambda facts: state(
-        groups=tuple(
-            replace(g, **fields) if g.name == name else g for g in facts.environment.groups
-        )
-    )(facts)
+    def edit(facts: Facts) -> Facts:
+        groups = []
+        for g in facts.environment.groups:
+            groups.append(replace(g, **fields) if g.name == name else g)
+        return state(groups=tuple(groups))(facts)
+
+    return edit
 
 
 def unread(facts: Facts) -> Facts:
     """No run lets servers load it."""
     settings = facts.environment.storage
-    runs = tuple(
-        replace(run, read_by=tuple(role for role in run.read_by if role != "server"))
-        for run in settings.runs
-    )
-    return state(storage=replace(settings, runs=runs))(facts)
+    runs = []
+    for run in settings.runs:
+        readers = tuple(role for role in run.read_by if role != "server")
+        runs.append(replace(run, read_by=readers))
+    return state(storage=replace(settings, runs=tuple(runs)))(facts)
 
 
 def soften_taints(address: str) -> Edit:

@@ -85,11 +85,14 @@ def test_values_that_google_refuses_are_found(change: str) -> None:
 
 
 def test_every_rule_is_broken_alone_by_some_edit() -> None:
-    refused = set()
+    rules = set()
     for _, finder, _ in REFUSED.values():
         if finder in RULES:
-            refused.add(finder)
-    assert refused | {rules for _, rules in BROKEN.values() if " " not in rules} == set(RULES)
+            rules.add(finder)
+    for _, finders in BROKEN.values():
+        if " " not in finders:
+            rules.add(finders)
+    assert rules == set(RULES)
 
 
 def test_a_child_module_hides_nothing() -> None:
@@ -106,9 +109,8 @@ def test_a_child_module_hides_nothing() -> None:
     }
     plan = {"planned_values": {"root_module": {"child_modules": [{"child_modules": [inner]}]}}}
     findings = judge(read_plans(hardened(), [plan]))
-    assert {"no-open-firewall"} == {
-        finding.rule for finding in findings if "module.b" in finding.where
-    }
+    in_child = [finding.rule for finding in findings if "module.b" in finding.where]
+    assert set(in_child) == {"no-open-firewall"}
 
 
 def test_a_plan_knows_the_arguments_that_terraform_ignores() -> None:
@@ -147,11 +149,12 @@ def test_no_shipped_environment_breaks_a_rule(environment: str) -> None:
 
 
 def test_broken_environment_fails_before_terraform_with_rule_and_file() -> None:
-    groups = tuple(
-        replace(g, zones=("us-central1-z",)) if g.name == "spot-a100" else g for g in EXAMPLE.groups
-    )
+    groups = []
+    for group in EXAMPLE.groups:
+        is_a100 = group.name == "spot-a100"
+        groups.append(replace(group, zones=("us-central1-z",)) if is_a100 else group)
     with pytest.raises(InputError) as caught:
-        require_clean(replace(EXAMPLE, groups=groups))
+        require_clean(replace(EXAMPLE, groups=tuple(groups)))
     lines = caught.value.lines()
     assert "[zone-sells-the-gpu]" in lines
     assert "infra/environments/example.py" in lines

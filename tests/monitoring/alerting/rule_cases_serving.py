@@ -82,10 +82,16 @@ def _slowly(
 
 def _waits(*legs: tuple[int, int, int]) -> tuple[tuple[str, str], ...]:
     """(minutes, requests within half a second, within one, of a hundred a minute) each."""
-    total = sum(minutes for minutes, _, _ in legs)
+    total = 0
+    halves = []
+    ones = []
+    for minutes, half, below_one in legs:
+        total += minutes
+        halves.append((minutes, half))
+        ones.append((minutes, below_one))
     return (
-        (_queue("0.5"), rate(*((minutes, half) for minutes, half, _ in legs))),
-        (_queue("1.0"), rate(*((minutes, below_one) for minutes, _, below_one in legs))),
+        (_queue("0.5"), rate(*halves)),
+        (_queue("1.0"), rate(*ones)),
         (_queue("2.5"), rate((total, 100))),
         (_queue("+Inf"), rate((total, 100))),
         (_queue("0.5", ELSE), rate((total, 0))),
@@ -99,10 +105,16 @@ def _count_endings(cluster: str = CLUSTER) -> str:
 
 def _seams(*legs: tuple[int, int, int]) -> tuple[tuple[str, str], ...]:
     """(minutes, seams within three seconds, within five, of a hundred a minute) each."""
-    total = sum(minutes for minutes, _, _ in legs)
+    total = 0
+    within_3 = []
+    within_5 = []
+    for minutes, in_three, in_five in legs:
+        total += minutes
+        within_3.append((minutes, in_three))
+        within_5.append((minutes, in_five))
     return (
-        (_seam("3.0"), rate(*((minutes, within) for minutes, within, _ in legs))),
-        (_seam("5.0"), rate(*((minutes, within) for minutes, _, within in legs))),
+        (_seam("3.0"), rate(*within_3)),
+        (_seam("5.0"), rate(*within_5)),
         (_seam("10.0"), rate((total, 100))),
         (_seam("+Inf"), rate((total, 100))),
         (_seam("3.0", ELSE), rate((total, 0))),

@@ -26,16 +26,15 @@ CHARTS = {
     "job": dashboard.charts("job"),
     "serving": dashboard.charts("serving"),
 }
-SCREENS = {
-    name: dashboard.render(
-        f"c: {name}",
-        charts,
+SCREENS: dict[str, str] = {}
+for _name, _charts in CHARTS.items():
+    SCREENS[_name] = dashboard.render(
+        f"c: {_name}",
+        _charts,
         {"environment": "e"},
         VALUES,
-        choose="job" if name == "job" else "",
+        choose="job" if _name == "job" else "",
     )
-    for name, charts in CHARTS.items()
-}
 
 
 @pytest.mark.parametrize("text", SCREENS.values(), ids=SCREENS)

@@ -248,10 +248,11 @@ def opens(
 
 def fits(pattern: str, host: str) -> bool:
     """A star stands for one label, as in the policies of GKE."""
-    labels = pattern.split("."), host.split(".")
-    return len(labels[0]) == len(labels[1]) and all(
-        label in ("*", name) for label, name in zip(*labels, strict=True)
-    )
+    labels = pattern.split(".")
+    names = host.split(".")
+    if len(labels) != len(names):
+        return False
+    return all(label in ("*", name) for label, name in zip(labels, names, strict=True))
 
 
 def test_pods_reach_the_named_hosts_and_no_other() -> None:

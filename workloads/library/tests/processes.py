@@ -122,9 +122,9 @@ def held(pids: list[int]) -> int:
     for pid in pids:
         with suppress(OSError):
             lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
-            private += sum(
-                int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss_Anon:")
-            )
+            for line in lines:
+                if line.startswith("Pss_Anon:"):
+                    private += int(line.split()[1]) * 1024
             for inode, resident in shared_mappings(pid):
                 shared[inode] = max(shared.get(inode, 0), resident)
     return private + sum(shared.values())

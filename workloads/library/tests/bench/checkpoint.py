@@ -185,11 +185,10 @@ def judge_damage(result: Figures) -> dict[str, bool]:
         damages.append(result["corruption"][subject])
     undetected = sum(damage["undetected"] for damage in damages)
     fewest_damages = min(damage["injected"] for damage in damages)
+    falls_back = all(damage["restored"] == damage["injected"] for damage in damages)
     return {
         "no_undetected_corruption": undetected == 0 and fewest_damages >= 400,
-        "damage_falls_back_to_a_sound_checkpoint": all(
-            damage["restored"] == damage["injected"] for damage in damages
-        ),
+        "damage_falls_back_to_a_sound_checkpoint": falls_back,
     }
 
 

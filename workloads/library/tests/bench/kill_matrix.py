@@ -81,16 +81,23 @@ def play(folder: Path, results: Records, *, kills: int, seed: int) -> None:
 def verdict(results: Records, minimum: int) -> dict[str, object]:
     starts = results.of(Start)
     comparisons = results.of(Comparison)
-    wrong = [start.wrong for start in starts if start.wrong]
     differing = [comparison for comparison in comparisons if comparison.differing]
-    struck = [start.target for start in starts if start.struck]
-    restores = [start for start in starts if start.restored is not None]
-    lost_steps = max((start.lost_steps or 0 for start in starts), default=0)
+    wrong = []
+    struck = []
     moved_back = []
-    for start in restores:
-        if (start.restored or 0) < start.committed:
+    lost_steps = 0
+    restored = 0
+    for start in starts:
+        lost_steps = max(lost_steps, start.lost_steps or 0)
+        if start.wrong:
+            wrong.append(start.wrong)
+        if start.struck:
+            struck.append(start.target)
+        if start.restored is None:
+            continue
+        restored += start.restored > 0
+        if start.restored < start.committed:
             moved_back.append(start)
-    restored = sum((start.restored or 0) > 0 for start in restores)
     return {
         "schema": "holdfast.bench.kill-matrix/1",
         "kills": len(struck),

@@ -130,9 +130,10 @@ def outcomes(
         "command": "no-such-auth-plugin",
         "interactiveMode": "Never",
     }
-    texts = {
-        name: make_kubeconfig(f"{server}/{name.replace(' ', '-')}", user) for name in ANSWERS
-    } | {
+    texts: dict[str, str] = {}
+    for name in ANSWERS:
+        texts[name] = make_kubeconfig(f"{server}/{name.replace(' ', '-')}", user)
+    texts |= {
         "unreachable": make_kubeconfig(f"http://127.0.0.1:{closed_port}", user),
         "no url": make_kubeconfig("http://[", user),
         "no port": make_kubeconfig("http://127.0.0.1:999999", user),

@@ -212,9 +212,8 @@ def test_each_eviction_is_written_once() -> None:
             conditions=ENDED,
         ),
     )
-    (evict,) = parse(
-        sample.encoded(line for line in cluster.lines(NOW) if line["event"] == "evict")
-    ).events
+    evict_lines = [line for line in cluster.lines(NOW) if line["event"] == "evict"]
+    (evict,) = parse(sample.encoded(evict_lines)).events
     assert evict.job == "run-7"
     assert evict.kind == "training"
     assert evict.fields["reason"] == "TerminationByKubelet"

@@ -1,6 +1,7 @@
 """Tests the cost of a useful hour, and where Spot stops paying."""
 
 import math
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -144,14 +145,13 @@ COSTS = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("ratio", "cost", "churn"),
-    [
-        (ratio, cost, churn)
-        for ratio, row in BREAK_EVEN.values()
-        for cost, churn in zip(COSTS, row, strict=True)
-    ],
-)
+def list_break_even_cells() -> Iterator[tuple[float, tuple[float, float], float]]:
+    for ratio, row in BREAK_EVEN.values():
+        for cost, churn in zip(COSTS, row, strict=True):
+            yield ratio, cost, churn
+
+
+@pytest.mark.parametrize(("ratio", "cost", "churn"), [*list_break_even_cells()])
 def test_break_even_churn_with_checkpoints(
     ratio: float, cost: tuple[float, float], churn: float
 ) -> None:

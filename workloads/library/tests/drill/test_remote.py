@@ -48,6 +48,9 @@ def scope(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Scope:
         IN_PROD: PROD,
     }
     monkeypatch.setattr(remote, "read_published", lambda api: documents.get(api.context))
+    contexts = []
+    for name in KNOWN:
+        contexts.append({"name": name, "context": {"cluster": "c", "user": "u"}})
     body = {
         "apiVersion": "v1",
         "kind": "Config",
@@ -58,13 +61,7 @@ def scope(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Scope:
             }
         ],
         "users": [{"name": "u", "user": {}}],
-        "contexts": [
-            {
-                "name": name,
-                "context": {"cluster": "c", "user": "u"},
-            }
-            for name in KNOWN
-        ],
+        "contexts": contexts,
         "current-context": "gke_theirs_x_prod",
     }
     path = tmp_path / "kubeconfig"

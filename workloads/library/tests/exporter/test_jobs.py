@@ -111,25 +111,19 @@ def test_crashes_count_until_the_next_save_and_evictions_never() -> None:
 def test_a_gang_crash_counts_once() -> None:
     def attempt(n: int, starts: bool) -> list[Line]:
         hosts = [f"run-workers-0-{pod}-1-a{n}" for pod in range(4)]
-        begun = [
-            line(EPOCH + 10 * n, "start", rank=rank, process=host)
-            for rank, host in enumerate(hosts)
-            if starts
-        ]
-        return begun + [
-            line(
-                EPOCH + 10 * n + 5,
-                "exit",
-                code=75,
-                step=0,
-                process=host,
-            )
-            for host in hosts
-        ]
+        lines = []
+        if starts:
+            for rank, host in enumerate(hosts):
+                lines.append(line(EPOCH + 10 * n, "start", rank=rank, process=host))
+        for host in hosts:
+            lines.append(line(EPOCH + 10 * n + 5, "exit", code=75, step=0, process=host))
+        return lines
 
     for starts in (True, False):  # False: it falls before it says a word
         for count in (1, 2, 3):
-            rows = [row for n in range(count) for row in attempt(n, starts)]
+            rows = []
+            for n in range(count):
+                rows += attempt(n, starts)
             assert values(rows, 40)["fruitless_restarts"] == count
 
 

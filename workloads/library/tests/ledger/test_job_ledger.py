@@ -255,10 +255,8 @@ def test_a_batch_counts_every_lane_and_items_from_killed_workers() -> None:
 def test_an_eviction_costs_the_items_in_the_named_workers_hands() -> None:
     rows = sample.batch("job", kills=1)
     [victim] = [row["target"].removeprefix("pod-") for row in rows if row["event"] == "evict"]
-    rows = [
-        row | {"process": row["process"].replace("host", f"job-{row['process'][5]}")}
-        for row in rows
-    ]
+    for row in rows:
+        row["process"] = row["process"].replace("host", f"job-{row['process'][5]}")
     for target, lost_items in ((f"job-{victim}-abcde", 6), (f"job-{victim}", 6), ("worker", 0)):
         [ledger] = read(
             *(row | {"target": target} if row["event"] == "evict" else row for row in rows)

@@ -50,13 +50,10 @@ class Nodes(Server):
             return [{"metadata": {"name": name}} for name in self.marked]
         if path.endswith("gpu-metrics/pods"):
             assert query == {"labelSelector": f"{LABEL_NAME}=dcgm-exporter"}
-            return [
-                {
-                    "spec": {"nodeName": name},
-                    "status": {"podIP": name},
-                }
-                for name in ("a", "b")
-            ]
+            exporters = []
+            for name in ("a", "b"):
+                exporters.append({"spec": {"nodeName": name}, "status": {"podIP": name}})
+            return exporters
         place = (path.split("/")[4], query["fieldSelector"].removeprefix("spec.nodeName="))
         pods = []
         for pod in self.pods:

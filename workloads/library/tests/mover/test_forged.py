@@ -82,9 +82,10 @@ def test_a_line_and_a_pod_count_for_the_job_that_controls_them(view: View) -> No
     source.prints("f", line(EPOCH + 90, "restore", "victim", step=0, seconds=1))
     source.prints("s", line(EPOCH + 91, "restore", "victim", step=0, seconds=1), namespace="batch")
     progress.read(EPOCH + 100)
-    assert {
-        uid: [event.type for event in events] for uid, events in progress.events_by_job.items()
-    } == {
+    types_by_job = {}
+    for uid, events in progress.events_by_job.items():
+        types_by_job[uid] = [event.type for event in events]
+    assert types_by_job == {
         "uid-victim": ["window"],
         "uid-forger": ["restore"],
         "uid-same": ["restore"],

@@ -134,11 +134,10 @@ def test_a_suspended_jobset_gets_its_original_template_back() -> None:
 def save_templates() -> str:
     """Returns the annotation that a move leaves."""
     (job,), _ = read_movable_jobs(*FakeCluster(PLAN).read())
-    return next(
-        op["value"]
-        for op in patches.to_queue(job, "on-demand")
-        if op["path"].endswith("pod-templates")
-    )
+    for op in patches.to_queue(job, "on-demand"):
+        if op["path"].endswith("pod-templates"):
+            return op["value"]
+    raise LookupError("a move leaves no annotation")
 
 
 @pytest.mark.parametrize(("job", "workload"), [(MARKED, MARKED), (MARKED, CLEAN), (CLEAN, MARKED)])

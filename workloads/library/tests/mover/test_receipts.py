@@ -91,8 +91,10 @@ ANNOTATED = {"annotations": {ANNOTATION: "{}"}}
 
 
 ENDS = [
-    *((0, job(end=end)) for end in ("Complete", "Failed")),
-    *((1, job(end=end)) for end in ("Completed", "Failed")),
+    (0, job(end="Complete")),
+    (0, job(end="Failed")),
+    (1, job(end="Completed")),
+    (1, job(end="Failed")),
 ]
 
 

@@ -181,9 +181,9 @@ def main() -> None:
         recorded = {name: record(world, name, pool) for name in CASES}
     finally:
         lab.close()
-    lines = (
-        f"{json.dumps(name)}: {json.dumps(case, sort_keys=True)}" for name, case in recorded.items()
-    )
+    lines = []
+    for name, case in recorded.items():
+        lines.append(f"{json.dumps(name)}: {json.dumps(case, sort_keys=True)}")
     TARGET.write_text("{" + ",\n".join(lines) + "}\n")
     print(TARGET)
 

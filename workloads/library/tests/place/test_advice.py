@@ -70,10 +70,9 @@ def test_impossible_jobs_are_refused(wrong: dict[str, float], problem: str) -> N
 
 def test_no_option_is_dropped_when_its_price_is_missing() -> None:
     full_world = world()
-    table = replace(
-        full_world.prices,
-        skus=tuple(sku for sku in full_world.prices.skus if sku.capacity is not Capacity.ON_DEMAND),
-    )
+    all_skus = full_world.prices.skus
+    skus = tuple(sku for sku in all_skus if sku.capacity is not Capacity.ON_DEMAND)
+    table = replace(full_world.prices, skus=skus)
     options = by(
         advice.options(
             Job(accelerator=A100, gpus=1, hours=5), replace(full_world, prices=table), REGION
@@ -239,10 +238,9 @@ def test_gang_stops_with_each_node_group_and_pays_survivors() -> None:
 
 def test_loss_groups_are_no_rarer_than_in_the_record() -> None:
     """Compares losses per hour in which the gang could start with those of single nodes."""
-    groups = {
-        nodes: advice.groups(Job(accelerator=H100, gpus=8 * nodes, hours=1))
-        for nodes in range(1, 65)
-    }
+    groups: dict[int, int] = {}
+    for nodes in range(1, 65):
+        groups[nodes] = advice.groups(Job(accelerator=H100, gpus=8 * nodes, hours=1))
     assert [groups[nodes] for nodes in (1, 2, 6, 7, 12, 64)] == [1, 2, 3, 7, 4, 8]
     assert (
         advice.groups(
@@ -257,14 +255,14 @@ def test_loss_groups_are_no_rarer_than_in_the_record() -> None:
     )
 
     def rate(nodes: int) -> float:
-        ups = [
-            up
-            for counts in scenarios.record().values()
-            if (up := counts >= nodes).mean() >= scenarios.HOPELESS
-        ]
-        return sum(np.count_nonzero(up[:-1] & ~up[1:]) for up in ups) / sum(
-            np.count_nonzero(up) for up in ups
-        )
+        losses = 0
+        hours = 0
+        for counts in scenarios.record().values():
+            up = counts >= nodes
+            if up.mean() >= scenarios.HOPELESS:
+                losses += np.count_nonzero(up[:-1] & ~up[1:])
+                hours += np.count_nonzero(up)
+        return losses / hours
 
     for nodes in (4, 8, 16):
         assert 0.5 < rate(nodes) / rate(1) / groups[nodes] <= 1.0
@@ -327,9 +325,10 @@ def test_a_loss_needs_the_bucket_as_often_as_it_takes_two_neighbours(nodes: int)
         sharded=nodes,
     )
     groups = [*combinations(range(nodes), nodes // advice.groups(question))]
-    share = sum(any((node + 1) % nodes in group for node in group) for group in groups) / len(
-        groups
-    )
+    with_neighbours = 0
+    for group in groups:
+        with_neighbours += any((node + 1) % nodes in group for node in group)
+    share = with_neighbours / len(groups)
     assert advice.neighbours_lost(question) == pytest.approx(share)
     interval_h, block_h = advice.committed_interval(question, 0.1)
     upload_h, _ = advice.committed_interval(replace(question, sharded=0), 0.1)

@@ -1,3 +1,4 @@
+from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -13,31 +14,32 @@ from tests.workloads.manifests import rendered
 
 METHOD = Path(__file__).parents[2] / "docs/explanation/placement-method.md"
 GANGS = ((1, ""), *product((3, 4), ("", "elastic", "sharded")))
-ALL_WORKLOADS = [
-    Workload(
-        kind=kind,
-        resumable=resumable,
-        nodes=nodes,
-        elastic=gang_kind == "elastic",
-        sharded=gang_kind == "sharded",
-        deadline=deadline,
-        beyond_flex=beyond,
-    )
-    for kind, resumable, (nodes, gang_kind), deadline, beyond in product(
-        Kind, (True, False), GANGS, Deadline, (True, False)
-    )
-]
+
+
+def list_workloads() -> Iterator[Workload]:
+    cases = product(Kind, (True, False), GANGS, Deadline, (True, False))
+    for kind, resumable, (nodes, gang_kind), deadline, beyond in cases:
+        yield Workload(
+            kind=kind,
+            resumable=resumable,
+            nodes=nodes,
+            elastic=gang_kind == "elastic",
+            sharded=gang_kind == "sharded",
+            deadline=deadline,
+            beyond_flex=beyond,
+        )
+
+
+ALL_WORKLOADS = list(list_workloads())
 
 
 def test_every_workload_matches_a_rule_and_risky_ones_avoid_spot() -> None:
-    assert (
-        {decide(workload).id for workload in ALL_WORKLOADS}
-        == {rule.id for rule in RULES}
-        == set(PlacementRule)
-    )
-    assert not [
-        w for w in ALL_WORKLOADS if not w.resumable and decide(w).placement is Placement.SPOT
-    ]
+    rules = set()
+    for workload in ALL_WORKLOADS:
+        rule = decide(workload)
+        rules.add(rule.id)
+        assert workload.resumable or rule.placement is not Placement.SPOT
+    assert rules == {rule.id for rule in RULES} == set(PlacementRule)
     dated = [w for w in ALL_WORKLOADS if w.deadline is not Deadline.NONE]
     placements = {decide(w).placement for w in dated}
     assert placements == {Placement.ON_DEMAND, Placement.HYBRID}

@@ -187,11 +187,9 @@ def test_evicted_loop_sends_its_spans(
     services = set[str]()
     for body in Collector.bodies:
         for sent in ExportTraceServiceRequest.FromString(body).resource_spans:
-            services.update(
-                entry.value.string_value
-                for entry in sent.resource.attributes
-                if entry.key == "service.name"
-            )
+            for entry in sent.resource.attributes:
+                if entry.key == "service.name":
+                    services.add(entry.value.string_value)
             for span in sent.scope_spans[0].spans:
                 ends[span.name] = span.end_time_unix_nano
     assert services == {"my-training"}

@@ -81,11 +81,16 @@ def look(launcher: int, disk: Path) -> dict[str, float]:
             if target.startswith(str(disk)):
                 inode = link.stat().st_ino
                 files[inode] = link
+    cache = 0
+    stored = 0
+    for link in files.values():
+        cache += count_resident(link)
+        stored += link.stat().st_blocks * 512
     return {
         STAGED: staged,
         COPIES: sum_anonymous(launcher),
-        CACHE: sum(count_resident(link) for link in files.values()),
-        DISK: sum(link.stat().st_blocks * 512 for link in files.values()),
+        CACHE: cache,
+        DISK: stored,
     }
 
 

@@ -40,14 +40,22 @@ class Tally:
         return sum(result.tokens for result in self.results)
 
     def count(self) -> dict[str, int]:
-        results = self.results
+        cut = 0
+        lost = 0
+        doubled = 0
+        different = 0
+        for result in self.results:
+            cut += result.is_cut
+            lost += result.missing
+            doubled += result.doubled
+            different += result.is_different
         return {
-            "streams": len(results),
-            "cut": sum(result.is_cut for result in results),
+            "streams": len(self.results),
+            "cut": cut,
             "tokens": self.tokens,
-            "tokens_lost": sum(result.missing for result in results),
-            "tokens_doubled": sum(result.doubled for result in results),
-            "streams_different": sum(result.is_different for result in results),
+            "tokens_lost": lost,
+            "tokens_doubled": doubled,
+            "streams_different": different,
         }
 
     def longest_gaps(self, count: int) -> list[float]:

@@ -48,14 +48,21 @@ def run_vllm(folder: Path, *, streams: int) -> dict[str, Any]:
         (survivor,) = (pod for pod in pods if pod is not victim)
         work = count_handled(survivor).since(handled[survivor.folder])
         moved = metric(client, ROUTER_MOVED)
-    pairs = list(zip(opened, undisturbed, strict=True))
+    cut = 0
+    miscounted = 0
+    different = 0
+    for stream, calm in zip(opened, undisturbed, strict=True):
+        tokens = list_tokens(stream)
+        cut += not stream.is_whole
+        miscounted += len(tokens) != TOKENS
+        different += tokens != list_tokens(calm)
     return {
         "streams": streams,
         "tokens_per_s_undisturbed": round(streams * TOKENS / calm_s),
         "moved": moved,
-        "cut": sum(not stream.is_whole for stream in opened),
-        "counts_wrong": sum(len(list_tokens(stream)) != TOKENS for stream in opened),
-        "texts_different": sum(list_tokens(stream) != list_tokens(calm) for stream, calm in pairs),
+        "cut": cut,
+        "counts_wrong": miscounted,
+        "texts_different": different,
         "survivor_texts": work.texts,
         "survivor_tokens": work.tokens,
         "survivor_tokens_expected": work.texts * (WORDS + TOKENS),

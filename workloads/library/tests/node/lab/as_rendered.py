@@ -61,9 +61,11 @@ def deployment(doc: Object, lab: Lab) -> Object:
 
 def _fit(spec: Object, lab: Lab) -> None:
     spec["hostNetwork"] = lab.host_network
-    spec["initContainers"] = [
-        item for item in spec.get("initContainers", ()) if item["name"] != CLOUD_SQL_PROXY
-    ]
+    init_containers = []
+    for container in spec.get("initContainers", ()):
+        if container["name"] != CLOUD_SQL_PROXY:
+            init_containers.append(container)
+    spec["initContainers"] = init_containers
     for container in (*spec["initContainers"], *spec["containers"]):
         _fit_container(container, lab)
     spec["volumes"] = [_volume(item, lab) for item in spec["volumes"]]

@@ -306,14 +306,13 @@ class Builder:
 def shortened(locked: str, unused: tuple[str, ...]) -> str:
     """A lock without these packages, or all that begin so where the name ends in a hyphen."""
     blocks = re.split(r"^(?=[a-z0-9])", locked, flags=re.MULTILINE)
-    names = [block.partition("==")[0] for block in blocks]
-    removed = []
-    for name in names:
-        removed.append(
-            name in unused
-            or name.startswith(tuple(prefix for prefix in unused if prefix.endswith("-")))
-        )
-    return "".join(block for block, out in zip(blocks, removed, strict=True) if not out)
+    prefixes = tuple(name for name in unused if name.endswith("-"))
+    text = ""
+    for block in blocks:
+        name = block.partition("==")[0]
+        if name not in unused and not name.startswith(prefixes):
+            text += block
+    return text
 
 
 def _storage() -> Path:

@@ -213,11 +213,10 @@ def _hierarchies() -> list[Path]:
 
 def remove_orphans() -> None:
     """Groups of runs that were killed; those of another run that lives are its own."""
-    for top in (
-        group for hierarchy in _hierarchies() for group in hierarchy.glob(f"{CGROUP_PREFIX}*")
-    ):
-        if is_orphan(top.name.removeprefix(CGROUP_PREFIX)):
-            remove_cgroups(top.name)
+    for hierarchy in _hierarchies():
+        for top in hierarchy.glob(f"{CGROUP_PREFIX}*"):
+            if is_orphan(top.name.removeprefix(CGROUP_PREFIX)):
+                remove_cgroups(top.name)
 
 
 def make_cgroups(name: str) -> None:
@@ -232,9 +231,8 @@ def remove_cgroups(prefix: str) -> None:
     """Leaves first; a group whose last process is still dying is busy for a moment."""
     for hierarchy in _hierarchies():
         for top in hierarchy.glob(f"{prefix}*"):
-            inner = sorted(
-                (p for p in top.rglob("*") if p.is_dir()), key=lambda p: len(p.parts), reverse=True
-            )
+            inner = [path for path in top.rglob("*") if path.is_dir()]
+            inner.sort(key=lambda path: len(path.parts), reverse=True)
             for group in [*inner, top]:
                 _remove_group(group)
 

@@ -57,11 +57,11 @@ def preempted(lab: Lab, machine: Machine, pod: Object) -> Object:
 
 def exit_code(pod: Object) -> int | None:
     """The first non-zero one of its containers."""
-    ends = (
-        status.get("state", {}).get("terminated", {}).get("exitCode")
-        for status in list_container_statuses(pod)
-    )
-    return next(filter(None, ends), None)
+    for status in list_container_statuses(pod):
+        code = status.get("state", {}).get("terminated", {}).get("exitCode")
+        if code:
+            return code
+    return None
 
 
 def process(job: str) -> dict[str, object]:

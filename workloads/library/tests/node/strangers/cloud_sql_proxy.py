@@ -9,9 +9,11 @@ import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
-FLAGS = dict(
-    word.removeprefix("--").partition("=")[::2] for word in sys.argv[1:] if word.startswith("--")
-)
+FLAGS = {}
+for _word in sys.argv[1:]:
+    if _word.startswith("--"):
+        _flag, _, _value = _word.removeprefix("--").partition("=")
+        FLAGS[_flag] = _value
 PORT = int(FLAGS["port"])
 
 
