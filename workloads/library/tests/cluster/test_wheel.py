@@ -75,7 +75,9 @@ def get_point(pod: Object) -> int:
     return int(pod["metadata"]["annotations"][ANNOTATION_INDEX])
 
 
-def test_sweep_with_twenty_points_survives_three_evictions(run: Run, api: Api, world: World) -> None:
+def test_sweep_with_twenty_points_survives_three_evictions(
+    run: Run, api: Api, world: World
+) -> None:
     pool = EXAMPLE.pool("spot-l4-g2-standard-8")
     world.add_nodes(pool, AT_ONCE)
     seeds = ",".join(map(str, range(POINTS)))
