@@ -6,6 +6,7 @@ import os
 import subprocess
 from collections.abc import Collection, Generator, Mapping, Sequence
 from contextlib import contextmanager
+from http.server import ThreadingHTTPServer
 from importlib import metadata
 from pathlib import Path, PurePath
 from types import ModuleType
@@ -32,6 +33,16 @@ def ran(
         timeout=timeout_s,
         check=False,
     )
+
+
+class HttpServer(ThreadingHTTPServer):
+    """A server that a burst of clients can reach while a busy machine does not let it accept.
+
+    By default only five connections wait to be accepted. The system drops those beyond, which are
+    tried again after seconds, or reset.
+    """
+
+    request_queue_size = 256
 
 
 def program(path: Path, text: str) -> Path:

@@ -8,7 +8,7 @@ import shlex
 import sys
 from collections.abc import Callable
 from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from http.server import SimpleHTTPRequestHandler
 from pathlib import Path
 from threading import Thread
 
@@ -16,7 +16,7 @@ import pytest
 
 from tests.cluster.sim.waiting import until
 from tests.command_lines import APPS, find_command
-from tests.support import ROOT, ran
+from tests.support import ROOT, HttpServer, ran
 from workloads.library.tests.report.chromium import binary, chromium
 
 sys.path.insert(0, str(ROOT / ".ci/site"))
@@ -223,7 +223,7 @@ def test_its_search_finds_a_page(
     require(binary(), "chromium is not installed (make system-packages)")
     handler = partial(SimpleHTTPRequestHandler, directory=str(site))
     with (
-        ThreadingHTTPServer(("127.0.0.1", 0), handler) as server,
+        HttpServer(("127.0.0.1", 0), handler) as server,
         chromium(tmp_path / "profile") as page,
     ):
         Thread(target=server.serve_forever, daemon=True).start()

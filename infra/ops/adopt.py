@@ -188,6 +188,11 @@ def _require_same_cluster(environment: Environment, record: Record) -> None:
         )
 
 
+class _RecordServer(ThreadingHTTPServer):
+    # The provider asks ten times at once. By default only five connections wait to be accepted.
+    request_queue_size = 128
+
+
 @contextmanager
 def _serve_record(path: str, record: Record) -> Generator[str]:
     """Serve the cluster and its pools, and nothing else, as GKE's API. Yields the server's URL."""
@@ -218,7 +223,7 @@ def _serve_record(path: str, record: Record) -> Generator[str]:
         def log_message(self, format: str, *args: Any) -> None:
             """Keep requests out of the command's standard error."""
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server = _RecordServer(("127.0.0.1", 0), Handler)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     try:
         yield f"http://127.0.0.1:{server.server_address[1]}"

@@ -14,7 +14,7 @@ from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
@@ -24,6 +24,7 @@ from holdfast.vocabulary.pools import Pool
 from tests.cluster.sim import nodes, pods
 from tests.cluster.sim.pki import LOCAL, Authority
 from tests.cluster.sim.stages import MANAGED
+from tests.support import HttpServer
 
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
 POLL_S = 0.2
@@ -55,7 +56,7 @@ class HostKubelet:
         context.load_cert_chain(
             authority.certificate("host-kubelet"), authority.key("host-kubelet")
         )
-        self.server = ThreadingHTTPServer((LOCAL, 0), make_handler(self))
+        self.server = HttpServer((LOCAL, 0), make_handler(self))
         self.server.socket = context.wrap_socket(self.server.socket, server_side=True)
         self.server.daemon_threads = True
         self._over = threading.Event()

@@ -10,11 +10,12 @@ import threading
 from collections.abc import Generator
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from holdfast.clients.api import Api, Object
 from tests.cluster.sim.control_plane import ControlPlane
+from tests.support import HttpServer
 
 VERSION = "custom.metrics.k8s.io/v1beta2"
 METRICS = "/apis/autoscaling.gke.io/v1beta1/namespaces/{}/autoscalingmetrics"
@@ -129,7 +130,7 @@ def running(api: Api, host: ControlPlane) -> Generator[Adapter]:
     host.authority.issue(NAME)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(host.authority.certificate(NAME), host.authority.key(NAME))
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server = HttpServer(("127.0.0.1", 0), Handler)
     server.socket = context.wrap_socket(server.socket, server_side=True)
     thread = threading.Thread(target=server.serve_forever, args=(0.05,))
     thread.start()

@@ -4,12 +4,13 @@ import json
 import threading
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from tests.plan.stand_in import definitions
 from tests.plan.stand_in.world import Refusal, World
+from tests.support import HttpServer
 
 CLOCK = "_clock"
 # The provider's variable of each API -> the document, and the rest of its usual base.
@@ -40,7 +41,7 @@ def serving(worlds: Mapping[str, World]) -> Generator[str]:
     class Handler(_Handler):
         rooms = worlds
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server = HttpServer(("127.0.0.1", 0), Handler)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     try:
         yield f"http://127.0.0.1:{server.server_address[1]}"

@@ -12,14 +12,16 @@ import threading
 import uuid
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
+
+from tests.support import HttpServer
 
 CHUNK = 1 << 20
 
 
-class Registry(ThreadingHTTPServer):
+class Registry(HttpServer):
     daemon_threads = True
 
     def __init__(self, folder: Path) -> None:

@@ -4,7 +4,9 @@ import json
 import threading
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
+
+from tests.support import HttpServer
 
 Answer = Callable[[str, Mapping[str, str], bytes], tuple[int, object]]
 """(path with query, headers, body) -> status and what JSON, or bytes as they are, to send."""
@@ -30,7 +32,7 @@ def answering(answer: Answer) -> Generator[str]:
         def log_message(self, format: str, *args: object) -> None:
             pass
 
-    http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    http = HttpServer(("127.0.0.1", 0), Handler)
     thread = threading.Thread(target=http.serve_forever, args=(0.01,))
     thread.start()
     try:

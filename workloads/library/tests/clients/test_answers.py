@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Generator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from holdfast.clients.api import Api, ApiError
 from holdfast.support.errors import Unjudged
 from holdfast.vocabulary.environment import ENV_JOB, ENV_PLATFORM, ENV_TRACEBACK
 from holdfast.vocabulary.exit_codes import EXIT_NOT_JUDGED
-from tests.support import ROOT
+from tests.support import ROOT, HttpServer
 from workloads.library.tests.clients.all_commands import COMMANDS
 
 pytestmark = pytest.mark.process
@@ -100,7 +100,7 @@ def make_kubeconfig(server: str, user: dict[str, Any], **cluster: object) -> str
 
 @pytest.fixture(scope="module")
 def server() -> Generator[str]:
-    http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    http = HttpServer(("127.0.0.1", 0), Handler)
     thread = threading.Thread(target=http.serve_forever, args=(0.01,))
     thread.start()
     try:

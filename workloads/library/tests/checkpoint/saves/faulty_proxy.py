@@ -13,10 +13,12 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext
 from email.message import Message
 from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from types import MappingProxyType
 from typing import Any
 from urllib.parse import urlsplit
+
+from tests.support import HttpServer
 
 PASS = "pass"
 REFUSE_503 = "503"
@@ -74,7 +76,7 @@ class FaultyProxy:
         self._server.server_close()
 
 
-class _Server(ThreadingHTTPServer):
+class _Server(HttpServer):
     daemon_threads = True
     proxy: FaultyProxy
 

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import replace
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
 import pytest
@@ -16,6 +16,7 @@ from holdfast.inference.proxy.caller_keys import KeyFollower, make_filter
 from holdfast.inference.proxy.endpoints import Endpoint, discovery, write
 from holdfast.manifests.envoy import CLUSTER, bootstrap
 from holdfast.vocabulary.serving import CALLER_HEADER, KEYS_FILE
+from tests.support import HttpServer
 from workloads.library.tests.inference.proxy.test_envoy_limits import make_proxy
 from workloads.library.tests.inference.server.serving import Client, envoy, running
 from workloads.library.tests.processes import until
@@ -51,7 +52,7 @@ def write_keys(folder: Path, **keys: str) -> None:
 
 @contextmanager
 def run_echo(folder: Path, quota_per_s: float = 0.0) -> Generator[tuple[Client, KeyFollower]]:
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Echo)
+    server = HttpServer(("127.0.0.1", 0), Echo)
     threading.Thread(
         target=server.serve_forever,
         args=(0.01,),

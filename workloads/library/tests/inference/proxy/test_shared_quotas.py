@@ -6,7 +6,6 @@ import threading
 from collections.abc import Callable, Generator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from http.server import ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
@@ -16,6 +15,7 @@ from holdfast.inference.proxy.caller_keys import KeyFollower
 from holdfast.inference.proxy.endpoints import Endpoint, Follower, discovery, write
 from holdfast.manifests.envoy import CLUSTER, bootstrap
 from holdfast.vocabulary.serving import KEYS_FILE, PROXIES, PROXIES_FILE
+from tests.support import HttpServer
 from workloads.library.tests.http_server import answering
 from workloads.library.tests.inference.proxy.test_caller_keys import Echo, ask, write_keys
 from workloads.library.tests.inference.proxy.test_endpoints import (
@@ -43,7 +43,7 @@ def run_proxies(folder: Path, quota_per_s: float) -> Generator[tuple[list[Client
     """Runs two proxies before one server, whose files are in one folder."""
     write_keys(folder / "secret", **CALLERS)
     KeyFollower(folder / "secret", folder / KEYS_FILE).update()
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Echo)
+    server = HttpServer(("127.0.0.1", 0), Echo)
     threading.Thread(
         target=server.serve_forever,
         args=(0.01,),

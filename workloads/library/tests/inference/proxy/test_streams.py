@@ -6,7 +6,7 @@ import json
 import threading
 from collections.abc import Generator
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -15,6 +15,7 @@ import pytest
 from holdfast.drill.serving.fleet import HOST, free_port
 from holdfast.inference.proxy.endpoints import Endpoint, discovery, write
 from holdfast.manifests.envoy import CLUSTER, Proxy, bootstrap
+from tests.support import HttpServer
 from workloads.library.tests.inference.server.serving import PATIENCE_S, Client, envoy
 from workloads.library.tests.processes import until
 
@@ -58,7 +59,7 @@ class Engine:
             def log_message(self, format: str, *args: object) -> None:
                 pass
 
-        server = ThreadingHTTPServer((HOST, 0), Handler)
+        server = HttpServer((HOST, 0), Handler)
         thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()
         self.url = f"http://{HOST}:{server.server_port}"
