@@ -1,4 +1,4 @@
-"""Tests pairs of manifests that differ in one point: only one of the two has a mistake."""
+"""Tests pairs of manifests that differ in one point: one has a mistake, the other is correct."""
 
 import pytest
 

@@ -41,19 +41,19 @@ class Tally:
 
     def count(self) -> dict[str, int]:
         cut = 0
-        lost = 0
+        missing = 0
         doubled = 0
         different = 0
         for result in self.results:
             cut += result.is_cut
-            lost += result.missing
+            missing += result.missing
             doubled += result.doubled
             different += result.is_different
         return {
             "streams": len(self.results),
             "cut": cut,
             "tokens": self.tokens,
-            "tokens_lost": lost,
+            "tokens_lost": missing,
             "tokens_doubled": doubled,
             "streams_different": different,
         }
