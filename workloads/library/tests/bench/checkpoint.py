@@ -183,11 +183,15 @@ def judge_damage(result: Figures) -> dict[str, bool]:
     damages = []
     for subject in (OURS, MESH):
         damages.append(result["corruption"][subject])
-    undetected = sum(damage["undetected"] for damage in damages)
-    fewest_damages = min(damage["injected"] for damage in damages)
-    falls_back = all(damage["restored"] == damage["injected"] for damage in damages)
+    is_sound = True
+    falls_back = True
+    for damage in damages:
+        if damage["undetected"] or damage["injected"] < 400:
+            is_sound = False
+        if damage["restored"] != damage["injected"]:
+            falls_back = False
     return {
-        "no_undetected_corruption": undetected == 0 and fewest_damages >= 400,
+        "no_undetected_corruption": is_sound,
         "damage_falls_back_to_a_sound_checkpoint": falls_back,
     }
 

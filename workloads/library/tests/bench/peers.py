@@ -20,7 +20,7 @@ import os
 import statistics
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -187,6 +187,10 @@ def processor_s(processes: Mapping[int, Any]) -> float:
     return seconds
 
 
+def find_largest(losses: Iterable[Figures], key: str) -> float:
+    return max(loss[key] for loss in losses)
+
+
 def main() -> None:
     arguments = options(__doc__, mb=2048, rounds=3)
     with tempfile.TemporaryDirectory(prefix="holdfast-peers-") as name:
@@ -194,7 +198,7 @@ def main() -> None:
     memory = states[COPIES] - states[BUCKET]
     rows = {}
     for name, figures in losses.items():
-        worst = max(loss["lost_steps"] for loss in figures)
+        worst = find_largest(figures, "lost_steps")
         rows[name] = compute_medians(figures) | {"lost_steps_worst": worst}
     for name, figures in resizes.items():
         rows[name] = compute_medians(figures)
@@ -204,10 +208,10 @@ def main() -> None:
     from_bucket = rows[BUCKET]["restore_s"]
     first_step_s = max(rows[COPIES]["first_step_s"], rows[OF_EIGHT]["first_step_s"])
     goals = {
-        "steps lost at most the cadence": max(loss["lost_steps"] for loss in own_losses) <= CADENCE,
+        "steps lost at most the cadence": find_largest(own_losses, "lost_steps") <= CADENCE,
         "with a notice no step lost": notice["lost_steps"] == 0,
         "no shard read from the bucket": (
-            max(loss["read_mb"] for loss in [*own_losses, notice]) < SMALLEST_SHARD_MB
+            find_largest([*own_losses, notice], "read_mb") < SMALLEST_SHARD_MB
         ),
         "first step of the whole gang after at most 3 s": first_step_s <= 3.0,
         "first step after at most a quarter of a restore from the bucket": (
@@ -220,10 +224,10 @@ def main() -> None:
         "at most 1 s of stall for a notice": rows[SHRINK_NOTICE]["next_step_s"] <= 1.0,
         "at most 3 s of stall for a node that joins": rows[GROW]["stall_s"] <= 3.0,
         "with a notice no step lost by those that go on": (
-            max(loss["lost_steps"] for loss in resizes[SHRINK_NOTICE]) == 0
+            find_largest(resizes[SHRINK_NOTICE], "lost_steps") == 0
         ),
         "no shard read from the bucket to shrink or grow": (
-            max(loss["read_mb"] for loss in shrinks) < SMALLEST_SHARD_MB
+            find_largest(shrinks, "read_mb") < SMALLEST_SHARD_MB
         ),
         "an undisturbed step costs at most 2 percent": cost["processor"] <= 0.02,
         "at most 2 shards of memory for each": memory <= 2.0,

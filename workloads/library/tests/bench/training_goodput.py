@@ -239,13 +239,18 @@ def _run_slice(run: Variant, length_s: float) -> Slice:
     end = time.time()  # processes that outlast the window are killed
     windows = run.of("window")[windows_before:]
     first_step = first_step_t(windows[0]) if windows else end
+    steps_done = 0
+    step_seconds = []
+    for window in windows:
+        steps_done += steps_in(window)
+        step_seconds.append(window["seconds"] / steps_in(window))
     return Slice(
         wall=end - launch,
         start=first_step - launch,
         leaving=end - notice_t,
-        steps_done=sum(steps_in(window) for window in windows),
+        steps_done=steps_done,
         steps_kept=max(0, run.newest_step() - stored_before),
-        step_seconds=tuple(window["seconds"] / steps_in(window) for window in windows),
+        step_seconds=tuple(step_seconds),
     )
 
 

@@ -103,8 +103,11 @@ def advisor(monkeypatch: pytest.MonkeyPatch) -> Iterator[Advisor]:
 
 
 def read_ratings(capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
-    lines = [line for line in capsys.readouterr().out.splitlines() if '"rated"' in line]
-    return [json.loads(line) for line in lines]
+    ratings = []
+    for line in capsys.readouterr().out.splitlines():
+        if '"rated"' in line:
+            ratings.append(json.loads(line))
+    return ratings
 
 
 def test_machines_that_came_are_kept_with_their_rating(

@@ -258,9 +258,10 @@ def test_an_eviction_costs_the_items_in_the_named_workers_hands() -> None:
     for row in rows:
         row["process"] = row["process"].replace("host", f"job-{row['process'][5]}")
     for target, lost_items in ((f"job-{victim}-abcde", 6), (f"job-{victim}", 6), ("worker", 0)):
-        [ledger] = read(
-            *(row | {"target": target} if row["event"] == "evict" else row for row in rows)
-        )
+        for row in rows:
+            if row["event"] == "evict":
+                row["target"] = target
+        [ledger] = read(*rows)
         assert [(r.target, r.lost_steps) for r in ledger.recoveries] == [(target, lost_items)]
 
 

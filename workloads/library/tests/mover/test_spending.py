@@ -146,8 +146,10 @@ class Cluster:
 
     @property
     def is_stopped(self) -> bool:
-        ends = [change["spec"] for path, change in self.changes if path == f"{WORKLOADS}/w"]
-        return {"active": False} in ends
+        for path, change in self.changes:
+            if path == f"{WORKLOADS}/w" and change["spec"] == {"active": False}:
+                return True
+        return False
 
     @property
     def annotations(self) -> dict[str, str]:

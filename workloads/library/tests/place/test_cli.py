@@ -37,6 +37,14 @@ def place_json(*arguments: str) -> dict[str, Any]:
     return json.loads(run("place", *source_options, *arguments, "--json")[1])
 
 
+def find_option(body: dict[str, Any], placement: Placement) -> dict[str, Any]:
+    """Returns the first option with this placement."""
+    for option in body["options"]:
+        if option["placement"] == placement.value:
+            return option
+    raise LookupError(f"no option {placement}")
+
+
 DATED = ("--gpu", "a100", "--gpus", "8", "--hours", "40", "--deadline", "72h")
 
 
@@ -53,7 +61,7 @@ def test_place_prints_one_json_object_with_every_option_in_every_scenario() -> N
         for name in names:
             usd.append(option["scenarios"][name]["usd"]["mean"])
         assert usd == sorted(usd) or option["how"] == "wait for Spot"
-    demand = next(o for o in body["options"] if o["placement"] == "on-demand")
+    demand = find_option(body, Placement.ON_DEMAND)
     assert demand["scenarios"][MIDDLE]["finish_hours"]["p50"] == pytest.approx(40 + 5 / 60), (
         "hours are by the clock"
     )
@@ -135,7 +143,7 @@ def test_what_the_user_knows_replaces_what_is_assumed(tmp_path: Path) -> None:
         "Spot comes back at once",
         "as stated",
     ]
-    spot = next(o for o in answer["options"] if o["placement"] == "spot")["scenarios"]
+    spot = find_option(answer, Placement.SPOT)["scenarios"]
     waited = (
         spot["as stated"]["finish_hours"]["p50"]
         - spot["Spot comes back at once"]["finish_hours"]["p50"]
@@ -302,7 +310,7 @@ def test_sharded_gang_loses_only_the_steps_since_a_copy(tmp_path: Path) -> None:
     ):
         question = write_question(tmp_path, "--churn", "0.5", **changes)
         body = place_json("--anywhere", "all", *question)
-        waits = next(option for option in body["options"] if option["placement"] == "spot")
+        waits = find_option(body, Placement.SPOT)
         at_once[name] = next(iter(waits["scenarios"].values()))["usd"]["mean"]
     assert at_once["sharded"] < at_once["rigid"] == at_once["uncopied"]
     shown = run("place", "--anywhere", "all", *write_question(tmp_path, sharded=True))[1]
@@ -336,8 +344,10 @@ def test_sharded_gang_that_shrinks_costs_what_an_elastic_one_does(
         )
         if name == "shrinking":
             assert body["chosen"]["how"] == "elastic 4..8, wait for Spot"
-        offered = [option for option in body["options"] if "scenarios" in option]
-        options = {option["how"]: option["scenarios"] for option in offered}
+        options = {}
+        for option in body["options"]:
+            if "scenarios" in option:
+                options[option["how"]] = option["scenarios"]
         scenarios = options.get("elastic 4..8, wait for Spot") or options["wait for Spot"]
         means[name] = scenarios["as in the record"]["usd"]["mean"]
     # Each loss counts as one without a notice: two neighbours are then read from the bucket.

@@ -219,7 +219,10 @@ class Play(Blows):
         """Returns the findings since the last call."""
         lines = read_lines(self._gang)
         new_lines = lines[self._compared :]
+        starts = 0
         for line in new_lines:
+            if line.get("start"):
+                starts += 1
             expected = self._reference[line["step"]]
             if line["digest"] != expected:
                 self.wrong.append(f"{line} has other bits\n{self._gang.logs()}")
@@ -228,11 +231,10 @@ class Play(Blows):
         self.wrong.clear()
         self._compared = len(lines)
         self._zombies += len(zombies)
-        starts = [line for line in new_lines if line.get("start")]
         return {
             "wrong": wrong,
             "zombies": zombies,
-            "starts": len(starts),
+            "starts": starts,
         }
 
     def strike_and_record(self, blow: Blow) -> Resized:
