@@ -439,15 +439,18 @@ def disk_before_the_pod(obj: Object, context: Context) -> Iterator[Hit]:
 )
 def block_device_mounted(pod: Pod, context: Context) -> Iterator[Hit]:
     claims = as_list(pod.owner.spec.get("volumeClaimTemplates"))
-    names = {dig(item, "metadata", "name") for item in claims if _is_block(dig(item, "spec"))}
+    names: set[str] = set()
+    for item in claims:
+        if _is_block(dig(item, "spec")):
+            names.add(as_text(dig(item, "metadata", "name")))
     for _, volume in pod.volumes:
         claim_name = as_text(dig(volume, "persistentVolumeClaim", "claimName"))
         claim = context.index.find("PersistentVolumeClaim", claim_name, pod.owner.namespace)
         if claim and _is_block(claim.spec):
-            names.add(volume.get("name"))
+            names.add(as_text(volume.get("name")))
     for container in pod.containers:
         for path, mount in container.mounts:
-            if mount.get("name") in names:
+            if as_text(mount.get("name")) in names:
                 yield Hit((*path, "name"), f"{mount.get('name')} is a block device")
 
 

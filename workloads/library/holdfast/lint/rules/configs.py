@@ -99,10 +99,10 @@ def _list_files(
     pod: Pod, container: Container, context: Context
 ) -> Iterator[tuple[Object, str, Any]]:
     """Yields each file of settings that a container mounts: its ConfigMap, name and values."""
-    names = {mount.get("name") for _, mount in container.mounts}
+    names = {as_text(mount.get("name")) for _, mount in container.mounts}
     for _, volume in pod.volumes:
         name = as_text(dig(volume, "configMap", "name"))
-        if volume.get("name") not in names or not name:
+        if as_text(volume.get("name")) not in names or not name:
             continue
         config = context.index.find("ConfigMap", name, pod.owner.namespace)
         for key, text in as_map(config.body.get("data")).items() if config else ():

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from holdfast.lint.finding import Hit, Severity
 from holdfast.lint.known_values import load_table
-from holdfast.lint.objects import Container, Pod, as_text, dig
+from holdfast.lint.objects import Container, Pod, as_map, as_text, dig
 from holdfast.lint.registry import Context, rule
 from holdfast.lint.rules.servers import find_server
 from holdfast.vocabulary import pools as contract
@@ -80,7 +80,7 @@ def _has_claims(container: Container) -> bool:
     """Returns whether devices come by a claim, or as another resource."""
     if dig(container.body, "resources", "claims"):
         return True
-    limits = dig(container.body, "resources", "limits") or {}
+    limits = as_map(dig(container.body, "resources", "limits"))
     return any(str(name).startswith(("nvidia.com/", "google.com/", "amd.com/")) for name in limits)
 
 
@@ -167,7 +167,7 @@ nodeSelector: {{cloud.google.com/reservation-name: h100{labels}}}
     good="nodeSelector: {cloud.google.com/gke-spot: 'true'}",
 )
 def check_reservation(pod: Pod, context: Context) -> Iterator[Hit]:
-    selector = dig(pod.spec, "nodeSelector") or {}
+    selector = as_map(pod.spec.get("nodeSelector"))
     for label in _RESERVATION:
         is_reserved = dig(selector, label) not in (None, "none", "any")
         if is_reserved and dig(selector, contract.LABEL_SPOT) == "true":

@@ -132,14 +132,16 @@ def direction_not_in_force(obj: Object, context: Context) -> Iterator[Hit]:
             yield Hit(("spec", "policyTypes"), f"leaves out {direction}, and has rules of it")
     for index, opening in enumerate(as_maps(obj.spec.get("egress"))):
         ports = as_maps(opening.get("ports"))
-        names = {(entry.get("port"), entry.get("protocol") or "TCP") for entry in ports}
-        if (53, "TCP") in names and (53, "UDP") not in names and not _opens_udp(obj):
+        names: set[tuple[str, str]] = set()
+        for entry in ports:
+            names.add((str(entry.get("port")), as_text(entry.get("protocol")) or "TCP"))
+        if ("53", "TCP") in names and ("53", "UDP") not in names and not _opens_udp(obj):
             message = "53 is open by TCP only, and names are asked by UDP"
             yield Hit(("spec", "egress", index, "ports"), message)
         peers = as_maps(opening.get("to"))
         is_of_dns = any(map(_selects_dns, peers))
         numbers = {number for number, _ in names}
-        if is_of_dns and ports and not numbers & {53, "53", "dns", "dns-tcp"}:
+        if is_of_dns and ports and not numbers & {"53", "dns", "dns-tcp"}:
             message = "opens no port 53 of the resolver"
             yield Hit(("spec", "egress", index, "ports"), message)
 

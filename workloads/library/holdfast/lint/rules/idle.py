@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from holdfast.lint.document import Path
 from holdfast.lint.finding import Hit, Severity
-from holdfast.lint.objects import Container, Pod, as_text
+from holdfast.lint.objects import Container, Pod, as_maps, as_text
 from holdfast.lint.registry import Context, rule
 from holdfast.lint.rules.servers import find_server
 from holdfast.support.values import GIB, quantity
@@ -121,8 +121,8 @@ def _check_visible(container: Container) -> Iterator[Hit]:
 
 
 def _find_entry(container: Container, name: str) -> dict[str, object]:
-    for entry in container.body.get("env") or []:
-        if isinstance(entry, dict) and entry.get("name") == name:
+    for entry in as_maps(container.body.get("env")):
+        if entry.get("name") == name:
             return entry
     return {}
 

@@ -222,7 +222,9 @@ def _check_port(path: Path, host: str, port: int, pod: Pod, context: Context) ->
     namespace = labels[1] if len(labels) > 1 else pod.owner.namespace
     service = context.index.find("Service", labels[0], namespace)
     ports = (
-        [as_int(dig(entry, "port")) for entry in service.spec.get("ports") or []] if service else []
+        [as_int(dig(entry, "port")) for entry in as_list(service.spec.get("ports"))]
+        if service
+        else []
     )
     is_headless = bool(service and service.spec.get("clusterIP") == "None")
     if service and ports and port not in ports and not is_headless:

@@ -191,7 +191,8 @@ def _is_asked(container: Container) -> bool:
     """Returns whether a probe asks a port that the container declares."""
     for field in PROBES:
         port = dig(container.body, field, "httpGet", "port")
-        if port in container.ports or port in container.ports.values():
+        is_number = isinstance(port, int) and port in container.ports
+        if is_number or port in container.ports.values():
             return True
     return len(container.ports) == 1
 

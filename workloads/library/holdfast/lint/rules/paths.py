@@ -438,17 +438,19 @@ _COPIED = re.compile(
     good=_fetch("/assets/tokenizer"),
 )
 def reads_what_nothing_fetched(pod: Pod, context: Context) -> Iterator[Hit]:
-    filled: dict[object, list[str]] = {}
+    filled: dict[str, list[str]] = {}
     for container in pod.containers:
         for _, target in () if container.is_main else _list_targets(container):
             mount = find_mount(container, target)
             if mount and "emptyDir" in find_volume(pod, mount.get("name")):
                 place = as_text(mount.get("mountPath")).rstrip("/")
-                filled.setdefault(mount.get("name"), []).append(target.rstrip("/")[len(place) :])
+                filled.setdefault(as_text(mount.get("name")), []).append(
+                    target.rstrip("/")[len(place) :]
+                )
     for container in pod.main_containers if filled else ():
         for path, folder in _list_places(container, _READS):
             mount = find_mount(container, folder)
-            parts = filled.get(mount.get("name"), []) if mount else []
+            parts = filled.get(as_text(mount.get("name")), []) if mount else []
             place = as_text(mount.get("mountPath")).rstrip("/") if mount else ""
             part = folder[len(place) :]
             if parts and not any(_are_parts(part, item) for item in parts):

@@ -412,6 +412,8 @@ def service_over_strangers(obj: Object, context: Context) -> Iterator[Hit]:
 
 
 def _has_port(pod: Pod, port: Any) -> bool:
+    if not isinstance(port, (int, str)):
+        return False
     for container in pod.containers:
         if port in container.ports or port in container.ports.values():
             return True
@@ -430,11 +432,11 @@ def _list_numbers(pod: Pod, port: Any) -> set[int]:
 
 def _is_stranger(pod: Pod, servers: list[Pod]) -> bool:
     """Returns whether a pod without the port is another program than those that have it."""
-    images = {container.body.get("image") for container in pod.main_containers}
+    images = {as_text(container.body.get("image")) for container in pod.main_containers}
     # Of the pods of a group only the leader answers.
     if pod.owner.kind == "LeaderWorkerSet":
         return any(other.owner is pod.owner for other in servers)
     for other in servers:
-        if images & {container.body.get("image") for container in other.main_containers}:
+        if any(as_text(item.body.get("image")) in images for item in other.main_containers):
             return False
     return True

@@ -89,7 +89,7 @@ def place_shared_memory(pod: Pod, context: Context) -> Iterator[Hit]:
     for container in pod.containers:
         for path, mount in container.mounts:
             place = as_text(mount.get("mountPath")).rstrip("/")
-            if mount.get("name") in folders and place not in (_SHM_PATH, "/run/shm"):
+            if as_text(mount.get("name")) in folders and place not in (_SHM_PATH, "/run/shm"):
                 message = f"shared memory is at {place}, and programs use {_SHM_PATH}"
                 yield Hit((*path, "mountPath"), message)
 
