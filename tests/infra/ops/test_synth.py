@@ -41,8 +41,8 @@ def test_process_that_unpacked_it_meanwhile_is_no_failure(
 
     monkeypatch.setattr(zipfile.ZipFile, "extractall", unpack_twice)
     test_pinned_wheel_is_unpacked(platform)
-    (left,) = (platform / "out/library").iterdir()
-    assert (left / "holdfast").is_dir()
+    (library,) = (platform / "out/library").iterdir()
+    assert (library / "holdfast").is_dir()
 
 
 def test_sources_come_before_a_wheel(platform: Path) -> None:
