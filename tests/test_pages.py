@@ -228,6 +228,6 @@ def test_its_search_finds_a_page(
     ):
         Thread(target=server.serve_forever, daemon=True).start()
         page.open(f"http://127.0.0.1:{server.server_port}/index.html?q=grace+period")
-        until("the search answers", lambda: page.evaluate(FOUND), 60)
+        until("the search answers", lambda: page.evaluate(FOUND))
         assert page.complaints == []
         server.shutdown()

@@ -65,7 +65,12 @@ def _unpack_pinned(root: Path) -> Path:
         with tempfile.TemporaryDirectory(dir=library.parent) as folder:
             unpacked = Path(folder) / digest
             zipfile.ZipFile(wheel).extractall(unpacked)
-            unpacked.rename(library)
+            try:
+                unpacked.rename(library)
+            except OSError:
+                # Another process may have unpacked the wheel meanwhile.
+                if not library.is_dir():
+                    raise
     return library
 
 

@@ -29,6 +29,22 @@ def test_pinned_wheel_is_unpacked(platform: Path) -> None:
         assert "9.9.9" in (Path(first) / "holdfast/__init__.py").read_text()
 
 
+def test_process_that_unpacked_it_meanwhile_is_no_failure(
+    platform: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two plans of one platform may start at once."""
+    unpack = zipfile.ZipFile.extractall
+
+    def unpack_twice(wheel: zipfile.ZipFile, folder: Path) -> None:
+        unpack(wheel, folder)
+        unpack(wheel, platform / "out/library" / folder.name)
+
+    monkeypatch.setattr(zipfile.ZipFile, "extractall", unpack_twice)
+    test_pinned_wheel_is_unpacked(platform)
+    (library,) = (platform / "out/library").iterdir()
+    assert (library / "holdfast").is_dir()
+
+
 def test_sources_come_before_a_wheel(platform: Path) -> None:
     (platform / "workloads/library").mkdir(parents=True)
     library = library_variables(platform)["PYTHONPATH"].split(":")[0]

@@ -82,7 +82,8 @@ def start_loop(
 
 
 def list_events(log: Path, event: str) -> list[dict[str, float]]:
-    lines = log.read_text().splitlines() if log.exists() else []
+    # What follows the last newline is a line that is being written.
+    lines = log.read_text().split("\n")[:-1] if log.exists() else []
     return [line for text in lines if (line := json.loads(text))["event"] == event]
 
 

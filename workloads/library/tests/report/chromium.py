@@ -27,7 +27,7 @@ FLAGS = (
     "--remote-debugging-port=0",
     "--remote-allow-origins=*",
 )
-PATIENCE_S = 60
+PATIENCE_S = 240
 
 
 def binary() -> str | None:
