@@ -2,6 +2,7 @@
 file of the examples or samples that asks for it.
 """
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -59,6 +60,45 @@ def has_auto_provisioning(platform: Platform) -> bool:
 
 TRAINING = "training/examples/"
 CAPABILITIES = (
+    Capability(
+        "controllers, queues, add-ons",
+        has_group(Capacity.ON_DEMAND, 0, Role.SYSTEM),
+        SHIPPED,
+        "samples:holdfast",
+    ),
+    Capability(
+        "the base of online serving",
+        has_group(Capacity.ON_DEMAND, 1, Role.SERVING),
+        SHIPPED,
+        "samples:server",
+    ),
+    Capability(
+        "deadlines with under 10% slack",
+        has_group(Capacity.ON_DEMAND, 1, minimum=0),
+        SHIPPED,
+        TRAINING + "nanogpt.yaml",
+        lambda job: bool(job.deadline_hours),
+    ),
+    Capability(
+        "training with checkpoints",
+        has_group(Capacity.SPOT, 1),
+        SHIPPED,
+        TRAINING + "hyperparameter_search.yaml",
+        lambda job: job.resumes and job.capacity == Capacity.SPOT,
+    ),
+    Capability(
+        "elastic gangs of 4 nodes or more",
+        has_group(Capacity.SPOT, 1),
+        SHIPPED,
+        TRAINING + "elastic_loop.yaml",
+        lambda job: job.elastic and job.min_nodes >= 4,
+    ),
+    Capability(
+        "the overflow of online serving",
+        lambda platform: bool(platform.serving and platform.serving.overflow_most),
+        SHIPPED,
+        "samples:server",
+    ),
     Capability(
         "on-demand pools for system, serving and jobs",
         has_group(Capacity.ON_DEMAND, 1, minimum=0),
@@ -146,6 +186,17 @@ def test_what_the_page_names_is_made_and_asked_for(capability: Capability) -> No
     path = LIBRARY / kind
     document: dict[str, Any] = YAML(typ="safe").load(path.read_text())
     assert capability.asks(file_text.parse(document, str(path)))
+
+
+def test_page_places_only_work_with_a_row() -> None:
+    """Whatever the page places on a capacity is made and asked for."""
+    table = PAGE.partition("## Which capacity for which work")[2].partition("`holdfast place`")[0]
+    works: list[str] = []
+    for _, _, cell in re.findall(r"^\| ((on-demand|Spot|flex-start).*?) \| (.*) \|$", table, re.M):
+        works += re.split(r"[,;] ", cell)
+    words = " | ".join(capability.words for capability in CAPABILITIES)
+    assert len(works) > 10
+    assert [work for work in works if work not in words] == []
 
 
 def strip_digest(body: dict[str, Any]) -> str:

@@ -13,7 +13,7 @@ from holdfast.manifests import data, database
 from holdfast.manifests.deployments import autoscaler, deployment
 from holdfast.manifests.pods import PodSettings, Size, template
 from holdfast.manifests.render_context import Body, RenderContext, add_version, manifest, meta
-from holdfast.manifests.training import DAY_S, Task, failure_policy, gpu_size, job
+from holdfast.manifests.training import DAY_S, SAMPLE_S, Task, failure_policy, gpu_size, job
 from holdfast.vocabulary.capacity import ANNOTATION_RULE, PlacementRule
 from holdfast.vocabulary.exit_codes import EXIT_PREEMPTED
 from holdfast.vocabulary.kubernetes import (
@@ -127,13 +127,16 @@ def load(context: RenderContext) -> Body:
 
 
 def drain(context: RenderContext) -> Body:
-    """Builds workers that end when the queue is empty, so that nodes go to zero by themselves."""
+    """Builds workers that end when the queue is empty, so that nodes go to zero by themselves.
+
+    On Spot they are stopped like a job without `hours`, after 30 days.
+    """
     pods = min(context.small.workers if context.small else MAX_WORKERS, context.batch.max_nodes)
     work = _work(context, DRAIN, restart="Never")
     task = Task(
         work=work,
         pods=pods,
-        deadline_s=7 * DAY_S,
+        deadline_s=SAMPLE_S,
         queue="spot",
         namespace=NAMESPACE_BATCH,
     )

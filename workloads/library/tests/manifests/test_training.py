@@ -10,6 +10,8 @@ from holdfast.support.values import quantity
 from holdfast.vocabulary.environment import ENV_COMPLETION_INDEX, ENV_GPUS, ENV_NODE
 from holdfast.vocabulary.exit_codes import EXIT_PREEMPTED, EXIT_RETRY, FATAL_EXIT_CODES
 from holdfast.vocabulary.job_identity import JobIdentity
+from holdfast.vocabulary.kubernetes import LABEL_QUEUE, PRIORITY_PLATFORM
+from holdfast.vocabulary.lifecycle import FLEX_MAX_RUN_S
 from holdfast.vocabulary.pools import LABEL_FLEX_START
 from tests.platforms import load
 from tests.workloads.manifests.rendered import (
@@ -40,6 +42,17 @@ def test_pods_with_a_token_know_their_node(env: str) -> None:
             flex_names.add(name)
     assert flex_names
     assert token_names - {"proxy"} == flex_names | {"exporter", "mover"}
+
+
+def test_only_flex_start_ends_what_works_after_seven_days(env: str) -> None:
+    for body, spec in jobs(env):
+        pod = spec["template"]["spec"]
+        if pod["priorityClassName"] == PRIORITY_PLATFORM:
+            continue  # it prepares the work of others, in minutes
+        name = body["metadata"]["name"]
+        is_queued = body["metadata"]["labels"].get(LABEL_QUEUE) == "queued"
+        limit_s = FLEX_MAX_RUN_S if is_queued else 30 * 86_400
+        assert spec["activeDeadlineSeconds"] == limit_s, name
 
 
 def test_training_may_only_get_nodes(env: str) -> None:
