@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from holdfast.lint.document import Path
 from holdfast.lint.finding import Hit, Severity
 from holdfast.lint.object_index import get_selector, selects
-from holdfast.lint.objects import Container, Pod, as_int, as_text, dig
+from holdfast.lint.objects import Container, Pod, as_int, as_list, as_text, dig
 from holdfast.lint.registry import Context, rule
 from holdfast.lint.rules.progress import is_endless
 
@@ -221,15 +221,16 @@ def _check_port(path: Path, host: str, port: int, pod: Pod, context: Context) ->
     labels = host.split(".")
     namespace = labels[1] if len(labels) > 1 else pod.owner.namespace
     service = context.index.find("Service", labels[0], namespace)
-    ports = (
-        [as_int(dig(entry, "port")) for entry in as_list(service.spec.get("ports"))]
-        if service
-        else []
-    )
-    is_headless = bool(service and service.spec.get("clusterIP") == "None")
-    if service and ports and port not in ports and not is_headless:
-        has = ", ".join(map(str, ports[:5]))
-        yield Hit(path, f"Service {service.name} has no port {port}; it has {has}")
+    if service is None:
+        return
+    ports = [as_int(dig(entry, "port")) for entry in as_list(service.spec.get("ports"))]
+    if service.spec.get("clusterIP") == "None":
+        for other in context.index.select_pods(service.namespace, get_selector(service)):
+            for container in other.containers:
+                ports += list(container.ports)
+    if ports and port not in ports:
+        listed = ", ".join(map(str, ports[:5]))
+        yield Hit(path, f"Service {service.name} has no port {port}; it has {listed}")
 
 
 def _check_pair(container: Container, pod: Pod, context: Context) -> Iterator[Hit]:
