@@ -25,13 +25,16 @@ from holdfast.jobs.diagnose.job_snapshot import (
     held_since_s,
     loss_time_s,
     ran_s,
+    read_number,
     waited_s,
     when,
 )
 from holdfast.jobs.diagnose.reasons import Cause, Reason
+from holdfast.jobs.diagnose.sweep_price import describe_sweep_price, is_sweep
 from holdfast.jobs.plan import obtainability, pricing
 from holdfast.ledger.job_summary import JobSummary, read_job_summaries
 from holdfast.platform import Platform
+from holdfast.vocabulary.capacity import ANNOTATION_HOURS
 from holdfast.vocabulary.lifecycle import FLEX_MAX_RUN_S
 from holdfast.vocabulary.pools import LABEL_FLEX_START, LABEL_NODEPOOL, LABEL_POOL_CLASS
 
@@ -53,6 +56,8 @@ class Explanation:
     """Google's rating of the machines that it waits for, and of better ones."""
     forecast: JobForecast | None = None
     """The end and the price of a running job."""
+    price: str = ""
+    """The dollars that the points of a running sweep have cost, and that all of them will."""
 
     def lines(self) -> list[tuple[str, str]]:
         """Return name and text of each line that has a text."""
@@ -64,6 +69,7 @@ class Explanation:
             "similar": self.similar,
             "now": self.now,
             "forecast": self.forecast.text() if self.forecast else "",
+            "price": self.price,
             "do": cause.action,
             "evidence": cause.evidence,
         }
@@ -97,7 +103,8 @@ def explain(
     if platform and cause.reason in EXPLAINABLE:
         cause = explain_closed_host(api, job, platform) or cause
     now = time.time()
-    machine = pricing.find_rented(job.pod_spec, platform, prices.load()) if platform else None
+    table = prices.load()
+    machine = pricing.find_rented(job.pod_spec, platform, table) if platform else None
     usd_per_hour = machine.usd if machine else None
     wait = in_place_text(job, now, usd_per_hour)
     progress = progress_text(summary, now, usd_per_hour)
@@ -114,7 +121,30 @@ def explain(
         similar=describe_similar_waits(job, cluster),
         now=_describe_obtainability(job, cause.reason, platform, ask) if ask else "",
         forecast=forecast_job(api, job, machine, events, now, cluster.nodes),
+        price=_describe_sweep(job, cluster, platform, table, now) if platform else "",
     )
+
+
+def _describe_sweep(
+    job: JobSnapshot,
+    cluster: ClusterSnapshot,
+    platform: Platform,
+    table: Table,
+    now_s: float,
+) -> str:
+    """Return the price of a running sweep; empty for other jobs, and without a price."""
+    if job.finished or job.suspended or not is_sweep(job):
+        return ""
+    costs = _list_costs(job.pods, cluster.nodes, platform, table, now_s)
+    if costs is None:
+        return ""
+    annotations = job.body["metadata"].get("annotations") or {}
+    hours = read_number(annotations.get(ANNOTATION_HOURS))
+    machine = pricing.find_rented(job.pod_spec, platform, table)
+    stated_usd = None
+    if hours and machine and machine.usd is not None:
+        stated_usd = hours * machine.usd
+    return describe_sweep_price(job, costs, stated_usd)
 
 
 def _describe_obtainability(
@@ -402,21 +432,35 @@ def _sum_usd(
     prices: Table,
     now: float,
 ) -> float | None:
+    costs = _list_costs(pods, nodes, platform, prices, now)
+    return None if costs is None else sum(costs)
+
+
+def _list_costs(
+    pods: list[Object],
+    nodes: list[Object],
+    platform: Platform,
+    prices: Table,
+    now: float,
+) -> list[float] | None:
+    """Return the dollars of each pod until now; None if a machine has no price."""
     pools: dict[str, str] = {}
     for node in nodes:
         meta = node["metadata"]
         pools[meta["name"]] = meta.get("labels", {}).get(LABEL_NODEPOOL, "")
-    total = 0.0
+    costs: list[float] = []
     for pod in pods:
         hours = ran_s(pod, now) / 3600
+        usd = 0.0
         if hours:
             spec = pod["spec"]
             pool = pools.get(spec.get("nodeName", ""), "")
             machine = pricing.find_rented(spec, platform, prices, pool)
             if machine is None or machine.usd is None:
                 return None
-            total += hours * machine.usd
-    return total
+            usd = hours * machine.usd
+        costs.append(usd)
+    return costs
 
 
 def rows_json(jobs: list[Row]) -> dict[str, Any]:
