@@ -56,18 +56,23 @@ def read_container(runtime: Object) -> Object:
 def make_jobset(runtime: Object, train_job: Object) -> Object:
     """Returns the JobSet that Trainer creates, with the variables of its plugin for torch."""
     metadata = train_job["metadata"]
+    template = copy.deepcopy(runtime["spec"]["template"])
+    identity = {
+        "name": metadata["name"],
+        "namespace": metadata["namespace"],
+    }
     jobset = {
         "apiVersion": "jobset.x-k8s.io/v1alpha2",
         "kind": "JobSet",
-        "metadata": {"name": metadata["name"], "namespace": metadata["namespace"]}
-        | runtime["spec"]["template"]["metadata"],
-        "spec": copy.deepcopy(runtime["spec"]["template"]["spec"]),
+        "metadata": identity | template["metadata"],
+        "spec": template["spec"],
     }
-    container = jobset["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"][
-        "containers"
-    ][0]
+    (group,) = jobset["spec"]["replicatedJobs"]
+    pod_spec = group["template"]["spec"]["template"]["spec"]
+    container = pod_spec["containers"][0]
     trainer = train_job["spec"]["trainer"]
-    container |= {"image": trainer["image"], "args": trainer["args"]}
+    container["image"] = trainer["image"]
+    container["args"] = trainer["args"]
     return jobset
 
 

@@ -65,10 +65,13 @@ def test_points_that_failed_cost_nothing_more() -> None:
     assert "at least $6.00 so far, 1 of 6 points done, 1 failed; about $22.00 for all" in text
 
 
-def test_first_points_are_priced_by_the_hours_of_the_file() -> None:
+def test_first_points_are_priced_by_stated_hours() -> None:
     sweep = make_sweep(make_pod(0, "Running"), make_pod(1, "Running"))
-    assert "about $18.00 for all, by the hours" in describe_sweep_price(sweep, [1.0, 2.0], 3.0)
-    assert describe_sweep_price(sweep, [1.0, 2.0], None) == (
+    costs_usd = [1.0, 2.0]
+    text = describe_sweep_price(sweep, costs_usd, 3.0)
+    assert "about $18.00 for all, by the hours" in text
+    text = describe_sweep_price(sweep, costs_usd, None)
+    assert text == (
         "at least $3.00 so far, 0 of 6 points done; no price of all before a point is done, as its"
         " file states no hours"
     )
@@ -77,9 +80,8 @@ def test_first_points_are_priced_by_the_hours_of_the_file() -> None:
 def test_what_the_mover_counted_is_spent() -> None:
     annotations = {MAX_USD: "40", SPENT: "12.5 1790000000"}
     sweep = make_sweep(make_pod(3, "Succeeded"), succeeded=3, annotations=annotations)
-    assert "$12.50 so far, 3 of 6 points done; about $24.50" in describe_sweep_price(
-        sweep, [4.0], None
-    )
+    text = describe_sweep_price(sweep, [4.0], None)
+    assert "$12.50 so far, 3 of 6 points done; about $24.50" in text
 
 
 @pytest.mark.parametrize(("text", "indexes"), [("", set()), ("1,3-5", {1, 3, 4, 5})])
@@ -87,7 +89,7 @@ def test_statuses_list_indexes_as_ranges(text: str, indexes: set[int]) -> None:
     assert parse_indexes(text) == indexes
 
 
-def test_explain_prints_the_price_of_a_sweep(tmp_path: Path) -> None:
+def test_explain_prints_what_a_sweep_costs(tmp_path: Path) -> None:
     cluster = make_cluster()
     [job] = cluster["/apis/batch/v1/jobs"]
     job["spec"]["completions"] = 3

@@ -34,8 +34,8 @@ def describe_sweep_price(
     stated_usd: dollars of one point by the `hours` of its file; None without them.
     """
     point_count = int(job.body["spec"].get("completions") or job.size)
-    ended = {get_place(pod) for pod in job.phase("Succeeded")}
-    done_count = max(len(ended), int(job.status.get("succeeded") or 0))
+    done_points = {get_place(pod) for pod in job.phase("Succeeded")}
+    done_count = max(len(done_points), int(job.status.get("succeeded") or 0))
     failed = parse_indexes(job.status.get("failedIndexes") or "")
     cost_by_point: dict[int, float] = defaultdict(float)
     for pod, usd in zip(job.pods, pod_costs, strict=True):
@@ -49,9 +49,9 @@ def describe_sweep_price(
         counts += f", {len(failed)} failed"
     # Pods whose node is gone may be gone too.
     so_far = f"at least ${spent_usd:,.2f} so far, {counts}"
-    if ended:
-        point_usd = sum(cost_by_point[point] for point in ended) / len(ended)
-        basis = f"by the mean of {len(ended)} done"
+    if done_points:
+        point_usd = sum(cost_by_point[point] for point in done_points) / len(done_points)
+        basis = f"by the mean of {len(done_points)} done"
     elif stated_usd is not None:
         point_usd = stated_usd
         basis = "by the hours of its file, without interruptions"
@@ -59,11 +59,11 @@ def describe_sweep_price(
         return f"{so_far}; no price of all before a point is done, as its file states no hours"
     rest_usd = point_usd * (point_count - done_count - len(failed))
     for point, usd in cost_by_point.items():
-        if point not in ended and point not in failed:
+        if point not in done_points and point not in failed:
             rest_usd -= min(usd, point_usd)
     if limit is None:
         # Points that are done and whose pods are gone.
-        rest_usd += point_usd * (done_count - len(ended))
+        rest_usd += point_usd * (done_count - len(done_points))
     total_usd = spent_usd + max(0.0, rest_usd)
     return f"{so_far}; about ${total_usd:,.2f} for all, {basis}; {NO_INTERVAL}"
 
