@@ -93,7 +93,8 @@ def resources(environment: Environment) -> list[Resource]:
         recipients = add_channels(f"email-{team.name}", team.alert_emails, team.alert_channels)
         if team.budget_usd:
             id = f"month-{team.name}"
-            warned = [*recipients, *channels]
+            # A channel of both is named once: Google notifies five.
+            warned = list(dict.fromkeys([*recipients, *channels]))
             add("google_billing_budget", id, budget(environment, warned, team))
         if not recipients:
             continue

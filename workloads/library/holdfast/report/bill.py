@@ -53,7 +53,7 @@ def find_budgets(platform: Path | None, bill: Bill) -> dict[str, int]:
         return {}
     budgets = {team.name: team.budget_usd for team in document.teams if team.budget_usd}
     if budgets and (len(bill.months) > 1 or "" in bill.months):
-        months = ", ".join(sorted(bill.months)).removeprefix(", ") or "no known month"
+        months = ", ".join(month or "no known month" for month in sorted(bill.months))
         print(
             f"budgets are of one month and were not compared: the receipts are of {months}."
             " Name the folder of one month in the copied bucket, as receipts/2026/11",

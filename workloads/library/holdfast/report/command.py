@@ -37,7 +37,15 @@ def report(
     """Write a report: where the time went, what evictions cost, and which objectives were met."""
     from holdfast.report.bill import print_bill
     from holdfast.report.cli import write_report
+    from holdfast.support.errors import InputError
 
+    if events is not None and platform is not None:
+        raise InputError(
+            "--platform with --events",
+            got="both",
+            allowed="--platform for the bill of receipts, which has no events",
+            fix="leave --events out for the bill, or --platform for the report",
+        )
     if events is None:
         raise typer.Exit(print_bill(receipts, platform, as_json=as_json))
     code = write_report(

@@ -149,6 +149,10 @@ def test_bill_shows_budgets_and_exits_1_above_one(
     [
         ([entry("2026-10", team="vision"), entry("2026-11", team="speech")], "2026-10, 2026-11"),
         ([receipt("a", team="vision", paid_usd=99.0)], "no known month"),
+        (
+            [receipt("a", team="vision", paid_usd=99.0), entry("2026-11", team="vision")],
+            "no known month, 2026-11",
+        ),
     ],
 )
 def test_budget_is_only_compared_with_one_month(

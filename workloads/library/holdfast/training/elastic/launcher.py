@@ -24,6 +24,7 @@ from holdfast.vocabulary import exit_codes
 from holdfast.vocabulary.environment import ENV_LOCAL_RANK, ENV_LOCAL_WORLD_SIZE
 
 MAX_PORT = 65_535
+PROCESSES = "NPROC_PER_NODE"
 ONE_FOR_EACH_GPU = ("auto", "gpu")
 """Numbers of processes that torchrun counts itself."""
 
@@ -66,7 +67,7 @@ def read_group(variables: Mapping[str, str]) -> FixedGroup:
 
 def read_processes(variables: Mapping[str, str]) -> int:
     """Reads the number of processes of a node. Raises InputError."""
-    name = "NPROC_PER_NODE"
+    name = PROCESSES
     if _read(variables, name) not in ONE_FOR_EACH_GPU:
         return _read_number(variables, name)
     count = parse_gpu_count(variables)
@@ -84,11 +85,14 @@ def _read(variables: Mapping[str, str], name: str) -> str:
     """Returns a variable of torchrun, which reads it with the prefix PET_."""
     value = variables.get(f"PET_{name}") or variables.get(name, "")
     if not value:
+        fix = "set it, or leave --torchrun out for a program of one node"
+        if name == PROCESSES:
+            fix = "holdfast train ranks --processes 4"
         raise InputError(
             f"{name} is not set",
             got="nothing",
             allowed=f"PET_{name} or {name}, as torchrun takes it",
-            fix="set it, or leave --torchrun out for a program of one node",
+            fix=fix,
         )
     return value
 

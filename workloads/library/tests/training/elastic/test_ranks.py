@@ -119,6 +119,9 @@ def test_processes_are_a_number_or_one_for_each_gpu() -> None:
     assert read_processes(automatic | {ENV_GPUS: "8"}) == 8
     with pytest.raises(InputError, match="promised no GPU"):
         read_processes(automatic)
+    with pytest.raises(InputError) as missing:
+        read_processes({})
+    assert "--processes 4" in missing.value.fix
 
 
 @pytest.mark.parametrize(
