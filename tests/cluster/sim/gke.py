@@ -3,6 +3,7 @@
 The API server refuses any other field, as GKE's does.
 """
 
+import json
 import os
 import subprocess
 from pathlib import Path
@@ -154,20 +155,22 @@ def install(api: Api) -> None:
 
 
 def _install_gateway_api(api: Api) -> None:
-    """Installs the kinds of the Gateway API's standard channel, from its own Go module."""
-    words = ["go", "list", "-m", "-f", "{{.Dir}}", "sigs.k8s.io/gateway-api"]
-    go = find_go(TOOLS["kueue"])
-    output = subprocess.run(
-        [go, *words[1:]],
+    """Installs the kinds of the Gateway API's standard channel, from its own Go module.
+
+    Go downloads the module if this machine has the built tools and not what they were built of.
+    """
+    download = subprocess.run(
+        [find_go(TOOLS["kueue"]), "mod", "download", "-json", "sigs.k8s.io/gateway-api"],
         cwd=TOOLS["kueue"].pins,
         env=os.environ | {"GOTOOLCHAIN": "local", "GOFLAGS": "-mod=readonly"},
-        check=True,
+        check=False,
         capture_output=True,
         text=True,
-    ).stdout.strip()
-    require(bool(output), "the module of the Gateway API is not there: make tools")
+    )
+    require(download.returncode == 0, f"no module of the Gateway API: {download.stdout}")
+    module = Path(json.loads(download.stdout)["Dir"])
     for plural in ("gateways", "httproutes"):
-        path = Path(output) / f"config/crd/standard/gateway.networking.k8s.io_{plural}.yaml"
+        path = module / f"config/crd/standard/gateway.networking.k8s.io_{plural}.yaml"
         body = yaml.safe_load(path.read_text())
         api.apply(f"{CONDITIONS}/{body['metadata']['name']}", body)
         served = f"/apis/gateway.networking.k8s.io/v1/{plural}"
