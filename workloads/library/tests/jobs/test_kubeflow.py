@@ -96,6 +96,20 @@ def test_runtime_is_the_gang_with_our_launcher() -> None:
     assert selector == {"jobset.sigs.k8s.io/jobset-name": train_job["metadata"]["name"]}
 
 
+@pytest.mark.parametrize(
+    ("fields", "processes"),
+    [
+        ({}, 4),
+        ({"gpus": "8xa100", "processes": 1}, 1),
+        ({"gpus": "none"}, 1),
+    ],
+)
+def test_train_job_states_its_processes(fields: dict[str, Any], processes: int) -> None:
+    """Trainer would otherwise start a process for each GPU, or for each CPU."""
+    _, (*_, train_job) = kubeflow.convert(render(**fields))
+    assert train_job["spec"]["trainer"]["numProcPerNode"] == processes
+
+
 def test_trainer_finds_its_group_and_its_container() -> None:
     """Trainer's webhook and its plugin for torch know the group of nodes by these names alone."""
     (runtime,), _ = kubeflow.convert(render())

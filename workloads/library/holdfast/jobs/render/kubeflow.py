@@ -64,6 +64,7 @@ def convert(objects: Sequence[Body]) -> tuple[list[Body], list[Body]]:
     container = _find_main(pod["spec"]["containers"])
     program = container["command"]
     _require_no_launcher(program)
+    processes = _find_processes(container["env"])
     container["name"] = NODE
     container["command"] = [*LAUNCHER]
     container["env"] = _convert_variables(container["env"], name)
@@ -86,6 +87,7 @@ def convert(objects: Sequence[Body]) -> tuple[list[Body], list[Body]]:
         "image": container["image"],
         "args": [*program],
         "numNodes": nodes,
+        "numProcPerNode": processes,
     }
     return [runtime], [
         _make_peers(name, namespace),
@@ -162,6 +164,17 @@ def _list_labels(jobset: Body) -> dict[str, str]:
 
 def _find_label(body: Body, label: str) -> str:
     return body["metadata"]["labels"][label]
+
+
+def _find_processes(variables: Sequence[Body]) -> int:
+    """Return the number of processes of a node.
+
+    Trainer replaces the variable. If the TrainJob has no number, it becomes one process for each
+    GPU, or for each CPU.
+    """
+    return next(
+        int(variable["value"]) for variable in variables if variable["name"] == "PET_NPROC_PER_NODE"
+    )
 
 
 def _convert_variables(variables: Sequence[Body], name: str) -> list[Body]:
