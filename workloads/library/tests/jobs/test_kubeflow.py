@@ -221,6 +221,15 @@ def test_runtime_and_train_job_are_valid() -> None:
         ({"sharded": True, "state": "60Gi"}, "fixed size"),
         ({"nodes": 1}, "fixed size"),
         ({"capacity": "queued"}, "does not queue a gang again"),
+        (
+            {
+                "gpus": "1xl4",
+                "capacity": "auto",
+                "hours": 40.0,
+                "deadline_hours": 60.0,
+            },
+            "nothing moves a TrainJob",
+        ),
         ({"max_usd": 100.0}, "spends too much"),
         ({"command": ("torchrun", "train.py")}, "starts a process for each GPU itself"),
         ({"secrets": {"HF_TOKEN": "hf"}}, "no objects of one"),

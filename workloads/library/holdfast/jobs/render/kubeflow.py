@@ -14,7 +14,7 @@ from holdfast.manifests.policies import peers
 from holdfast.manifests.render_context import Body
 from holdfast.manifests.render_context import templates as list_templates
 from holdfast.support.errors import InputError
-from holdfast.vocabulary.capacity import ANNOTATION_MAX_USD, LABEL_REQUEUES
+from holdfast.vocabulary.capacity import ANNOTATION_MAX_USD, LABEL_MOVES, LABEL_REQUEUES
 from holdfast.vocabulary.environment import ENV_JOB, ENV_OUTPUT, ENV_RUN
 from holdfast.vocabulary.job_identity import LABEL_HOLDFAST_JOB
 from holdfast.vocabulary.kubernetes import (
@@ -114,6 +114,13 @@ def _require_plain_gang(objects: Sequence[Body]) -> None:
             got="queued",
             allowed="spot or on-demand",
             fix="capacity: spot",
+        )
+    if LABEL_MOVES in metadata["labels"]:
+        raise InputError(
+            "deadline_hours: nothing moves a TrainJob to other machines in time",
+            got="a plan that moves the gang",
+            allowed="a gang that stays on its machines",
+            fix="leave deadline_hours out",
         )
     if ANNOTATION_MAX_USD in metadata.get("annotations", {}):
         raise InputError(
