@@ -240,6 +240,39 @@ def test_job_that_trainer_cannot_run_is_rejected(fields: dict[str, Any], message
         kubeflow.convert(render(**fields))
 
 
+@pytest.mark.parametrize("on_notice", ["handles", "wrap"])
+@pytest.mark.parametrize(
+    "command",
+    [
+        "/opt/venv/bin/torchrun train.py",
+        "accelerate launch train.py",
+        "python -m torch.distributed.run train.py",
+        "/usr/bin/python3 -u -m torch.distributed.run train.py",
+        "python -m holdfast train ranks --processes 4 -- python train.py",
+        "holdfast train run -- python train.py",
+    ],
+)
+def test_second_launcher_is_rejected(command: str, on_notice: str) -> None:
+    with pytest.raises(InputError, match="starts a process for each GPU itself"):
+        kubeflow.convert(render(command=tuple(command.split()), on_notice=on_notice))
+
+
+@pytest.mark.parametrize("on_notice", ["handles", "wrap"])
+@pytest.mark.parametrize(
+    "command",
+    [
+        "python train.py --strategy deepspeed",
+        "python train.py -m torch.distributed.run",
+        "python -m trainer torchrun",
+        "python -m my_trainer train run",
+    ],
+)
+def test_word_among_the_arguments_is_no_launcher(command: str, on_notice: str) -> None:
+    program = tuple(command.split())
+    _, (*_, train_job) = kubeflow.convert(render(command=program, on_notice=on_notice))
+    assert tuple(train_job["spec"]["trainer"]["args"][-len(program) :]) == program
+
+
 def test_source_in_a_bucket_is_rejected() -> None:
     """It has no object in the cluster, and the runtime would name that of one job."""
     objects = render()

@@ -8,7 +8,9 @@ launcher. A TrainJob is what a user writes: image, program and number of nodes.
 
 import copy
 from collections.abc import Sequence
+from pathlib import PurePosixPath
 
+from holdfast.jobs.render.pod_parts import WRAPPER
 from holdfast.manifests.pods import MAIN
 from holdfast.manifests.policies import peers
 from holdfast.manifests.render_context import Body
@@ -34,6 +36,12 @@ NODE = "node"
 """Name that Trainer requires of the group of pods, and of its container."""
 LAUNCHER = ("python", "-m", "holdfast", "train", "ranks", "--torchrun", "--")
 OTHER_LAUNCHERS = ("torchrun", "accelerate", "deepspeed", "mpirun")
+LAUNCHER_MODULES = (
+    "torch.distributed.run",
+    "torch.distributed.launch",
+    "accelerate.commands.launch",
+    "deepspeed.launcher.runner",
+)
 QUEUE_LABELS = (LABEL_QUEUE, LABEL_JOB_PRIORITY)
 JOB = f"$({ENV_JOB})"
 # Trainer changes the variables with the prefix PET_ alone.
@@ -147,14 +155,38 @@ def _find_main(containers: Sequence[Body]) -> Body:
 
 
 def _require_no_launcher(program: Sequence[str]) -> None:
-    launchers = [word for word in program if word in OTHER_LAUNCHERS]
-    if launchers:
+    if WRAPPER in program:
+        # The shell script and its name come before the program.
+        program = program[program.index(WRAPPER) + 2 :]
+    launcher = _find_launcher(program)
+    if launcher:
         raise InputError(
             "command: the runtime starts a process for each GPU itself",
-            got=launchers[0],
+            got=launcher,
             allowed="the program of one process",
             fix="python train.py",
         )
+
+
+def _find_launcher(program: Sequence[str]) -> str:
+    """Return the name of the launcher that a program is, or nothing."""
+    name = PurePosixPath(program[0]).name
+    arguments = program[1:]
+    if name.startswith("python"):
+        name, arguments = _find_module(arguments)
+    if name == "holdfast" and tuple(arguments[:2]) in (("train", "run"), ("train", "ranks")):
+        return f"holdfast train {arguments[1]}"
+    return name if name in (*OTHER_LAUNCHERS, *LAUNCHER_MODULES) else ""
+
+
+def _find_module(arguments: Sequence[str]) -> tuple[str, Sequence[str]]:
+    """Return the module that Python runs, and its arguments; no name if it runs a file."""
+    for index, argument in enumerate(arguments):
+        if argument == "-m":
+            return "".join(arguments[index + 1 : index + 2]), arguments[index + 2 :]
+        if not argument.startswith("-"):
+            break
+    return "", ()
 
 
 def _list_labels(jobset: Body) -> dict[str, str]:
