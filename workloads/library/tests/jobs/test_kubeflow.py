@@ -79,7 +79,7 @@ def make_jobset(runtime: Object, train_job: Object) -> Object:
 def test_runtime_is_the_gang_with_our_launcher() -> None:
     objects = render()
     gang = objects[-1]
-    (runtime,), (policy, train_job) = kubeflow.convert(objects)
+    (runtime,), (policy, budget, train_job) = kubeflow.convert(objects)
     spec = runtime["spec"]["template"]["spec"]
     assert spec["failurePolicy"] == gang["spec"]["failurePolicy"]
     job_spec = read_group(runtime)["template"]["spec"]
@@ -94,6 +94,8 @@ def test_runtime_is_the_gang_with_our_launcher() -> None:
     assert trainer["numNodes"] == runtime["spec"]["mlPolicy"]["numNodes"] == 2
     selector = policy["spec"]["podSelector"]["matchLabels"]
     assert selector == {"jobset.sigs.k8s.io/jobset-name": train_job["metadata"]["name"]}
+    assert budget["spec"]["selector"]["matchLabels"] == selector
+    assert budget["spec"]["minAvailable"] == 1
 
 
 @pytest.mark.parametrize(
@@ -122,7 +124,7 @@ def test_trainer_finds_its_group_and_its_container() -> None:
 
 def test_queue_belongs_to_the_train_job() -> None:
     """A queue on the JobSet would suspend it, and Trainer would start it again at once."""
-    (runtime,), (_, train_job) = kubeflow.convert(render(priority="high"))
+    (runtime,), (*_, train_job) = kubeflow.convert(render(priority="high"))
     assert not [text for text in yaml_text([runtime]).splitlines() if "queue-name" in text]
     assert "suspend" not in runtime["spec"]["template"]["spec"]
     labels = train_job["metadata"]["labels"]
@@ -148,10 +150,10 @@ def test_variables_follow_the_train_job() -> None:
 
 
 def test_expanded_gang_passes_the_linter() -> None:
-    (runtime,), (policy, train_job) = kubeflow.convert(render())
+    (runtime,), (*rules, train_job) = kubeflow.convert(render())
     env = load("example")
     jobset = make_jobset(runtime, train_job)
-    manifests.judge("gang.yaml", manifests.text(env.name, [policy, jobset]), env)
+    manifests.judge("gang.yaml", manifests.text(env.name, [*rules, jobset]), env)
 
 
 @cache
@@ -193,7 +195,7 @@ def validate(body: Object, schemas: dict[str, Object]) -> None:
 
 
 def test_jobset_is_valid() -> None:
-    (runtime,), (_, train_job) = kubeflow.convert(render())
+    (runtime,), (*_, train_job) = kubeflow.convert(render())
     schemas = read_schemas(JOBSET.file)
     jobset = make_jobset(runtime, train_job)
     validate(jobset, schemas)
@@ -206,7 +208,7 @@ def test_runtime_and_train_job_are_valid() -> None:
     files = sorted(TRAINER_SCHEMAS.glob("trainer.kubeflow.org_*.yaml"))
     support.require(bool(files), "`make tools` has not built trainer")
     schemas = read_schemas(*files)
-    (runtime,), (_, train_job) = kubeflow.convert(render())
+    (runtime,), (*_, train_job) = kubeflow.convert(render())
     validate(runtime, schemas)
     validate(train_job, schemas)
     del train_job["spec"]["runtimeRef"]
@@ -299,5 +301,5 @@ def test_submit_writes_the_runtime_and_the_train_job_apart(tmp_path: Path) -> No
         kinds[path.name] = [body["kind"] for body in documents]
     assert kinds == {
         f"{NAME}-runtime.yaml": ["ClusterTrainingRuntime"],
-        f"{NAME}-trainjob.yaml": ["NetworkPolicy", "TrainJob"],
+        f"{NAME}-trainjob.yaml": ["NetworkPolicy", "PodDisruptionBudget", "TrainJob"],
     }

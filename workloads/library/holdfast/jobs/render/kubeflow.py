@@ -99,6 +99,7 @@ def convert(objects: Sequence[Body]) -> tuple[list[Body], list[Body]]:
     }
     return [runtime], [
         _make_peers(name, namespace),
+        _make_budget(objects, name),
         _make_train_job(jobset, name, trainer),
     ]
 
@@ -245,6 +246,14 @@ def _make_peers(name: str, namespace: str) -> Body:
     for rules, side in (("ingress", "from"), ("egress", "to")):
         for rule in body["spec"][rules]:
             rule[side] = [{"podSelector": {"matchLabels": {**labels}}}]
+    return body
+
+
+def _make_budget(objects: Sequence[Body], name: str) -> Body:
+    """Return the gang's budget, over the pods of the TrainJob."""
+    budget = next(body for body in objects if body["kind"] == "PodDisruptionBudget")
+    body = copy.deepcopy(budget)
+    body["spec"]["selector"] = {"matchLabels": {LABEL_JOBSET: name}}
     return body
 
 
