@@ -122,7 +122,7 @@ def render(world: World) -> tuple[Object, Object]:
     placed = any_gpu.place(job, env, prices.load())
     text = yaml_text(manifests.bodies(job, RenderContext(env), placed))
     objects = list(yaml.load_all(text, yaml.CSafeLoader))
-    (runtime,), (_, train_job) = kubeflow.convert(objects)
+    (runtime,), (*_, train_job) = kubeflow.convert(objects)
     (group,) = runtime["spec"]["template"]["spec"]["replicatedJobs"]
     pod = group["template"]["spec"]["template"]["spec"]
     pod["nodeSelector"] |= world.selector

@@ -79,7 +79,7 @@ def make_jobset(runtime: Object, train_job: Object) -> Object:
 def test_runtime_is_the_gang_with_our_launcher() -> None:
     objects = render()
     gang = objects[-1]
-    (runtime,), (policy, train_job) = kubeflow.convert(objects)
+    (runtime,), (policy, budget, train_job) = kubeflow.convert(objects)
     spec = runtime["spec"]["template"]["spec"]
     assert spec["failurePolicy"] == gang["spec"]["failurePolicy"]
     job_spec = read_group(runtime)["template"]["spec"]
@@ -94,6 +94,22 @@ def test_runtime_is_the_gang_with_our_launcher() -> None:
     assert trainer["numNodes"] == runtime["spec"]["mlPolicy"]["numNodes"] == 2
     selector = policy["spec"]["podSelector"]["matchLabels"]
     assert selector == {"jobset.sigs.k8s.io/jobset-name": train_job["metadata"]["name"]}
+    assert budget["spec"]["selector"]["matchLabels"] == selector
+    assert budget["spec"]["minAvailable"] == 1
+
+
+@pytest.mark.parametrize(
+    ("fields", "processes"),
+    [
+        ({}, 4),
+        ({"gpus": "8xa100", "processes": 1}, 1),
+        ({"gpus": "none"}, 1),
+    ],
+)
+def test_train_job_states_its_processes(fields: dict[str, Any], processes: int) -> None:
+    """Trainer would otherwise start a process for each GPU, or for each CPU."""
+    _, (*_, train_job) = kubeflow.convert(render(**fields))
+    assert train_job["spec"]["trainer"]["numProcPerNode"] == processes
 
 
 def test_trainer_finds_its_group_and_its_container() -> None:
@@ -108,7 +124,7 @@ def test_trainer_finds_its_group_and_its_container() -> None:
 
 def test_queue_belongs_to_the_train_job() -> None:
     """A queue on the JobSet would suspend it, and Trainer would start it again at once."""
-    (runtime,), (_, train_job) = kubeflow.convert(render(priority="high"))
+    (runtime,), (*_, train_job) = kubeflow.convert(render(priority="high"))
     assert not [text for text in yaml_text([runtime]).splitlines() if "queue-name" in text]
     assert "suspend" not in runtime["spec"]["template"]["spec"]
     labels = train_job["metadata"]["labels"]
@@ -134,10 +150,10 @@ def test_variables_follow_the_train_job() -> None:
 
 
 def test_expanded_gang_passes_the_linter() -> None:
-    (runtime,), (policy, train_job) = kubeflow.convert(render())
+    (runtime,), (*rules, train_job) = kubeflow.convert(render())
     env = load("example")
     jobset = make_jobset(runtime, train_job)
-    manifests.judge("gang.yaml", manifests.text(env.name, [policy, jobset]), env)
+    manifests.judge("gang.yaml", manifests.text(env.name, [*rules, jobset]), env)
 
 
 @cache
@@ -179,7 +195,7 @@ def validate(body: Object, schemas: dict[str, Object]) -> None:
 
 
 def test_jobset_is_valid() -> None:
-    (runtime,), (_, train_job) = kubeflow.convert(render())
+    (runtime,), (*_, train_job) = kubeflow.convert(render())
     schemas = read_schemas(JOBSET.file)
     jobset = make_jobset(runtime, train_job)
     validate(jobset, schemas)
@@ -192,7 +208,7 @@ def test_runtime_and_train_job_are_valid() -> None:
     files = sorted(TRAINER_SCHEMAS.glob("trainer.kubeflow.org_*.yaml"))
     support.require(bool(files), "`make tools` has not built trainer")
     schemas = read_schemas(*files)
-    (runtime,), (_, train_job) = kubeflow.convert(render())
+    (runtime,), (*_, train_job) = kubeflow.convert(render())
     validate(runtime, schemas)
     validate(train_job, schemas)
     del train_job["spec"]["runtimeRef"]
@@ -207,6 +223,15 @@ def test_runtime_and_train_job_are_valid() -> None:
         ({"sharded": True, "state": "60Gi"}, "fixed size"),
         ({"nodes": 1}, "fixed size"),
         ({"capacity": "queued"}, "does not queue a gang again"),
+        (
+            {
+                "gpus": "1xl4",
+                "capacity": "auto",
+                "hours": 40.0,
+                "deadline_hours": 60.0,
+            },
+            "nothing moves a TrainJob",
+        ),
         ({"max_usd": 100.0}, "spends too much"),
         ({"command": ("torchrun", "train.py")}, "starts a process for each GPU itself"),
         ({"secrets": {"HF_TOKEN": "hf"}}, "no objects of one"),
@@ -215,6 +240,39 @@ def test_runtime_and_train_job_are_valid() -> None:
 def test_job_that_trainer_cannot_run_is_rejected(fields: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
         kubeflow.convert(render(**fields))
+
+
+@pytest.mark.parametrize("on_notice", ["handles", "wrap"])
+@pytest.mark.parametrize(
+    "command",
+    [
+        "/opt/venv/bin/torchrun train.py",
+        "accelerate launch train.py",
+        "python -m torch.distributed.run train.py",
+        "/usr/bin/python3 -u -m torch.distributed.run train.py",
+        "python -m holdfast train ranks --processes 4 -- python train.py",
+        "holdfast train run -- python train.py",
+    ],
+)
+def test_second_launcher_is_rejected(command: str, on_notice: str) -> None:
+    with pytest.raises(InputError, match="starts a process for each GPU itself"):
+        kubeflow.convert(render(command=tuple(command.split()), on_notice=on_notice))
+
+
+@pytest.mark.parametrize("on_notice", ["handles", "wrap"])
+@pytest.mark.parametrize(
+    "command",
+    [
+        "python train.py --strategy deepspeed",
+        "python train.py -m torch.distributed.run",
+        "python -m trainer torchrun",
+        "python -m my_trainer train run",
+    ],
+)
+def test_word_among_the_arguments_is_no_launcher(command: str, on_notice: str) -> None:
+    program = tuple(command.split())
+    _, (*_, train_job) = kubeflow.convert(render(command=program, on_notice=on_notice))
+    assert tuple(train_job["spec"]["trainer"]["args"][-len(program) :]) == program
 
 
 def test_source_in_a_bucket_is_rejected() -> None:
@@ -243,5 +301,5 @@ def test_submit_writes_the_runtime_and_the_train_job_apart(tmp_path: Path) -> No
         kinds[path.name] = [body["kind"] for body in documents]
     assert kinds == {
         f"{NAME}-runtime.yaml": ["ClusterTrainingRuntime"],
-        f"{NAME}-trainjob.yaml": ["NetworkPolicy", "TrainJob"],
+        f"{NAME}-trainjob.yaml": ["NetworkPolicy", "PodDisruptionBudget", "TrainJob"],
     }

@@ -8,13 +8,15 @@ launcher. A TrainJob is what a user writes: image, program and number of nodes.
 
 import copy
 from collections.abc import Sequence
+from pathlib import PurePosixPath
 
+from holdfast.jobs.render.pod_parts import WRAPPER
 from holdfast.manifests.pods import MAIN
 from holdfast.manifests.policies import peers
 from holdfast.manifests.render_context import Body
 from holdfast.manifests.render_context import templates as list_templates
 from holdfast.support.errors import InputError
-from holdfast.vocabulary.capacity import ANNOTATION_MAX_USD, LABEL_REQUEUES
+from holdfast.vocabulary.capacity import ANNOTATION_MAX_USD, LABEL_MOVES, LABEL_REQUEUES
 from holdfast.vocabulary.environment import ENV_JOB, ENV_OUTPUT, ENV_RUN
 from holdfast.vocabulary.job_identity import LABEL_HOLDFAST_JOB
 from holdfast.vocabulary.kubernetes import (
@@ -34,6 +36,12 @@ NODE = "node"
 """Name that Trainer requires of the group of pods, and of its container."""
 LAUNCHER = ("python", "-m", "holdfast", "train", "ranks", "--torchrun", "--")
 OTHER_LAUNCHERS = ("torchrun", "accelerate", "deepspeed", "mpirun")
+LAUNCHER_MODULES = (
+    "torch.distributed.run",
+    "torch.distributed.launch",
+    "accelerate.commands.launch",
+    "deepspeed.launcher.runner",
+)
 QUEUE_LABELS = (LABEL_QUEUE, LABEL_JOB_PRIORITY)
 JOB = f"$({ENV_JOB})"
 # Trainer changes the variables with the prefix PET_ alone.
@@ -64,6 +72,7 @@ def convert(objects: Sequence[Body]) -> tuple[list[Body], list[Body]]:
     container = _find_main(pod["spec"]["containers"])
     program = container["command"]
     _require_no_launcher(program)
+    processes = _find_processes(container["env"])
     container["name"] = NODE
     container["command"] = [*LAUNCHER]
     container["env"] = _convert_variables(container["env"], name)
@@ -86,9 +95,11 @@ def convert(objects: Sequence[Body]) -> tuple[list[Body], list[Body]]:
         "image": container["image"],
         "args": [*program],
         "numNodes": nodes,
+        "numProcPerNode": processes,
     }
     return [runtime], [
         _make_peers(name, namespace),
+        _make_budget(objects, name),
         _make_train_job(jobset, name, trainer),
     ]
 
@@ -112,6 +123,13 @@ def _require_plain_gang(objects: Sequence[Body]) -> None:
             got="queued",
             allowed="spot or on-demand",
             fix="capacity: spot",
+        )
+    if LABEL_MOVES in metadata["labels"]:
+        raise InputError(
+            "deadline_hours: nothing moves a TrainJob to other machines in time",
+            got="a plan that moves the gang",
+            allowed="a gang that stays on its machines",
+            fix="leave deadline_hours out",
         )
     if ANNOTATION_MAX_USD in metadata.get("annotations", {}):
         raise InputError(
@@ -138,14 +156,38 @@ def _find_main(containers: Sequence[Body]) -> Body:
 
 
 def _require_no_launcher(program: Sequence[str]) -> None:
-    launchers = [word for word in program if word in OTHER_LAUNCHERS]
-    if launchers:
+    if WRAPPER in program:
+        # The shell script and its name come before the program.
+        program = program[program.index(WRAPPER) + 2 :]
+    launcher = _find_launcher(program)
+    if launcher:
         raise InputError(
             "command: the runtime starts a process for each GPU itself",
-            got=launchers[0],
+            got=launcher,
             allowed="the program of one process",
             fix="python train.py",
         )
+
+
+def _find_launcher(program: Sequence[str]) -> str:
+    """Return the name of the launcher that a program is, or nothing."""
+    name = PurePosixPath(program[0]).name
+    arguments = program[1:]
+    if name.startswith("python"):
+        name, arguments = _find_module(arguments)
+    if name == "holdfast" and tuple(arguments[:2]) in (("train", "run"), ("train", "ranks")):
+        return f"holdfast train {arguments[1]}"
+    return name if name in (*OTHER_LAUNCHERS, *LAUNCHER_MODULES) else ""
+
+
+def _find_module(arguments: Sequence[str]) -> tuple[str, Sequence[str]]:
+    """Return the module that Python runs, and its arguments; no name if it runs a file."""
+    for index, argument in enumerate(arguments):
+        if argument == "-m":
+            return "".join(arguments[index + 1 : index + 2]), arguments[index + 2 :]
+        if not argument.startswith("-"):
+            break
+    return "", ()
 
 
 def _list_labels(jobset: Body) -> dict[str, str]:
@@ -162,6 +204,17 @@ def _list_labels(jobset: Body) -> dict[str, str]:
 
 def _find_label(body: Body, label: str) -> str:
     return body["metadata"]["labels"][label]
+
+
+def _find_processes(variables: Sequence[Body]) -> int:
+    """Return the number of processes of a node.
+
+    Trainer replaces the variable. If the TrainJob has no number, it becomes one process for each
+    GPU, or for each CPU.
+    """
+    return next(
+        int(variable["value"]) for variable in variables if variable["name"] == "PET_NPROC_PER_NODE"
+    )
 
 
 def _convert_variables(variables: Sequence[Body], name: str) -> list[Body]:
@@ -193,6 +246,14 @@ def _make_peers(name: str, namespace: str) -> Body:
     for rules, side in (("ingress", "from"), ("egress", "to")):
         for rule in body["spec"][rules]:
             rule[side] = [{"podSelector": {"matchLabels": {**labels}}}]
+    return body
+
+
+def _make_budget(objects: Sequence[Body], name: str) -> Body:
+    """Return the gang's budget, over the pods of the TrainJob."""
+    budget = next(body for body in objects if body["kind"] == "PodDisruptionBudget")
+    body = copy.deepcopy(budget)
+    body["spec"]["selector"] = {"matchLabels": {LABEL_JOBSET: name}}
     return body
 
 
