@@ -60,6 +60,12 @@ def test_the_cheapest_step_is_first_with_all_speeds() -> None:
     assert "by price:" in partial.reason
 
 
+def test_the_refusal_names_the_gpu_that_ends_too_late() -> None:
+    with pytest.raises(InputError) as refused:
+        any_gpu.place(own_any(hours=100.0, max_hours=101.0), EXAMPLE, PRICES)
+    assert refused.value.got.startswith("max_hours 101, 1xl4, 100 h of work; ")
+
+
 @pytest.mark.parametrize("fields", [{}, {"sweep": {"A": [1, 2]}}, {"on_notice": "drain"}])
 def test_the_job_selects_a_class_that_the_platform_renders(fields: dict[str, Any]) -> None:
     document = YAML(typ="safe").load(file_text.dump(own_any(**fields)))

@@ -101,7 +101,7 @@ def _simulate(
     """
     simulated: list[Placed] = []
     for choice in choices if job.hours else ():
-        gpus = f"{job.gpu_count}x{choice.offer.accelerator}"
+        gpus = f"{job.gpu_count}x{shorten(choice.offer.accelerator)}"
         placed = placement.place_on(
             replace(job, gpus=gpus, speeds={}, capacity=Capacity.SPOT.value),
             choice.offer,
