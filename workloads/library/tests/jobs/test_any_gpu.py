@@ -12,6 +12,7 @@ from holdfast.clients.api import Object
 from holdfast.commands import app
 from holdfast.cost import prices
 from holdfast.jobs.file import file_text
+from holdfast.jobs.file.job_fields import MAX_HOURS
 from holdfast.jobs.file.job_file import OwnJob
 from holdfast.jobs.plan import any_gpu, placement
 from holdfast.jobs.submit import follower, prepared_job
@@ -58,6 +59,52 @@ def test_the_cheapest_step_is_first_with_all_speeds() -> None:
     assert partial.gpu_choice is not None
     assert partial.gpu_choice.name == "any-1xl4-1xa100"
     assert "by price:" in partial.reason
+
+
+SPEEDS = {"a100": 9.5, "l4": 2.1}
+
+
+def test_hours_are_those_on_the_fastest_gpu() -> None:
+    job = own_any(speeds=SPEEDS, hours=200.0)
+    slow_h = 200.0 * 9.5 / 2.1
+    priced = any_gpu.place(job, EXAMPLE, PRICES)
+    alone = placement.place(own(gpus="1xl4", hours=slow_h, capacity="spot"), EXAMPLE, PRICES)
+    assert priced.limit_h >= alone.limit_h > 2 * slow_h
+    unpriced = any_gpu.place(job, EXAMPLE, replace(PRICES, skus=()))
+    assert unpriced.limit_h == pytest.approx(2 * slow_h)
+    # A speed that is missing leaves the hours as they are.
+    partial = any_gpu.place(own_any(speeds={"a100": 9.5}, hours=200.0), EXAMPLE, PRICES)
+    assert partial.limit_h < priced.limit_h
+
+
+@pytest.mark.parametrize("rounds", [1, 7])
+def test_hours_on_a_slow_gpu_stay_within_what_a_job_may_state(rounds: int) -> None:
+    sweep = {"SEED": [*range(rounds)]} if rounds > 1 else {}
+    job = own_any(
+        speeds={"a100": 1e6, "l4": 1.0},
+        hours=10.0,
+        sweep=sweep,
+        **({"parallel": 1} if sweep else {}),
+    )
+    choices: list[any_gpu._Choice] = []
+    for gpus in job.gpu_choices:
+        choices.append(any_gpu._find_choice(job, gpus, EXAMPLE, PRICES))
+    fast, slow = any_gpu._split_by_gpu(job, choices)
+    assert fast.hours == 10.0
+    assert 9_990 <= slow.hours * rounds <= MAX_HOURS
+
+
+def test_work_that_a_slow_gpu_does_not_end_in_time_is_refused() -> None:
+    job = own_any(speeds=SPEEDS, hours=20.0, max_hours=80.0)
+    with pytest.raises(InputError, match=r"does not end before on 1xl4") as refused:
+        any_gpu.place(job, EXAMPLE, PRICES)
+    assert "90.48 h of work on 1xl4" in refused.value.got
+
+
+def test_the_refusal_names_the_gpu_that_ends_too_late() -> None:
+    with pytest.raises(InputError) as refused:
+        any_gpu.place(own_any(hours=100.0, max_hours=101.0), EXAMPLE, PRICES)
+    assert refused.value.got.startswith("max_hours 101, 1xl4, 100 h of work; ")
 
 
 @pytest.mark.parametrize("fields", [{}, {"sweep": {"A": [1, 2]}}, {"on_notice": "drain"}])

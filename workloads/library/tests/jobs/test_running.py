@@ -129,6 +129,65 @@ def test_a_job_that_the_cluster_refuses_replaces_nothing() -> None:
     assert cluster.ending == []
 
 
+TEMPLATE_CHANGED = "spec.template: Invalid value: core.PodTemplateSpec{}: field is immutable"
+
+
+@pytest.mark.parametrize(
+    ("status", "message"),
+    [
+        (422, f'Job.batch "j" is invalid: {TEMPLATE_CHANGED}'),
+        (
+            422,
+            'Job.batch "j" is invalid: [spec.completions: Invalid value: 2: field is immutable,'
+            f" {TEMPLATE_CHANGED}]",
+        ),
+        (403, "admission webhook denied the request: spec.network: Value is immutable"),
+    ],
+)
+def test_a_running_job_is_replaced_for_an_immutable_field(status: int, message: str) -> None:
+    cluster: Any = Cluster(job("j"))
+
+    def refuse(*_: object, **__: object) -> Object:
+        raise ApiError(
+            status,
+            message,
+        )
+
+    cluster.apply = refuse
+    changed = job("j", image="b")
+    assert compare(cluster, changed, replace=True) == ([changed], [f"{PATH}/j"])
+
+
+@pytest.mark.parametrize(
+    ("status", "message"),
+    [
+        (403, "admission webhook denied the request: no such registry"),
+        (422, "ValidatingAdmissionPolicy denied the request: spec.template must name a team"),
+        (400, 'strict decoding error: unknown field "spec.tempalte"'),
+        (422, f'Job.batch "j" is invalid: [spec.selector: Required value, {TEMPLATE_CHANGED}]'),
+        (500, "failed calling webhook: context deadline exceeded"),
+    ],
+)
+def test_a_running_job_stays_if_the_cluster_refuses_the_next_one(status: int, message: str) -> None:
+    cluster: Any = Cluster(job("j"))
+
+    def refuse(*_: object, **__: object) -> Object:
+        raise ApiError(
+            status,
+            message,
+        )
+
+    cluster.apply = refuse
+    changed = job("j", image="b")
+    plan: Any = SimpleNamespace(
+        documents=[changed],
+        uploads=[],
+    )
+    with pytest.raises(InputError, match="refuses Job/j; nothing was sent"):
+        cli._start(cluster, plan, yes=True, replace=True)
+    assert cluster.ending == []
+
+
 def test_an_object_that_cannot_change_is_deleted_and_not_installed() -> None:
     """Tests with the words of the API server."""
     printed = (

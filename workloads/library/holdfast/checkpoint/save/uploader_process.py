@@ -181,6 +181,8 @@ class Saves:
         started_at = time.monotonic()
         tuning = self._tuning
         memory = self._memories[job.memory].view(job.length)
+        # What a save that failed had stored by then is no part of this one.
+        self._shared.take_stored_bytes()
         manifest = upload(
             self._storage,
             memory,

@@ -152,7 +152,8 @@ class JobFields:
         enum=[AUTO, *(capacity.value for capacity in Capacity)],
     )
     hours: float = about(
-        "Undisturbed work in hours, or as 90m or 2d, for prices and placement; 0: unknown.",
+        "Undisturbed work in hours, or as 90m or 2d, for prices and placement; 0: unknown. With"
+        " `any of` and all `speeds`, the hours on the fastest GPU.",
         0.0,
         unit_s=HOUR_S,
         minimum=0,

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from holdfast.cost.prices import Table
-from holdfast.jobs.file.job_fields import AUTO
+from holdfast.jobs.file.job_fields import AUTO, MAX_HOURS
 from holdfast.jobs.file.job_file import OwnJob
 from holdfast.jobs.plan import placement
 from holdfast.jobs.plan.offers import Offer, list_fitting
@@ -62,15 +62,17 @@ def place(
         )
     _require_quota(job, gpu_choice, platform)
     smallest = min(choices, key=lambda choice: _room(choice.offer))
-    simulated = _simulate(job, choices, platform, prices, beliefs or Beliefs())
-    limits_h = [placed.limit_h for placed in simulated]
+    jobs = _split_by_gpu(job, choices)
+    simulated = _simulate(jobs, choices, platform, prices, beliefs or Beliefs())
+    limits_h = [placement.choose_limit(alone, None) for alone in jobs]
+    limits_h += [placed.limit_h for placed in simulated]
     basis = "price per measured step" if all(choice.speed for choice in choices) else "price"
     return Placed(
         offer=replace(smallest.offer, pools=tuple(gpu_choice.select_pools(platform))),
         rule=decide(placement.workload(job)).id,
         reason=f"spot, by {basis}: {', else '.join(map(str, choices))}{_describe_end(simulated)}",
         # Late enough for each of its GPUs.
-        limit_h=max([placement.choose_limit(job, None), *limits_h]),
+        limit_h=max(limits_h),
         gpu_choice=gpu_choice,
     )
 
@@ -88,8 +90,48 @@ def _require_quota(job: OwnJob, gpu_choice: GpuChoice, platform: Platform) -> No
     )
 
 
+def _split_by_gpu(job: OwnJob, choices: Sequence[_Choice]) -> list[OwnJob]:
+    """Return the job as it is on each of its GPUs alone, with its hours there.
+
+    Its own hours are those on the fastest, if every speed is known. Raises InputError if its work
+    on one of them is not done before `max_hours`.
+    """
+    speeds = [choice.speed for choice in choices]
+    jobs: list[OwnJob] = []
+    for choice in choices:
+        factor = max(speeds) / choice.speed if all(speeds) else 1.0
+        longest_h = MAX_HOURS // job.rounds
+        # Never less than the file says, which the division of a sweep's hours may round down to.
+        hours = max(job.hours, min(job.hours * factor, longest_h))
+        gpus = f"{job.gpu_count}x{shorten(choice.offer.accelerator)}"
+        _require_time(job, gpus, hours)
+        jobs.append(
+            replace(
+                job,
+                gpus=gpus,
+                hours=hours,
+                speeds={},
+                capacity=Capacity.SPOT.value,
+            )
+        )
+    return jobs
+
+
+def _require_time(job: OwnJob, gpus: str, hours: float) -> None:
+    """Raise InputError if undisturbed work on a GPU is not done before `max_hours`."""
+    total_h = hours * job.rounds
+    if not job.max_hours or total_h < job.max_hours:
+        return
+    raise InputError(
+        f"max_hours: the work does not end before on {gpus}",
+        got=f"max_hours {job.max_hours:g}; {total_h:.4g} h of work on {gpus}",
+        allowed=f"more than {total_h:.4g} h",
+        fix=f"raise max_hours, or leave {gpus} out",
+    )
+
+
 def _simulate(
-    job: OwnJob,
+    jobs: Sequence[OwnJob],
     choices: Sequence[_Choice],
     platform: Platform,
     prices: Table,
@@ -100,10 +142,11 @@ def _simulate(
     Raises InputError if its bad end on one of them is after `max_hours`.
     """
     simulated: list[Placed] = []
-    for choice in choices if job.hours else ():
-        gpus = f"{job.gpu_count}x{choice.offer.accelerator}"
+    for job, choice in zip(jobs, choices, strict=True):
+        if not job.hours:
+            continue
         placed = placement.place_on(
-            replace(job, gpus=gpus, speeds={}, capacity=Capacity.SPOT.value),
+            job,
             choice.offer,
             "any of several GPUs is for Spot",
             platform,

@@ -446,7 +446,7 @@ def _explain_refusal(case: _Case, question: Job, reasons: str) -> InputError:
     """Return the error of a job that does not end in time on anything that is offered."""
     job = case.job
     name = case.platform.name
-    got = f"{job.hours:g} h of work; {reasons.partition(': ')[2]}"
+    got = f"{job.gpus}, {job.hours:g} h of work; {reasons.partition(': ')[2]}"
     if job.deadline_hours:
         return InputError(
             f"nothing that {name} offers keeps the deadline",

@@ -4,13 +4,14 @@ Sending a running job again would suspend it and replace its pods. Two jobs of o
 two images are, would take its checkpoints from each other.
 """
 
+import re
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from holdfast.clients.api import Api, ApiError, Object
 from holdfast.jobs.diagnose.job_snapshot import JobSnapshot, find_limit
-from holdfast.jobs.submit.submission import describe, lacks_right
+from holdfast.jobs.submit.submission import describe, explain_refusal
 from holdfast.support.errors import Stopped, Unjudged
 from holdfast.vocabulary.capacity import (
     ANNOTATION_MAX_USD,
@@ -22,6 +23,11 @@ from holdfast.vocabulary.kubernetes import LABEL_NAME
 KINDS = ("Job", "JobSet")  # a Deployment rolls over by itself
 GONE_WITHIN_S = 600.0
 LOOK_S = 0.5
+# How the API server and webhooks begin each reason for which they refuse a field.
+_FIELD_ERROR = re.compile(
+    r": (?:Invalid value|Unsupported value|Required value|Duplicate value|Not found|Forbidden"
+    r"|Too long|Too many|Internal error)\b"
+)
 
 
 def compare(
@@ -30,7 +36,8 @@ def compare(
     """Return the documents to send, and the paths of running jobs that must be deleted first.
 
     Jobs that run already as they are, are not sent. Raises Stopped, unless `replace`, if a running
-    job differs from its document, or if another job writes its run.
+    job differs from its document, or if another job writes its run. Raises InputError if the
+    cluster would refuse a document for anything but a field that cannot change.
     """
     unsent: list[Object] = []
     replaced: list[str] = []
@@ -119,11 +126,20 @@ def _find_changes(api: Api, path: str, document: Object) -> list[str] | None:
         return None
     try:
         trial = api.apply(path, document, dryRun="All")
-    except ApiError as error:  # the template of a job cannot change
-        if lacks_right(error):
-            raise Unjudged(f"no right to start {describe(document)}: {error}") from error
+    except ApiError as error:
+        # Only what a new job may have and a running one cannot get is a difference. Any other
+        # refusal would meet the new job too, after the running one was deleted for it.
+        if not _changes_only_immutable_fields(error):
+            raise explain_refusal(error, document, "nothing was sent") from error
         return [str(error)]
     return list(_compare_fields(live["spec"], trial["spec"]))
+
+
+def _changes_only_immutable_fields(error: ApiError) -> bool:
+    """Return whether each reason of a refusal is a field that cannot change."""
+    immutable_fields = error.message.count("is immutable")
+    reasons = len(_FIELD_ERROR.findall(error.message))
+    return immutable_fields > 0 and reasons <= immutable_fields
 
 
 def _compare_fields(live: Any, trial: Any, path: str = "spec") -> Iterator[str]:

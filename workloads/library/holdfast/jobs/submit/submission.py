@@ -129,20 +129,25 @@ def _send(api: Api, document: Object, options: dict[str, str]) -> Object:
     try:
         return api.apply(api.path_of(document), document, **options)
     except ApiError as error:
-        if lacks_right(error):
-            raise Unjudged(f"no right to start {describe(document)}: {error}") from error
-        fix = suggest_fix(error, document)
         sent = (
             "nothing was sent"
             if "dryRun" in options
             else "what precedes it in the manifest was sent"
         )
-        raise InputError(
-            f"the cluster refuses {describe(document)}; {sent}",
-            got=error,
-            allowed="what its API server accepts",
-            fix=fix or "install what the platform needs, or correct the manifest",
-        ) from error
+        raise explain_refusal(error, document, sent) from error
+
+
+def explain_refusal(error: ApiError, document: Object, sent: str) -> InputError | Unjudged:
+    """Return the error for an object that the cluster refuses; `sent` says what it has by then."""
+    if lacks_right(error):
+        return Unjudged(f"no right to start {describe(document)}: {error}")
+    fix = suggest_fix(error, document)
+    return InputError(
+        f"the cluster refuses {describe(document)}; {sent}",
+        got=error,
+        allowed="what its API server accepts",
+        fix=fix or "install what the platform needs, or correct the manifest",
+    )
 
 
 def lacks_right(error: ApiError) -> bool:

@@ -3,7 +3,9 @@
 import json
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,12 +15,17 @@ from typer.testing import CliRunner
 
 from holdfast.checkpoint import Checkpointer, load_tensors
 from holdfast.checkpoint.cli import app
+from holdfast.checkpoint.errors import StorageError
 from holdfast.checkpoint.format import SCHEMA, SCHEMA_2
 from holdfast.checkpoint.format.commit import read_commit
 from holdfast.checkpoint.save.references import References
+from holdfast.checkpoint.save.shared_shards import MIN_BYTES
+from holdfast.checkpoint.save.uploader import UploadOrders
+from holdfast.checkpoint.save.uploader_process import Saves
 from holdfast.checkpoint.stores.local import LocalStorage
 from holdfast.support.errors import InputError
 from workloads.library.tests.checkpoint.jobs import TUNING, committed
+from workloads.library.tests.checkpoint.made import job as make_job
 from workloads.library.tests.processes import until
 
 pytestmark = pytest.mark.process
@@ -128,6 +135,52 @@ def test_next_save_estimate_leaves_the_base_out(tmp_path: Path) -> None:
     assert list_shared(tmp_path)
     assert len({*repeated}) == 1
     assert 0 < repeated[0] < 40_000
+
+
+class FullBucket(LocalStorage):
+    """Takes what a run stores once, and nothing else while it is full."""
+
+    is_full = True
+
+    def put(self, name: str, data: memoryview, crc32c: str) -> None:
+        if self.is_full and "/shared/" not in name:
+            raise StorageError("no room")
+        super().put(name, data, crc32c)
+
+
+def test_next_save_leaves_out_what_a_failed_one_stored(tmp_path: Path) -> None:
+    """Counted again, they would make the next save's own share look far too small."""
+    reports: list[dict[str, Any]] = []
+    # Rank 1 leaves the commit to rank 0.
+    job, stream = make_job({"model": nn.Linear(4, 4)}, 1, rank=1, world=2)
+    frozen_bytes = 2 * MIN_BYTES
+    data = memoryview(bytearray(frozen_bytes) + bytes(stream))
+    job = replace(
+        job,
+        frozen_bytes=frozen_bytes,
+        length=len(data),
+        shard_bytes=frozen_bytes,
+    )
+    mailbox: Any = SimpleNamespace(report=lambda **fields: reports.append(fields))
+    memory: Any = SimpleNamespace(view=lambda length: data[:length])
+    storage = FullBucket.open(str(tmp_path))
+    orders = UploadOrders(
+        url=str(tmp_path),
+        run="r",
+        tuning=TUNING,
+        keep=1,
+        commit_count=0,
+        epoch=0,
+    )
+    saves = Saves(mailbox, [memory], storage, orders)
+    with pytest.raises(StorageError, match="no room"):
+        saves._save(job)
+    storage.is_full = False
+    saves._save(job)
+    assert len(list_shared(tmp_path)) == 1
+    (uploaded,) = reports
+    assert uploaded["once_bytes"] == 0
+    assert uploaded["written_bytes"] == len(stream)
 
 
 def test_full_training_writes_what_it_wrote(tmp_path: Path) -> None:
