@@ -255,6 +255,11 @@ def serve_model(model: str, gpu: str) -> str:
     )
 
 
+def write_bucket(options: str) -> str:
+    volume = BUCKET.replace("bucketName: b", f"bucketName: b, mountOptions: '{options}'")
+    return DEPLOYMENT.replace("VOLUME", volume).replace("PROBE", "tty: false")
+
+
 def write_schedule(schedule: str) -> str:
     head = "apiVersion: batch/v1\nkind: CronJob\nmetadata: {name: a}\n"
     pod = "{spec: {restartPolicy: Never, containers: [{name: main, image: a}]}}"
@@ -302,6 +307,11 @@ def write_jobs(*names: str) -> str:
         ),
         ("HF467", DATABASE, True),
         ("HF467", DATABASE + PROXY, False),
+        ("HF210", write_bucket("implicit-dirs,stat-cache-max-size-mb=-1"), False),
+        ("HF210", write_bucket("max-idle-conns-per-host=100"), False),
+        ("HF210", write_bucket("enable-streaming-reads"), False),
+        ("HF210", write_bucket("implicit-dir"), True),
+        ("HF210", write_bucket("implicit_dirs"), True),
         ("HF530", write_schedule("* 8-18 * * 1-5"), False),
         ("HF530", write_schedule("* 2 * * *"), True),
         ("HF561", write_file_variable("KUBECONFIG", "/tmp/kubeconfig"), False),
