@@ -260,6 +260,20 @@ def write_bucket(options: str) -> str:
     return DEPLOYMENT.replace("VOLUME", volume).replace("PROBE", "tty: false")
 
 
+def write_health_check(path: str, image: str) -> str:
+    target = "targetRef: {group: '', kind: Service, name: peers}"
+    check = f"config: {{type: HTTP, httpHealthCheck: {{requestPath: {path}}}}}"
+    policy = f"""\
+---
+apiVersion: networking.gke.io/v1
+kind: HealthCheckPolicy
+metadata: {{name: peers, namespace: web}}
+spec: {{default: {{{check}}}, {target}}}
+"""
+    peers = service("app: server").replace("name: peers", "name: peers, namespace: web")
+    return write_server("tty: false", image) + peers + policy
+
+
 def write_schedule(schedule: str) -> str:
     head = "apiVersion: batch/v1\nkind: CronJob\nmetadata: {name: a}\n"
     pod = "{spec: {restartPolicy: Never, containers: [{name: main, image: a}]}}"
@@ -268,6 +282,7 @@ def write_schedule(schedule: str) -> str:
 
 HIDDEN = "      - {{name: main, image: a, volumeMounts: [{{name: tools, mountPath: {}}}]}}\n"
 PER_POD = run_words("'--output=gs://out/$(POD_NAME).jsonl'", POD_NAME)
+TRITON = "nvcr.io/nvidia/tritonserver:24.08-py3"
 RUN_BY_HOST = run_words("--run-dir, '/runs/$(HOSTNAME)'")
 PROXY = "      - {name: sql, image: cloud-sql-proxy, args: [--port=5432]}\n"
 DATABASE = write_server("args: [--host=127.0.0.1, --port=5432]")
@@ -312,6 +327,9 @@ def write_jobs(*names: str) -> str:
         ("HF210", write_bucket("enable-streaming-reads"), False),
         ("HF210", write_bucket("implicit-dir"), True),
         ("HF210", write_bucket("implicit_dirs"), True),
+        ("HF632", write_health_check("/", "ollama/ollama:0.9.0"), False),
+        ("HF632", write_health_check("/v2/models/bert/ready", TRITON), False),
+        ("HF632", write_health_check("/v2/health/readyz", TRITON), True),
         ("HF530", write_schedule("* 8-18 * * 1-5"), False),
         ("HF530", write_schedule("* 2 * * *"), True),
         ("HF561", write_file_variable("KUBECONFIG", "/tmp/kubeconfig"), False),
