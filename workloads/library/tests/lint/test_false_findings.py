@@ -274,6 +274,13 @@ spec: {{default: {{{check}}}, {target}}}
     return write_server("tty: false", image) + peers + policy
 
 
+def write_role(resource: str) -> str:
+    fields = "resourceNames: [trainer], verbs: [create]"
+    rules = f"[{{apiGroups: [''], resources: [{resource}], {fields}}}]"
+    head = "apiVersion: rbac.authorization.k8s.io/v1\nkind: Role\n"
+    return f"{head}metadata: {{name: starts, namespace: research}}\nrules: {rules}\n"
+
+
 def write_schedule(schedule: str) -> str:
     head = "apiVersion: batch/v1\nkind: CronJob\nmetadata: {name: a}\n"
     pod = "{spec: {restartPolicy: Never, containers: [{name: main, image: a}]}}"
@@ -330,6 +337,8 @@ def write_jobs(*names: str) -> str:
         ("HF632", write_health_check("/", "ollama/ollama:0.9.0"), False),
         ("HF632", write_health_check("/v2/models/bert/ready", TRITON), False),
         ("HF632", write_health_check("/v2/health/readyz", TRITON), True),
+        ("HF438", write_role("serviceaccounts/token"), False),
+        ("HF438", write_role("serviceaccounts"), True),
         ("HF530", write_schedule("* 8-18 * * 1-5"), False),
         ("HF530", write_schedule("* 2 * * *"), True),
         ("HF561", write_file_variable("KUBECONFIG", "/tmp/kubeconfig"), False),
