@@ -281,6 +281,21 @@ def write_role(resource: str) -> str:
     return f"{head}metadata: {{name: starts, namespace: research}}\nrules: {rules}\n"
 
 
+def write_redis(volume: str) -> str:
+    mounts = "volumeMounts: [{name: files, mountPath: /mnt/files}]"
+    return write_server(mounts, "redis:7", f"volumes: [{{name: files, {volume}}}]")
+
+
+def write_settings(setting: str) -> str:
+    mounts = "{name: config, mountPath: /etc/train}, {name: runs, mountPath: /runs}"
+    pod = INDEXED_JOB + f"      - {{name: main, image: a, volumeMounts: [{mounts}]}}\n"
+    volumes = "[{name: config, configMap: {name: train}}, {name: runs, nfs: {path: /, server: a}}]"
+    pod += f"      volumes: {volumes}\n"
+    head = "---\napiVersion: v1\nkind: ConfigMap\n"
+    metadata = "metadata: {name: train, namespace: research}\n"
+    return f"{pod}{head}{metadata}data: {{train.yaml: '{setting}'}}\n"
+
+
 def write_schedule(schedule: str) -> str:
     head = "apiVersion: batch/v1\nkind: CronJob\nmetadata: {name: a}\n"
     pod = "{spec: {restartPolicy: Never, containers: [{name: main, image: a}]}}"
@@ -362,6 +377,13 @@ def write_jobs(*names: str) -> str:
             INDEXED_JOB + run_words("'--shard=$(JOB_COMPLETION_INDEX)', --num-shards=4"),
             True,
         ),
+        ("HF672", write_redis("csi: {driver: secrets-store.csi.k8s.io}"), False),
+        ("HF672", write_redis("persistentVolumeClaim: {claimName: redis}"), True),
+        ("HF672", write_redis("csi: {driver: parallelstore.csi.storage.gke.io}"), True),
+        ("HF692", write_settings("output: /dev/stdout"), False),
+        ("HF692", write_settings("run: /usr/bin/train"), False),
+        ("HF692", write_settings("output_dir: /run/a7"), True),
+        ("HF692", write_settings("checkpoints: /run/a7"), True),
         ("HF530", write_schedule("* 8-18 * * 1-5"), False),
         ("HF530", write_schedule("* 2 * * *"), True),
         ("HF561", write_file_variable("KUBECONFIG", "/tmp/kubeconfig"), False),
