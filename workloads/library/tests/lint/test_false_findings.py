@@ -296,6 +296,11 @@ def write_settings(setting: str) -> str:
     return f"{pod}{head}{metadata}data: {{train.yaml: '{setting}'}}\n"
 
 
+def write_variables(**values: str) -> str:
+    pairs = [f"{{name: {name}, value: '{value}'}}" for name, value in values.items()]
+    return write_server(f"env: [{', '.join(pairs)}]")
+
+
 def write_schedule(schedule: str) -> str:
     head = "apiVersion: batch/v1\nkind: CronJob\nmetadata: {name: a}\n"
     pod = "{spec: {restartPolicy: Never, containers: [{name: main, image: a}]}}"
@@ -384,6 +389,13 @@ def write_jobs(*names: str) -> str:
         ("HF692", write_settings("run: /usr/bin/train"), False),
         ("HF692", write_settings("output_dir: /run/a7"), True),
         ("HF692", write_settings("checkpoints: /run/a7"), True),
+        ("HF467", write_variables(API_HOST="backend", API_PORT="9000"), False),
+        ("HF467", write_variables(API_HOST="0.0.0.0", API_PORT="9000"), True),
+        ("HF467", write_variables(API_PORT="9000"), True),
+        ("HF467", write_server("args: [--host=backend, --port=9000]"), False),
+        ("HF467", write_server("args: [--host=0.0.0.0, --port=9000]"), True),
+        ("HF467", write_server("args: ['--address=$(LWS_LEADER_ADDRESS):6379']"), False),
+        ("HF467", write_server("args: ['--address=[::]:6379']"), True),
         ("HF530", write_schedule("* 8-18 * * 1-5"), False),
         ("HF530", write_schedule("* 2 * * *"), True),
         ("HF561", write_file_variable("KUBECONFIG", "/tmp/kubeconfig"), False),
