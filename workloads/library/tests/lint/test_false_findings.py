@@ -301,6 +301,12 @@ def write_variables(**values: str) -> str:
     return write_server(f"env: [{', '.join(pairs)}]")
 
 
+def write_proxy(options: str, port: int) -> str:
+    variables = f"{{name: DB_HOST, value: 127.0.0.1}}, {{name: DB_PORT, value: '{port}'}}"
+    proxy = f"      - {{name: sql, image: cloud-sql-proxy, args: [{options}, 'p:r:db']}}\n"
+    return write_server(f"env: [{variables}]") + proxy
+
+
 def write_schedule(schedule: str) -> str:
     head = "apiVersion: batch/v1\nkind: CronJob\nmetadata: {name: a}\n"
     pod = "{spec: {restartPolicy: Never, containers: [{name: main, image: a}]}}"
@@ -396,6 +402,9 @@ def write_jobs(*names: str) -> str:
         ("HF467", write_server("args: [--host=0.0.0.0, --port=9000]"), True),
         ("HF467", write_server("args: ['--address=$(LWS_LEADER_ADDRESS):6379']"), False),
         ("HF467", write_server("args: ['--address=[::]:6379']"), True),
+        ("HF753", write_proxy("--health-check, --http-port=9801", 5432), False),
+        ("HF753", write_proxy("--health-check, --http-port=9801, --port=5432", 5433), True),
+        ("HF753", write_proxy("--health-check, --http-port=9801, --port=5432", 5432), False),
         ("HF530", write_schedule("* 8-18 * * 1-5"), False),
         ("HF530", write_schedule("* 2 * * *"), True),
         ("HF561", write_file_variable("KUBECONFIG", "/tmp/kubeconfig"), False),
