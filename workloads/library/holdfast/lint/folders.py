@@ -5,6 +5,7 @@ from typing import Any
 from holdfast.lint.objects import Container, Pod, as_list, as_text, dig
 
 FUSE_DRIVER = "gcsfuse.csi.storage.gke.io"
+_DISK_DRIVERS = ".csi.storage.gke.io"
 
 
 def is_below(path: str, folder: str) -> bool:
@@ -56,7 +57,10 @@ def outlives_pod(container: Container, mount: dict[str, Any]) -> bool:
     """Returns whether a mount is a claim, a bucket or another disk that stays after the pod."""
     name = mount.get("name")
     volume = find_volume(container.pod, name)
-    if {"persistentVolumeClaim", "csi", "nfs"} & volume.keys():
+    if {"persistentVolumeClaim", "nfs"} & volume.keys():
+        return True
+    # Other drivers bring secrets and certificates, which are no disks.
+    if as_text(dig(volume, "csi", "driver")).endswith(_DISK_DRIVERS):
         return True
     claims = as_list(container.pod.owner.spec.get("volumeClaimTemplates"))
     return any(dig(claim, "metadata", "name") == name for claim in claims)

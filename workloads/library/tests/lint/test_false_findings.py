@@ -255,6 +255,58 @@ def serve_model(model: str, gpu: str) -> str:
     )
 
 
+def write_bucket(options: str) -> str:
+    volume = BUCKET.replace("bucketName: b", f"bucketName: b, mountOptions: '{options}'")
+    return DEPLOYMENT.replace("VOLUME", volume).replace("PROBE", "tty: false")
+
+
+def write_health_check(path: str, image: str) -> str:
+    target = "targetRef: {group: '', kind: Service, name: peers}"
+    check = f"config: {{type: HTTP, httpHealthCheck: {{requestPath: {path}}}}}"
+    policy = f"""\
+---
+apiVersion: networking.gke.io/v1
+kind: HealthCheckPolicy
+metadata: {{name: peers, namespace: web}}
+spec: {{default: {{{check}}}, {target}}}
+"""
+    peers = service("app: server").replace("name: peers", "name: peers, namespace: web")
+    return write_server("tty: false", image) + peers + policy
+
+
+def write_role(resource: str) -> str:
+    fields = "resourceNames: [trainer], verbs: [create]"
+    rules = f"[{{apiGroups: [''], resources: [{resource}], {fields}}}]"
+    head = "apiVersion: rbac.authorization.k8s.io/v1\nkind: Role\n"
+    return f"{head}metadata: {{name: starts, namespace: research}}\nrules: {rules}\n"
+
+
+def write_redis(volume: str) -> str:
+    mounts = "volumeMounts: [{name: files, mountPath: /mnt/files}]"
+    return write_server(mounts, "redis:7", f"volumes: [{{name: files, {volume}}}]")
+
+
+def write_settings(setting: str) -> str:
+    mounts = "{name: config, mountPath: /etc/train}, {name: runs, mountPath: /runs}"
+    pod = INDEXED_JOB + f"      - {{name: main, image: a, volumeMounts: [{mounts}]}}\n"
+    volumes = "[{name: config, configMap: {name: train}}, {name: runs, nfs: {path: /, server: a}}]"
+    pod += f"      volumes: {volumes}\n"
+    head = "---\napiVersion: v1\nkind: ConfigMap\n"
+    metadata = "metadata: {name: train, namespace: research}\n"
+    return f"{pod}{head}{metadata}data: {{train.yaml: '{setting}'}}\n"
+
+
+def write_variables(**values: str) -> str:
+    pairs = [f"{{name: {name}, value: '{value}'}}" for name, value in values.items()]
+    return write_server(f"env: [{', '.join(pairs)}]")
+
+
+def write_proxy(options: str, port: int) -> str:
+    variables = f"{{name: DB_HOST, value: 127.0.0.1}}, {{name: DB_PORT, value: '{port}'}}"
+    proxy = f"      - {{name: sql, image: cloud-sql-proxy, args: [{options}, 'p:r:db']}}\n"
+    return write_server(f"env: [{variables}]") + proxy
+
+
 def write_schedule(schedule: str) -> str:
     head = "apiVersion: batch/v1\nkind: CronJob\nmetadata: {name: a}\n"
     pod = "{spec: {restartPolicy: Never, containers: [{name: main, image: a}]}}"
@@ -263,6 +315,7 @@ def write_schedule(schedule: str) -> str:
 
 HIDDEN = "      - {{name: main, image: a, volumeMounts: [{{name: tools, mountPath: {}}}]}}\n"
 PER_POD = run_words("'--output=gs://out/$(POD_NAME).jsonl'", POD_NAME)
+TRITON = "nvcr.io/nvidia/tritonserver:24.08-py3"
 RUN_BY_HOST = run_words("--run-dir, '/runs/$(HOSTNAME)'")
 PROXY = "      - {name: sql, image: cloud-sql-proxy, args: [--port=5432]}\n"
 DATABASE = write_server("args: [--host=127.0.0.1, --port=5432]")
@@ -302,6 +355,56 @@ def write_jobs(*names: str) -> str:
         ),
         ("HF467", DATABASE, True),
         ("HF467", DATABASE + PROXY, False),
+        ("HF210", write_bucket("implicit-dirs,stat-cache-max-size-mb=-1"), False),
+        ("HF210", write_bucket("max-idle-conns-per-host=100"), False),
+        ("HF210", write_bucket("enable-streaming-reads"), False),
+        ("HF210", write_bucket("implicit-dir"), True),
+        ("HF210", write_bucket("implicit_dirs"), True),
+        ("HF632", write_health_check("/", "ollama/ollama:0.9.0"), False),
+        ("HF632", write_health_check("/v2/models/bert/ready", TRITON), False),
+        ("HF632", write_health_check("/v2/health/readyz", TRITON), True),
+        ("HF438", write_role("serviceaccounts/token"), False),
+        ("HF438", write_role("serviceaccounts"), True),
+        (
+            "HF465",
+            INDEXED_JOB + run_words("'--coordinator=train-$(JOB_COMPLETION_INDEX):8476'"),
+            False,
+        ),
+        ("HF465", INDEXED_JOB + run_words("'--out=gs://b/$(JOB_COMPLETION_INDEX)/2024-06'"), False),
+        (
+            "HF465",
+            INDEXED_JOB + run_words("'--rank=$(JOB_COMPLETION_INDEX)', --world-size=16"),
+            False,
+        ),
+        (
+            "HF465",
+            INDEXED_JOB + run_words("'--seed=$(JOB_COMPLETION_INDEX)', --population=64"),
+            False,
+        ),
+        ("HF465", INDEXED_JOB + run_words("'--shard=$(JOB_COMPLETION_INDEX)/4'"), True),
+        ("HF465", INDEXED_JOB + run_words("'--in=/d/$(JOB_COMPLETION_INDEX)-of-4.tar'"), True),
+        (
+            "HF465",
+            INDEXED_JOB + run_words("'--shard=$(JOB_COMPLETION_INDEX)', --num-shards=4"),
+            True,
+        ),
+        ("HF672", write_redis("csi: {driver: secrets-store.csi.k8s.io}"), False),
+        ("HF672", write_redis("persistentVolumeClaim: {claimName: redis}"), True),
+        ("HF672", write_redis("csi: {driver: parallelstore.csi.storage.gke.io}"), True),
+        ("HF692", write_settings("output: /dev/stdout"), False),
+        ("HF692", write_settings("run: /usr/bin/train"), False),
+        ("HF692", write_settings("output_dir: /run/a7"), True),
+        ("HF692", write_settings("checkpoints: /run/a7"), True),
+        ("HF467", write_variables(API_HOST="backend", API_PORT="9000"), False),
+        ("HF467", write_variables(API_HOST="0.0.0.0", API_PORT="9000"), True),
+        ("HF467", write_variables(API_PORT="9000"), True),
+        ("HF467", write_server("args: [--host=backend, --port=9000]"), False),
+        ("HF467", write_server("args: [--host=0.0.0.0, --port=9000]"), True),
+        ("HF467", write_server("args: ['--address=$(LWS_LEADER_ADDRESS):6379']"), False),
+        ("HF467", write_server("args: ['--address=[::]:6379']"), True),
+        ("HF753", write_proxy("--health-check, --http-port=9801", 5432), False),
+        ("HF753", write_proxy("--health-check, --http-port=9801, --port=5432", 5433), True),
+        ("HF753", write_proxy("--health-check, --http-port=9801, --port=5432", 5432), False),
         ("HF530", write_schedule("* 8-18 * * 1-5"), False),
         ("HF530", write_schedule("* 2 * * *"), True),
         ("HF561", write_file_variable("KUBECONFIG", "/tmp/kubeconfig"), False),

@@ -20,7 +20,8 @@ DOC_DEEPSPEED = "https://www.deepspeed.ai/docs/config-json/"
 _LONGEST = 60_000
 _TEMPLATE = re.compile(r"\{\{|\{%|\$\{|<%|__[A-Z_]+__|@@")
 _CHECKPOINT_KEY = re.compile(
-    r"(check_?points?|ckpts?|output|save|runs?)_?(dir|directory|path|folder|root)?"
+    r"(check_?points?|ckpts?)(_?(dir|directory|path|folder|root))?"
+    r"|(output|save|runs?)_?(dir|directory|path|folder|root)"
 )
 _FOLDER_KEY = re.compile(r"(dir|directory|path|folder|root)")
 _PARENT_KEY = re.compile(r"(check_?points?(ing|er)?|ckpts?)")

@@ -22,7 +22,7 @@ from holdfast.lint.objects import (
 )
 from holdfast.lint.registry import Context, rule
 from holdfast.lint.rules.references import explain_absence, is_near_file
-from holdfast.lint.rules.servers import find_server
+from holdfast.lint.rules.servers import find_server, is_known_path
 from holdfast.lint.spelling import count_differences, find_near
 from holdfast.support.values import duration_s
 
@@ -313,7 +313,7 @@ def _check_health_path(obj: Object, context: Context) -> Iterator[Hit]:
         for container in pod.main_containers if len(pod.main_containers) == 1 else ():
             server = find_server(container)
             known_paths = load_table("health_paths").get(server, [])
-            if known_paths and place.rstrip("/") not in known_paths:
+            if known_paths and not is_known_path(place, known_paths):
                 message = f"{server} has no {place}; it has {', '.join(known_paths[:3])}"
                 yield Hit(path, message)
                 return

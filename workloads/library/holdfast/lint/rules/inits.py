@@ -287,12 +287,28 @@ def asks_a_closed_local_port(pod: Pod, context: Context) -> Iterator[Hit]:
         return
     opened = set[int]().union(*map(_list_ports, pod.containers))
     for container in pod.containers:
-        if proxies == [container]:
+        if proxies == [container] or any(map(_has_unknown_port, _list_others(container, pod))):
             continue
         for path, name, port in _list_local_ports(container):
             if port not in opened:
                 listed = ", ".join(map(str, sorted(opened)[:5]))
                 yield Hit(path, f"{name} is {port}; the containers listen on {listed}")
+
+
+def _list_others(container: Container, pod: Pod) -> Iterator[Container]:
+    """Yields the other containers that run with a container."""
+    for other in pod.containers:
+        is_running = other.is_main or other.body.get("restartPolicy") == "Always"
+        if other is not container and is_running:
+            yield other
+
+
+def _has_unknown_port(container: Container) -> bool:
+    """Returns whether a container may listen on a default port that no option names.
+
+    A second port, as --http-port for health checks, says nothing about the main one.
+    """
+    return not container.ports and not _MAIN_PORT_OPTION.search(container.script)
 
 
 def _list_ports(container: Container) -> set[int]:
@@ -317,4 +333,5 @@ def _list_local_ports(container: Container) -> Iterator[tuple[Path, str, int]]:
 
 _LOCAL = ("127.0.0.1", "localhost")
 _PORT_OPTION = re.compile(r"--[\w-]{0,40}port[= \n](\d{1,5})(?!\d)")
+_MAIN_PORT_OPTION = re.compile(r"--(?:listen-|server-)?port[= \n]\d")
 _LOCAL_URL = re.compile(r"//(?:[^@/\s]{1,100}@)?(?:127\.0\.0\.1|localhost):(\d{1,5})")

@@ -37,6 +37,8 @@ _DEFAULT_PORTS = {
     "huggingface/text-embeddings-inference": 80,
     "qdrant/qdrant": 6333,
 }
+# Hosts on which a server listens; behind any other, a port is that of another server.
+_OWN_HOSTS = ("", "0.0.0.0", "*", "[::]", "::", "127.0.0.1", "localhost")
 _ADDRESS_OPTIONS = ("--master-port", "--master_port", "--main_process_port")
 
 
@@ -112,7 +114,8 @@ def _check_settings(container: Container, pod: Pod, context: Context) -> Iterato
     is_needed = _is_asked(container) or _is_behind_service(pod, context)
     for path, name, value in container.variables:
         if name in _PORT_SETTINGS and value.isdecimal() and is_needed:
-            if int(value[:9]) not in container.ports:
+            host = container.env.get(name.removesuffix("PORT") + "HOST", "")
+            if host in _OWN_HOSTS and int(value[:9]) not in container.ports:
                 ports = ", ".join(map(str, sorted(container.ports)))
                 yield Hit(path, f"{name} is {value}, and the container has the ports {ports}")
         elif name in _HOST_SETTINGS and value in ("127.0.0.1", "localhost") and is_needed:
@@ -126,14 +129,16 @@ def _check_settings(container: Container, pod: Pod, context: Context) -> Iterato
 
 def _list_own_ports(container: Container) -> Iterator[tuple[str, int]]:
     """Yields the options that say on which port a server listens, with the port."""
-    for option in _PORT_OPTIONS:
+    is_own = container.option("--host") in _OWN_HOSTS
+    for option in _PORT_OPTIONS if is_own else ():
         # A script may start several programs, each with a port.
         ports = _list_numbers(container, option)
         if ports and not ports & container.ports.keys():
             yield option, min(ports)
     for option in _BIND_OPTIONS:
-        port_text = container.option(option)[:300].rpartition(":")[2]
-        if ":" in container.option(option)[:300] and port_text.isdecimal():
+        address = container.option(option)[:300].rpartition("//")[2]
+        host, colon, port_text = address.rpartition(":")
+        if colon and port_text.isdecimal() and host in _OWN_HOSTS:
             yield option, int(port_text[:9])
 
 

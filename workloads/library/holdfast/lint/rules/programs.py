@@ -27,10 +27,11 @@ _SHARD_COUNTS = (
     "--shard-count",
     "--n-shards",
     "--num-parts",
-    *("--partitions", "--num-partitions", "--num-splits", "--n-splits", "--population"),
-    *("--world-size", "--num-workers-total", "--num-chunks"),
+    *("--partitions", "--num-partitions", "--num-splits", "--n-splits", "--num-chunks"),
 )
-_SHARE_OF = re.compile(r"\$[({]JOB_COMPLETION_INDEX[)}](?:/|:|-of-)(\d{1,6})(?!\d)")
+_INDEX = r"\$[({]JOB_COMPLETION_INDEX[)}]"
+# Behind a name or a folder, `:8476` is a port and `/2024` is a folder.
+_SHARE_OF = re.compile(rf"(?:(?<![\w./-]){_INDEX}[/:]|{_INDEX}-of-)(\d{{1,6}})(?!\d)")
 _SHARES = ("--gpu-memory-utilization", "--gpu_memory_utilization", "--mem-fraction-static")
 _COLLECTIVE = ("torchrun", "deepspeed", "accelerate", "mpirun", "vllm", "sglang")
 _RANKS = ("--ranks", "--nproc-per-node", "--nproc_per_node", "--num_gpus", "--gpus-per-node")

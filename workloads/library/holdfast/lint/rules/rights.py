@@ -55,7 +55,10 @@ def right_on_nothing(obj: Object, context: Context) -> Iterator[Hit]:
     for index, entry in enumerate(entries):
         path: Path = ("rules", index)
         yield from _check_verbs(entry, path)
-        if as_list(dig(entry, "resourceNames")) and "create" in as_list(dig(entry, "verbs")):
+        has_names = bool(as_list(dig(entry, "resourceNames")))
+        # The address of a subresource, as of serviceaccounts/token, holds the name.
+        is_plain = any("/" not in as_text(item) for item in as_list(dig(entry, "resources")))
+        if has_names and is_plain and "create" in as_list(dig(entry, "verbs")):
             message = "create has no name to compare: this rule does not allow it"
             yield Hit((*path, "resourceNames"), message)
         yield from _check_resources(entry, path, allowed)

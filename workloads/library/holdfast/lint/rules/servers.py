@@ -67,7 +67,7 @@ def probe_path_unknown(pod: Pod, context: Context) -> Iterator[Hit]:
         path = as_text(dig(check, "path")) or "/"
         number = _find_port(container, dig(check, "port"))
         is_own = number is None or number in (_get_own_port(container, server), None)
-        if isinstance(check, dict) and is_own and not _is_known(path, paths):
+        if isinstance(check, dict) and is_own and not is_known_path(path, paths):
             message = f"{server} has no {path}; it has {', '.join(paths[:3])}"
             yield Hit((*container.path, field, "httpGet", "path"), message)
 
@@ -89,7 +89,8 @@ def find_server(container: Container) -> str:
     return ""
 
 
-def _is_known(path: str, paths: list[str]) -> bool:
+def is_known_path(path: str, paths: list[str]) -> bool:
+    """Returns whether a path is one of a server's, or is in one of its folders."""
     path = path.partition("?")[0].rstrip("/") or "/"
     if path in paths:
         return True

@@ -203,8 +203,11 @@ def bucket_named_wrong(pod: Pod, context: Context) -> Iterator[Hit]:
         for option in re.split(r"[,\s]+", options[:2_000]):
             name = option.partition("=")[0]
             known_options = load_table("fuse")["options"]
-            near_option = find_near(name.replace("_", "-"), known_options, 0.8)
-            if near_option and name not in known_options and ":" not in name:
+            if name in known_options or ":" in name:
+                continue
+            dashed_name = name.replace("_", "-")
+            near_option = find_near(dashed_name, known_options, 0.8)
+            if near_option and count_differences(dashed_name, near_option) <= 2:
                 message = f"no option {option}; did you mean {near_option}?"
                 yield Hit((*path, "volumeAttributes", "mountOptions"), message)
 
