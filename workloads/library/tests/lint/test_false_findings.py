@@ -339,3 +339,38 @@ def write_jobs(*names: str) -> str:
 )
 def test_rules_about_programs_know_what_works(rule: str, text: str, is_found: bool) -> None:
     assert (rule in find_rules(text)) is is_found
+
+
+TWO_SCALERS = """\
+apiVersion: autoscaling/v2
+kind: HorizontalPodAutoscaler
+metadata: {name: server, namespace: serving}
+spec:
+  scaleTargetRef: {apiVersion: apps/v1, kind: KIND, name: server}
+  minReplicas: 2
+  maxReplicas: 4
+  metrics:
+  - {type: Resource, resource: {name: cpu, target: {type: Utilization, averageUtilization: 60}}}
+---
+apiVersion: autoscaling.k8s.io/v1
+kind: VerticalPodAutoscaler
+metadata: {name: server, namespace: serving}
+spec:
+  targetRef: {apiVersion: apps/v1, kind: Deployment, name: server}
+  resourcePolicy: {containerPolicies: [{containerName: '*', POLICY}]}
+"""
+
+
+@pytest.mark.parametrize(
+    ("kind", "policy", "is_found"),
+    [
+        ("Deployment", "controlledResources: [cpu]", True),
+        ("Deployment", "minAllowed: {cpu: 1}", True),
+        ("Deployment", "controlledResources: [memory]", False),
+        ("Deployment", "mode: 'Off'", False),
+        ("StatefulSet", "controlledResources: [cpu]", False),
+    ],
+)
+def test_two_scalers_may_share_a_workload(kind: str, policy: str, is_found: bool) -> None:
+    text = TWO_SCALERS.replace("KIND", kind).replace("POLICY", policy)
+    assert ("HF742" in find_rules(text)) is is_found
