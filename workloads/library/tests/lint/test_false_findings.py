@@ -374,3 +374,40 @@ spec:
 def test_two_scalers_may_share_a_workload(kind: str, policy: str, is_found: bool) -> None:
     text = TWO_SCALERS.replace("KIND", kind).replace("POLICY", policy)
     assert ("HF742" in find_rules(text)) is is_found
+
+
+FILLED = """\
+apiVersion: v1
+kind: Pod
+metadata: {name: train, namespace: research}
+spec:
+  volumes: [{name: assets, emptyDir: {}}]
+  initContainers:
+  - name: fetch
+    image: tools:1.4
+    command: [sh, -c, "gcloud storage cp -r gs://assets/a /assets/tokenizer"]
+    volumeMounts: [{name: assets, mountPath: /assets}]
+  - name: more
+    image: tools:1.4
+    command: [sh, -c, "SCRIPT"]
+    volumeMounts: [{name: assets, mountPath: /init}]
+  containers:
+  - name: main
+    image: train:1.4
+    command: [python, train.py, --tokenizer, /assets/vocabulary]
+    volumeMounts: [{name: assets, mountPath: /assets}]
+"""
+
+
+@pytest.mark.parametrize(
+    ("script", "is_found"),
+    [
+        ("python build.py", True),
+        ("mkdir -p /init/vocabulary", True),
+        ("python build.py --out /init/vocabulary-2", True),
+        ("python build.py --out /init/vocabulary", False),
+        ("gcloud storage cp gs://a/v.tar /init/vocabulary; tar -C /init/vocabulary -xf v", False),
+    ],
+)
+def test_any_init_container_may_fill_a_folder(script: str, is_found: bool) -> None:
+    assert ("HF677" in find_rules(FILLED.replace("SCRIPT", script))) is is_found
