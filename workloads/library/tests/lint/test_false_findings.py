@@ -411,3 +411,41 @@ spec:
 )
 def test_any_init_container_may_fill_a_folder(script: str, is_found: bool) -> None:
     assert ("HF677" in find_rules(FILLED.replace("SCRIPT", script))) is is_found
+
+
+SETTINGS = """\
+apiVersion: batch/v1
+kind: Job
+metadata: {name: train, namespace: research}
+spec:
+  template:
+    spec:
+      restartPolicy: Never
+      volumes:
+      - {name: settings, configMap: {name: settings}}
+      - {name: runs, persistentVolumeClaim: {claimName: runs}}
+      containers:
+      - name: main
+        image: train:1.4
+        volumeMounts: [{name: settings, mountPath: /etc/train}, {name: runs, mountPath: /runs}]
+---
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: settings, namespace: research}
+data:
+  train.yaml: |
+    VALUE
+"""
+
+
+@pytest.mark.parametrize(
+    ("value", "is_found"),
+    [
+        ("checkpoint_dir: /out", True),
+        ('steps: !!int ""', False),
+        ("resume: !!bool maybe", False),
+        ("start: !!timestamp soon", False),
+    ],
+)
+def test_settings_that_cannot_be_built_end_no_check(value: str, is_found: bool) -> None:
+    assert ("HF692" in find_rules(SETTINGS.replace("VALUE", value))) is is_found
