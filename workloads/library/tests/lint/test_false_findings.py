@@ -449,3 +449,25 @@ data:
 )
 def test_settings_that_cannot_be_built_end_no_check(value: str, is_found: bool) -> None:
     assert ("HF692" in find_rules(SETTINGS.replace("VALUE", value))) is is_found
+
+
+@pytest.mark.parametrize(
+    ("model", "length", "is_found"),
+    [
+        ("meta-llama/Llama-2-7b-hf", 8_192, True),
+        ("togethercomputer/LLaMA-2-7B-32K", 32_768, False),
+        ("togethercomputer/LLaMA-2-7B-32K", 65_536, True),
+        ("example/Llama-2-13b-chat-16k", 16_384, False),
+        ("example/Llama-2-7b-ultralong", 65_536, False),
+        ("microsoft/phi-4", 32_768, True),
+        ("microsoft/phi-4-reasoning", 32_768, False),
+        ("microsoft/phi-4-reasoning", 65_536, True),
+        ("microsoft/Phi-4-multimodal-instruct", 131_072, False),
+        ("microsoft/Phi-4-mini-instruct", 65_536, False),
+        ("Qwen/Qwen2.5-7B-Instruct-1M", 262_144, False),
+    ],
+)
+def test_names_of_models_tell_longer_contexts(model: str, length: int, is_found: bool) -> None:
+    fields = f"args: [--model={model}, --port=8000, --max-model-len={length}]"
+    text = write_server(f"{fields}\n        {ON_A_GPU}", "vllm/vllm-openai:v0.10.2")
+    assert ("HF645" in find_rules(text)) is is_found
