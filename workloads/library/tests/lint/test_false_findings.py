@@ -1,5 +1,7 @@
 """Tests that correct manifests, as other projects write them, raise no finding."""
 
+from textwrap import indent
+
 import pytest
 
 from holdfast.lint.engine import Options, lint_texts
@@ -471,3 +473,35 @@ def test_names_of_models_tell_longer_contexts(model: str, length: int, is_found:
     fields = f"args: [--model={model}, --port=8000, --max-model-len={length}]"
     text = write_server(f"{fields}\n        {ON_A_GPU}", "vllm/vllm-openai:v0.10.2")
     assert ("HF645" in find_rules(text)) is is_found
+
+
+RAY_CLUSTER = """\
+headGroupSpec:
+  rayStartParams: {}
+  template:
+    spec:
+      nodeSelector: {cloud.google.com/gke-spot: 'true'}
+      containers: [{name: head, image: 'ray:2.9.0'}]
+"""
+TOLERANT = "gcsFaultToleranceOptions: {redisAddress: 'redis:6379'}\n"
+
+
+@pytest.mark.parametrize(
+    ("kind", "field", "annotation", "is_found"),
+    [
+        ("RayCluster", "", "note: a", True),
+        ("RayCluster", "", "ray.io/ft-enabled: 'false'", True),
+        ("RayCluster", "", "ray.io/ft-enabled: 'true'", False),
+        ("RayJob", "rayClusterSpec", "note: a", True),
+        ("RayService", "rayClusterConfig", "note: a", True),
+    ],
+)
+def test_head_of_ray_may_recover(kind: str, field: str, annotation: str, is_found: bool) -> None:
+    def write(cluster: str) -> str:
+        head = f"apiVersion: ray.io/v1\nkind: {kind}\n"
+        head += f"metadata: {{name: tune, annotations: {{{annotation}}}}}\nspec:\n"
+        head += f"  {field}:\n" if field else ""
+        return head + indent(cluster, "    " if field else "  ")
+
+    assert ("HF785" in find_rules(write(RAY_CLUSTER))) is is_found
+    assert "HF785" not in find_rules(write(RAY_CLUSTER + TOLERANT))
