@@ -5,6 +5,7 @@ from textwrap import indent
 import pytest
 
 from holdfast.lint.engine import Options, lint_texts
+from holdfast.lint.finding import Severity
 from workloads.library.tests.lint.defects import find_rules
 
 JOB = """\
@@ -505,3 +506,23 @@ def test_head_of_ray_may_recover(kind: str, field: str, annotation: str, is_foun
 
     assert ("HF785" in find_rules(write(RAY_CLUSTER))) is is_found
     assert "HF785" not in find_rules(write(RAY_CLUSTER + TOLERANT))
+
+
+@pytest.mark.parametrize(
+    ("ending", "is_found"),
+    [
+        ("|| true", True),
+        ("|| :", True),
+        ("|| :; ls /data", True),
+        ("|| echo none; test -f /data/m", False),
+        ("|| :none", False),
+        ("|| trueish", False),
+    ],
+)
+def test_download_that_may_fail_is_a_warning(ending: str, is_found: bool) -> None:
+    command = f"command: [sh, -c, 'gcloud storage cp -r gs://b/m /data {ending}']"
+    init = f"initContainers: [{{name: fetch, image: a, {command}}}]"
+    text = write_server("tty: false", selector=init)
+    found = lint_texts({"a.yaml": text}, Options()).active
+    severities = [finding.severity for finding in found if finding.rule == "HF775"]
+    assert severities == [Severity.WARNING] * is_found
