@@ -470,7 +470,7 @@ def test_settings_that_cannot_be_built_end_no_check(value: str, is_found: bool) 
         ("Qwen/Qwen2.5-7B-Instruct-1M", 262_144, False),
     ],
 )
-def test_names_of_models_tell_longer_contexts(model: str, length: int, is_found: bool) -> None:
+def test_models_have_longer_contexts(model: str, length: int, is_found: bool) -> None:
     fields = f"args: [--model={model}, --port=8000, --max-model-len={length}]"
     text = write_server(f"{fields}\n        {ON_A_GPU}", "vllm/vllm-openai:v0.10.2")
     assert ("HF645" in find_rules(text)) is is_found
@@ -497,7 +497,7 @@ TOLERANT = "gcsFaultToleranceOptions: {redisAddress: 'redis:6379'}\n"
         ("RayService", "rayClusterConfig", "note: a", True),
     ],
 )
-def test_head_of_ray_may_recover(kind: str, field: str, annotation: str, is_found: bool) -> None:
+def test_ray_head_may_recover(kind: str, field: str, annotation: str, is_found: bool) -> None:
     def write(cluster: str) -> str:
         head = f"apiVersion: ray.io/v1\nkind: {kind}\n"
         head += f"metadata: {{name: tune, annotations: {{{annotation}}}}}\nspec:\n"
@@ -523,6 +523,6 @@ def test_download_that_may_fail_is_a_warning(ending: str, is_found: bool) -> Non
     command = f"command: [sh, -c, 'gcloud storage cp -r gs://b/m /data {ending}']"
     init = f"initContainers: [{{name: fetch, image: a, {command}}}]"
     text = write_server("tty: false", selector=init)
-    found = lint_texts({"a.yaml": text}, Options()).active
-    severities = [finding.severity for finding in found if finding.rule == "HF775"]
+    findings = lint_texts({"a.yaml": text}, Options()).active
+    severities = [finding.severity for finding in findings if finding.rule == "HF775"]
     assert severities == [Severity.WARNING] * is_found
