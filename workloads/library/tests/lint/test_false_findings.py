@@ -1,8 +1,11 @@
 """Tests that correct manifests, as other projects write them, raise no finding."""
 
+from textwrap import indent
+
 import pytest
 
 from holdfast.lint.engine import Options, lint_texts
+from holdfast.lint.finding import Severity
 from workloads.library.tests.lint.defects import find_rules
 
 JOB = """\
@@ -442,3 +445,187 @@ def write_jobs(*names: str) -> str:
 )
 def test_rules_about_programs_know_what_works(rule: str, text: str, is_found: bool) -> None:
     assert (rule in find_rules(text)) is is_found
+
+
+TWO_SCALERS = """\
+apiVersion: autoscaling/v2
+kind: HorizontalPodAutoscaler
+metadata: {name: server, namespace: serving}
+spec:
+  scaleTargetRef: {apiVersion: apps/v1, kind: KIND, name: server}
+  minReplicas: 2
+  maxReplicas: 4
+  metrics:
+  - {type: Resource, resource: {name: cpu, target: {type: Utilization, averageUtilization: 60}}}
+---
+apiVersion: autoscaling.k8s.io/v1
+kind: VerticalPodAutoscaler
+metadata: {name: server, namespace: serving}
+spec:
+  targetRef: {apiVersion: apps/v1, kind: Deployment, name: server}
+  resourcePolicy: {containerPolicies: [{containerName: '*', POLICY}]}
+"""
+
+
+@pytest.mark.parametrize(
+    ("kind", "policy", "is_found"),
+    [
+        ("Deployment", "controlledResources: [cpu]", True),
+        ("Deployment", "minAllowed: {cpu: 1}", True),
+        ("Deployment", "controlledResources: [memory]", False),
+        ("Deployment", "mode: 'Off'", False),
+        ("StatefulSet", "controlledResources: [cpu]", False),
+    ],
+)
+def test_two_scalers_may_share_a_workload(kind: str, policy: str, is_found: bool) -> None:
+    text = TWO_SCALERS.replace("KIND", kind).replace("POLICY", policy)
+    assert ("HF742" in find_rules(text)) is is_found
+
+
+FILLED = """\
+apiVersion: v1
+kind: Pod
+metadata: {name: train, namespace: research}
+spec:
+  volumes: [{name: assets, emptyDir: {}}]
+  initContainers:
+  - name: fetch
+    image: tools:1.4
+    command: [sh, -c, "gcloud storage cp -r gs://assets/a /assets/tokenizer"]
+    volumeMounts: [{name: assets, mountPath: /assets}]
+  - name: more
+    image: tools:1.4
+    command: [sh, -c, "SCRIPT"]
+    volumeMounts: [{name: assets, mountPath: /init}]
+  containers:
+  - name: main
+    image: train:1.4
+    command: [python, train.py, --tokenizer, /assets/vocabulary]
+    volumeMounts: [{name: assets, mountPath: /assets}]
+"""
+
+
+@pytest.mark.parametrize(
+    ("script", "is_found"),
+    [
+        ("python build.py", True),
+        ("mkdir -p /init/vocabulary", True),
+        ("python build.py --out /init/vocabulary-2", True),
+        ("python build.py --out /init/vocabulary", False),
+        ("gcloud storage cp gs://a/v.tar /init/vocabulary; tar -C /init/vocabulary -xf v", False),
+    ],
+)
+def test_any_init_container_may_fill_a_folder(script: str, is_found: bool) -> None:
+    assert ("HF677" in find_rules(FILLED.replace("SCRIPT", script))) is is_found
+
+
+SETTINGS = """\
+apiVersion: batch/v1
+kind: Job
+metadata: {name: train, namespace: research}
+spec:
+  template:
+    spec:
+      restartPolicy: Never
+      volumes:
+      - {name: settings, configMap: {name: settings}}
+      - {name: runs, persistentVolumeClaim: {claimName: runs}}
+      containers:
+      - name: main
+        image: train:1.4
+        volumeMounts: [{name: settings, mountPath: /etc/train}, {name: runs, mountPath: /runs}]
+---
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: settings, namespace: research}
+data:
+  train.yaml: |
+    VALUE
+"""
+
+
+@pytest.mark.parametrize(
+    ("value", "is_found"),
+    [
+        ("checkpoint_dir: /out", True),
+        ('steps: !!int ""', False),
+        ("resume: !!bool maybe", False),
+        ("start: !!timestamp soon", False),
+    ],
+)
+def test_settings_that_cannot_be_built_end_no_check(value: str, is_found: bool) -> None:
+    assert ("HF692" in find_rules(SETTINGS.replace("VALUE", value))) is is_found
+
+
+@pytest.mark.parametrize(
+    ("model", "length", "is_found"),
+    [
+        ("meta-llama/Llama-2-7b-hf", 8_192, True),
+        ("togethercomputer/LLaMA-2-7B-32K", 32_768, False),
+        ("togethercomputer/LLaMA-2-7B-32K", 65_536, True),
+        ("example/Llama-2-13b-chat-16k", 16_384, False),
+        ("example/Llama-2-7b-ultralong", 65_536, False),
+        ("microsoft/phi-4", 32_768, True),
+        ("microsoft/phi-4-reasoning", 32_768, False),
+        ("microsoft/phi-4-reasoning", 65_536, True),
+        ("microsoft/Phi-4-multimodal-instruct", 131_072, False),
+        ("microsoft/Phi-4-mini-instruct", 65_536, False),
+        ("Qwen/Qwen2.5-7B-Instruct-1M", 262_144, False),
+    ],
+)
+def test_models_have_longer_contexts(model: str, length: int, is_found: bool) -> None:
+    fields = f"args: [--model={model}, --port=8000, --max-model-len={length}]"
+    text = write_server(f"{fields}\n        {ON_A_GPU}", "vllm/vllm-openai:v0.10.2")
+    assert ("HF645" in find_rules(text)) is is_found
+
+
+RAY_CLUSTER = """\
+headGroupSpec:
+  rayStartParams: {}
+  template:
+    spec:
+      nodeSelector: {cloud.google.com/gke-spot: 'true'}
+      containers: [{name: head, image: 'ray:2.9.0'}]
+"""
+TOLERANT = "gcsFaultToleranceOptions: {redisAddress: 'redis:6379'}\n"
+
+
+@pytest.mark.parametrize(
+    ("kind", "field", "annotation", "is_found"),
+    [
+        ("RayCluster", "", "note: a", True),
+        ("RayCluster", "", "ray.io/ft-enabled: 'false'", True),
+        ("RayCluster", "", "ray.io/ft-enabled: 'true'", False),
+        ("RayJob", "rayClusterSpec", "note: a", True),
+        ("RayService", "rayClusterConfig", "note: a", True),
+    ],
+)
+def test_ray_head_may_recover(kind: str, field: str, annotation: str, is_found: bool) -> None:
+    def write(cluster: str) -> str:
+        head = f"apiVersion: ray.io/v1\nkind: {kind}\n"
+        head += f"metadata: {{name: tune, annotations: {{{annotation}}}}}\nspec:\n"
+        head += f"  {field}:\n" if field else ""
+        return head + indent(cluster, "    " if field else "  ")
+
+    assert ("HF785" in find_rules(write(RAY_CLUSTER))) is is_found
+    assert "HF785" not in find_rules(write(RAY_CLUSTER + TOLERANT))
+
+
+@pytest.mark.parametrize(
+    ("ending", "is_found"),
+    [
+        ("|| true", True),
+        ("|| :", True),
+        ("|| :; ls /data", True),
+        ("|| echo none; test -f /data/m", False),
+        ("|| :none", False),
+        ("|| trueish", False),
+    ],
+)
+def test_download_that_may_fail_is_a_warning(ending: str, is_found: bool) -> None:
+    command = f"command: [sh, -c, 'gcloud storage cp -r gs://b/m /data {ending}']"
+    init = f"initContainers: [{{name: fetch, image: a, {command}}}]"
+    text = write_server("tty: false", selector=init)
+    findings = lint_texts({"a.yaml": text}, Options()).active
+    severities = [finding.severity for finding in findings if finding.rule == "HF775"]
+    assert severities == [Severity.WARNING] * is_found

@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import Any
 
 import yaml
@@ -82,8 +83,12 @@ def _find_fault(name: str, text: str) -> str:
     return ""
 
 
+@lru_cache(maxsize=256)
 def _load(name: str, text: str) -> Any:
-    """Returns the values of a file of settings; None where it is none, or is a template."""
+    """Returns the values of a file of settings; None where it is none, or is a template.
+
+    Callers only read the values: several pods and rules share them.
+    """
     if _TEMPLATE.search(text[:_LONGEST]) or len(text) > _LONGEST or "&" in text:
         return None
     try:
@@ -91,7 +96,15 @@ def _load(name: str, text: str) -> Any:
             return json.loads(text)
         if name.endswith((".yaml", ".yml")):
             return yaml.load(text, Loader=yaml.CSafeLoader)
-    except (ValueError, RecursionError, yaml.YAMLError):
+    # PyYAML raises what a tag's own code does: `!!int ""` an IndexError, `!!bool maybe` a KeyError.
+    except (
+        ValueError,
+        LookupError,
+        AttributeError,
+        TypeError,
+        RecursionError,
+        yaml.YAMLError,
+    ):
         return None
     return None
 

@@ -11,6 +11,7 @@ from holdfast.lint.objects import (
     Pod,
     as_int,
     as_list,
+    as_map,
     as_maps,
     as_text,
     as_texts,
@@ -43,6 +44,8 @@ _SIZE_OPTION = re.compile(
 )
 _MACHINE = re.compile(r"[a-z]\w{1,4}-(?:standard|highmem|highcpu)-(\d{1,4})")
 _MEETS = re.compile(r"rdzv|nnodes|node[-_]rank|MASTER_ADDR|torchrun", re.IGNORECASE)
+# Where a RayService and a RayJob hold their cluster.
+_CLUSTER_FIELDS = ("rayClusterConfig", "rayClusterSpec")
 _ZONE = "topology.kubernetes.io/zone"
 
 
@@ -321,9 +324,12 @@ spec:
     ),
 )
 def check_ray_head(obj: Object, context: Context) -> Iterator[Hit]:
+    clusters = [obj.spec, *(as_map(obj.spec.get(field)) for field in _CLUSTER_FIELDS)]
+    has_options = any("gcsFaultToleranceOptions" in cluster for cluster in clusters)
+    if has_options or obj.annotations.get("ray.io/ft-enabled") == "true":
+        return
     for pod in obj.pods:
-        is_safe = "gcsFaultToleranceOptions" in str(obj.spec.keys())
-        if "headGroupSpec" not in pod.path or is_safe:
+        if "headGroupSpec" not in pod.path:
             continue
         if dig(pod.spec, "nodeSelector", contract.LABEL_SPOT) == "true":
             path = (*pod.spec_path, "nodeSelector", contract.LABEL_SPOT)

@@ -453,8 +453,22 @@ def reads_what_nothing_fetched(pod: Pod, context: Context) -> Iterator[Hit]:
             parts = filled.get(as_text(mount.get("name")), []) if mount else []
             place = as_text(mount.get("mountPath")).rstrip("/") if mount else ""
             part = folder[len(place) :]
-            if parts and not any(_are_parts(part, item) for item in parts):
+            if not parts or any(_are_parts(part, item) for item in parts):
+                continue
+            if not _is_named_before(pod, as_text(dig(mount, "name")), part):
                 yield Hit(path, f"{folder} is not filled; {place}{parts[0]} is")
+
+
+def _is_named_before(pod: Pod, volume: str, part: str) -> bool:
+    """Returns whether an init container names a folder of a volume, and thus may fill it."""
+    for container in pod.containers:
+        script = "" if container.is_main else _LOOKS.sub("", container.script)
+        for _, mount in container.mounts if script else ():
+            place = as_text(mount.get("mountPath")).rstrip("/")
+            name = rf"(?<![\w/.-]){re.escape(place + part)}(?![\w-])"
+            if mount.get("name") == volume and re.search(name, script):
+                return True
+    return False
 
 
 def _are_parts(part: str, other: str) -> bool:

@@ -5,7 +5,17 @@ from typing import Any
 
 from holdfast.lint.finding import Hit, Severity
 from holdfast.lint.object_index import SCALER, get_selector, selects
-from holdfast.lint.objects import Object, Pod, as_int, as_list, as_map, as_maps, as_text, dig
+from holdfast.lint.objects import (
+    Object,
+    Pod,
+    as_int,
+    as_list,
+    as_map,
+    as_maps,
+    as_text,
+    as_texts,
+    dig,
+)
 from holdfast.lint.registry import Context, rule
 from holdfast.lint.rules.probes import probe_time_s
 from holdfast.lint.rules.servers import find_server
@@ -313,19 +323,42 @@ def check_two_scalers(obj: Object, context: Context) -> Iterator[Hit]:
     if mode not in (None, *_CHANGING):
         return
     target = as_text(dig(obj.spec, "targetRef", "name"))
+    controlled = _list_controlled(obj)
     for rival in context.index.list_namespace(SCALER, obj.namespace):
-        is_same = dig(rival.spec, "scaleTargetRef", "name") == target
+        is_same = _scales_target(rival, obj)
         for metric in as_maps(rival.spec.get("metrics")) if is_same else ():
-            if dig(metric, "resource", "name") in _RESOURCES:
+            if dig(metric, "resource", "name") in controlled:
                 message = f"{rival.name} scales {target} by {dig(metric, 'resource', 'name')}"
                 yield Hit(("spec", "updatePolicy"), message)
                 return
     for rival in context.index.list_namespace("ScaledObject", obj.namespace):
-        is_same = dig(rival.spec, "scaleTargetRef", "name") == target
+        is_same = _scales_target(rival, obj)
         kinds = [dig(trigger, "type") for trigger in as_list(rival.spec.get("triggers"))]
-        if is_same and any(kind in _RESOURCES for kind in kinds):
+        if is_same and any(kind in controlled for kind in kinds):
             yield Hit(("spec", "updatePolicy"), f"{rival.name} scales {target} by its resources")
             return
+
+
+def _list_controlled(scaler: Object) -> set[str]:
+    """Lists the resources whose requests a vertical autoscaler changes, of any container."""
+    policies = as_maps(dig(scaler.spec, "resourcePolicy", "containerPolicies"))
+    if not policies:
+        return set(_RESOURCES)
+    controlled: set[str] = set()
+    for policy in policies:
+        if policy.get("mode") != "Off":
+            resources = policy.get("controlledResources")
+            controlled.update(_RESOURCES if resources is None else as_texts(resources))
+    return controlled
+
+
+def _scales_target(rival: Object, scaler: Object) -> bool:
+    """Returns whether two autoscalers change the same workload."""
+    target = as_map(scaler.spec.get("targetRef"))
+    other = as_map(rival.spec.get("scaleTargetRef"))
+    # KEDA takes a target without a kind for a Deployment.
+    has_same_kind = other.get("kind", "Deployment") == target.get("kind", "Deployment")
+    return has_same_kind and other.get("name") == target.get("name")
 
 
 def _write_shared_label(label: str) -> str:

@@ -28,6 +28,8 @@ _QUANTIZATIONS = ("awq", "gptq", "gguf")
 _MODEL_VARIABLES = re.compile(r"^((OPENAI|LLM|VLLM|CHAT|SERVED|INFERENCE)_)?MODEL(_NAME|_ID)?$")
 _URL = re.compile(r"https?://([a-z0-9][a-z0-9.-]{0,250})")
 _LONGEST = 2_000
+# What a model's name tells of its own context: llama-2-13b-chat-16k.
+_OWN_CONTEXT = re.compile(r"-\d+[km](-|$)|ultralong")
 
 
 def _probe(path: str) -> str:
@@ -346,8 +348,16 @@ def context_too_long(pod: Pod, context: Context) -> Iterator[Hit]:
         is_scaled = "--rope-scaling" in container.script or "--hf-overrides" in container.script
         if length is None or is_allowed or is_scaled:
             continue
-        for prefix, longest in load_table("contexts").items():
-            if model.startswith(prefix) and length > longest:
-                message = f"--max-model-len is {length}, and {model} takes {longest}"
-                yield Hit(container.command_path, message)
-                break
+        longest = _find_context(model)
+        if longest and length > longest:
+            message = f"--max-model-len is {length}, and {model} takes {longest}"
+            yield Hit(container.command_path, message)
+
+
+def _find_context(model: str) -> int:
+    """Returns the most tokens of a model's requests; 0 where its name tells of another limit."""
+    for prefix, longest in load_table("contexts").items():
+        if model.startswith(prefix):
+            is_other = _OWN_CONTEXT.search(model[len(prefix) - 1 :])
+            return 0 if is_other else int(longest)
+    return 0
