@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.sim.manager import HostManager
-from tests.cluster.sim.processes import alive
+from tests.cluster.sim.processes import Processes, alive
 from tests.cluster.sim.waiting import until
 
 OWNER = """
@@ -40,6 +40,19 @@ def test_processes_die_with_a_test_run_that_is_killed(tmp_path: Path) -> None:
         assert alive(child)
         owner.send_signal(signal.SIGKILL)
         until("the child is gone", lambda: not alive(child))
+
+
+def test_one_process_ends_and_the_others_stay(tmp_path: Path) -> None:
+    processes = Processes(tmp_path)
+    try:
+        first = processes.start("first", ["sleep", "600"])
+        second = processes.start("second", ["sleep", "600"])
+        processes.end("first")
+        assert not alive(first)
+        assert alive(second)
+        assert processes.pids() == {"second": second}
+    finally:
+        processes.stop()
 
 
 def test_private_keys_and_kubeconfigs_are_for_the_owner_only(cluster: HostManager) -> None:

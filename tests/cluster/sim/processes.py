@@ -127,6 +127,15 @@ class Processes:
     def tail(self, name: str, characters: int = 2000) -> str:
         return (self.folder / f"{name}.log").read_text(errors="replace")[-characters:]
 
+    def end(self, name: str) -> None:
+        """Kills one process and its group, and leaves the others."""
+        for entry in [entry for entry in self._running if entry[0] == name]:
+            _, process = entry
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            self._running.remove(entry)
+
     def stop(self) -> None:
         """No orderly end: nothing of a throw-away cluster is worth waiting for."""
         for _, process in reversed(self._running):

@@ -68,9 +68,12 @@ def trainer(kueue: None, cluster: OwnManager, api: Api) -> Iterator[None]:
     for body in webhooks:
         aimed = operators.aimed(body, f"https://{host.address}:{port}", host.authority.ca)
         api.apply(api.path_of(body), aimed)
-    yield
-    for body in webhooks:
-        api.delete(api.path_of(body))
+    try:
+        yield
+    finally:
+        for body in webhooks:
+            api.delete(api.path_of(body))
+        host.processes.end("trainer")
 
 
 def start(host: Host, token: str) -> int:
@@ -177,6 +180,8 @@ def test_train_job_is_queued_and_starts_again_after_a_preemption(
     until("the TrainJob is complete", lambda: is_complete(api.get(f"{path}/{world.name}")))
     api.delete(f"{path}/{world.name}", propagationPolicy="Background")
     api.delete(f"{RUNTIMES}/{world.name}")
+    # Trainer's controllers end with this test.
+    until("the TrainJob is gone", lambda: not api.find(f"{path}/{world.name}"))
 
 
 def is_complete(train_job: Object) -> bool:

@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -13,10 +14,12 @@ from holdfast.training.elastic.launcher import read_group, read_processes
 from holdfast.vocabulary.environment import ENV_GPUS
 from holdfast.vocabulary.exit_codes import EXIT_KILLED, EXIT_PREEMPTED
 from tests.cluster.sim.waiting import until
+from workloads.library.tests.processes import kill_family
 from workloads.library.tests.training.elastic.gangs import LOOPBACK, free_run
 
 pytestmark = pytest.mark.process
 PATIENCE_S = 180.0
+GROUP_PATIENCE_S = 270.0
 
 
 @pytest.mark.parametrize(
@@ -74,21 +77,30 @@ def test_two_nodes_form_one_group_from_torchrun_variables() -> None:
         **LOOPBACK,
     }
     nodes: list[subprocess.Popen[str]] = []
-    for node in range(2):
-        variables = os.environ | group | {"PET_NODE_RANK": str(node)}
-        nodes.append(
-            subprocess.Popen(
-                [*command, sys.executable, "-c", SUM],
-                env=variables,
-                stdout=subprocess.PIPE,
-                text=True,
-            )
-        )
     lines: list[str] = []
-    for process in nodes:
-        output, _ = process.communicate(timeout=300)
-        assert process.returncode == 0
-        lines += output.splitlines()
+    # Below the patience of a test, which would end it before the rest is killed.
+    deadline = time.monotonic() + GROUP_PATIENCE_S
+    try:
+        for node in range(2):
+            variables = os.environ | group | {"PET_NODE_RANK": str(node)}
+            nodes.append(
+                subprocess.Popen(
+                    [*command, sys.executable, "-c", SUM],
+                    env=variables,
+                    stdout=subprocess.PIPE,
+                    text=True,
+                )
+            )
+        for process in nodes:
+            output, _ = process.communicate(timeout=max(0.0, deadline - time.monotonic()))
+            assert process.returncode == 0
+            lines += output.splitlines()
+    finally:
+        # Where one node failed, the other waits for it.
+        running = [process for process in nodes if process.poll() is None]
+        kill_family(*(process.pid for process in running))
+        for process in running:
+            process.wait()
     assert sorted(lines) == ["0 4 0 6", "1 4 1 6", "2 4 0 6", "3 4 1 6"]
 
 
