@@ -277,6 +277,8 @@ def _list_served(container: Container, pod: Pod, context: Context) -> set[str]:
             labels = match[1].split(".")
             namespace = labels[1] if len(labels) > 1 else pod.owner.namespace
             service = context.index.find("Service", labels[0], namespace)
+            if service is None and len(labels) > 1 and "svc" not in labels:
+                return set()  # a provider outside the cluster, which serves other models
             served = _list_names(service, context) if service else set[str]()
             if service and not served and len(labels) != 3:
                 continue
