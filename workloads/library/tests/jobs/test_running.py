@@ -163,7 +163,7 @@ def test_a_running_job_is_replaced_for_an_immutable_field(status: int, message: 
     [
         (403, "admission webhook denied the request: no such registry"),
         (422, "ValidatingAdmissionPolicy denied the request: spec.template must name a team"),
-        (400, 'strict decoding error: unknown field "spec.tempalte"'),
+        (400, 'strict decoding error: unknown field "spec.hours"'),
         (422, f'Job.batch "j" is invalid: [spec.selector: Required value, {TEMPLATE_CHANGED}]'),
         (500, "failed calling webhook: context deadline exceeded"),
     ],
