@@ -629,3 +629,37 @@ def test_download_that_may_fail_is_a_warning(ending: str, is_found: bool) -> Non
     findings = lint_texts({"a.yaml": text}, Options()).active
     severities = [finding.severity for finding in findings if finding.rule == "HF775"]
     assert severities == [Severity.WARNING] * is_found
+
+
+ASKED_SERVER = """\
+apiVersion: v1
+kind: Pod
+metadata: {name: server, namespace: serving, labels: {app: server}}
+spec:
+  containers:
+  - name: server
+    image: vllm/vllm-openai:v0.10.2
+    args: [--model=/models/qwen, --served-model-name=chat]
+---
+apiVersion: v1
+kind: Service
+metadata: {name: chat, namespace: serving}
+spec: {selector: {app: server}, ports: [{port: 80, targetPort: 8000}]}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: client, namespace: serving}
+spec:
+  containers:
+  - name: client
+    image: registry.example/client:1.4
+    env:
+    - {name: LLM_MODEL, value: gpt-4o}
+    - {name: EMBED_URL, value: 'http://chat/v1'}
+"""
+OUTSIDE_PROVIDER = "    - {name: LLM_URL, value: 'https://api.provider.example/v1'}\n"
+
+
+def test_model_at_an_outside_provider_is_not_judged() -> None:
+    assert "HF644" in find_rules(ASKED_SERVER)
+    assert "HF644" not in find_rules(ASKED_SERVER + OUTSIDE_PROVIDER)
