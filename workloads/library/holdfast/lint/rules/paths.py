@@ -385,7 +385,7 @@ command:
   - bash
   - -c
 args:
-  - set -e; python eval.py --output-dir /work/out; gcloud storage cp -r {folder} gs://r/a7
+  - set -e; python eval.py --output-dir /results/out; gcloud storage cp -r {folder} gs://r/a7
 """
 
 
@@ -399,8 +399,8 @@ args:
     source=DOC_VOLUMES,
     fix="copy the folder of the option for results",
     base="serving-container",
-    bad=_upload("/work/output"),
-    good=_upload("/work/out"),
+    bad=_upload("/results/output"),
+    good=_upload("/results/out"),
 )
 def copies_what_nothing_wrote(pod: Pod, context: Context) -> Iterator[Hit]:
     for container in pod.main_containers:
