@@ -6,6 +6,7 @@ The objects fit the environment `example`.
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import cache
+from textwrap import indent
 from typing import Any
 
 import yaml
@@ -159,6 +160,27 @@ def build_objects(base: str, change: str) -> list[Any]:
     key = target.root[-1]
     parent[key] = merge(parent[key], patch)
     return [body, *extra_objects]
+
+
+def write_scaler(fields: str = "", *, min_replicas: int = 2, target: str = "server") -> str:
+    """Returns the change of an example on the base `serving`: a document with its autoscaler.
+
+    Args:
+        fields: more fields of the autoscaler's spec, not indented.
+        target: the Deployment that it names; that of the base is `server`.
+    """
+    scaler = f"""\
+metadata: {{name: server}}
+---
+apiVersion: autoscaling/v2
+kind: HorizontalPodAutoscaler
+metadata: {{name: server, namespace: serving}}
+spec:
+  scaleTargetRef: {{apiVersion: apps/v1, kind: Deployment, name: {target}}}
+  minReplicas: {min_replicas}
+  maxReplicas: 4
+"""
+    return scaler + indent(fields, "  ")
 
 
 def _descend(body: Any, path: tuple[str | int, ...]) -> Any:

@@ -3,10 +3,10 @@
 from collections import Counter
 from typing import Any
 
-from holdfast.clients.api import Object
+from holdfast.jobs.diagnose.job_snapshot import get_place
 from holdfast.jobs.submit import submission
 from holdfast.vocabulary.exit_codes import EXIT_BUG
-from holdfast.vocabulary.kubernetes import ANNOTATION_INDEX, LABEL_QUEUE
+from holdfast.vocabulary.kubernetes import LABEL_QUEUE
 from holdfast.vocabulary.pools import Pool
 from tests.cluster.sim import pods
 from tests.cluster.sim.waiting import until
@@ -40,31 +40,27 @@ def submit(world: World, **fields: Any) -> str:
     return job["metadata"]["name"]
 
 
-def get_point(pod: Object) -> int:
-    return int(pod["metadata"]["annotations"][ANNOTATION_INDEX])
-
-
 def test_each_point_restarts_and_fails_by_itself(world: World, spot: Pool) -> None:
     world.add_nodes(spot, AT_ONCE)
     name = submit(world)
     running = world.wait_running(AT_ONCE)
     # The control plane removes pods of nodes that have been gone for a minute.
-    points = {pod["metadata"]["uid"]: get_point(pod) for pod in running}
+    points = {pod["metadata"]["uid"]: get_place(pod) for pod in running}
     for pod in running:
         run = pods.environment(pod)["HOLDFAST_RUN"]
-        assert run == f"my-run-{get_point(pod)}"
+        assert run == f"my-run-{get_place(pod)}"
     world.preempt(world.nodes[:LOST])
-    evicted = {get_point(pod) for pod in world.pods("Failed")}
+    evicted = {get_place(pod) for pod in world.pods("Failed")}
     assert len(evicted) == LOST
     world.add_nodes(spot, LOST)
     until("the evicted points run again", lambda: len(world.pods("Running")) == AT_ONCE)
-    buggy = next(pod for pod in running if get_point(pod) not in evicted)
+    buggy = next(pod for pod in running if get_place(pod) not in evicted)
     pods.end(world.api, buggy, EXIT_BUG)
 
     def end_running() -> bool:
         world.release()
         for pod in world.pods():
-            points[pod["metadata"]["uid"]] = get_point(pod)
+            points[pod["metadata"]["uid"]] = get_place(pod)
         status = world.job(name)["status"]
         return status.get("succeeded", 0) + bool(status.get("failedIndexes")) == POINTS
 
@@ -72,7 +68,7 @@ def test_each_point_restarts_and_fails_by_itself(world: World, spot: Pool) -> No
     assert world.wait_condition(name) == "Failed:FailedIndexes"
     status = world.job(name)["status"]
     assert status["succeeded"] == POINTS - 1
-    assert status["failedIndexes"] == str(get_point(buggy))
+    assert status["failedIndexes"] == str(get_place(buggy))
     starts = Counter(points.values())
     restarted = set()
     for point, count in starts.items():

@@ -13,8 +13,9 @@ import pytest
 from pytest_kubernetes.providers.base import AClusterManager
 
 from holdfast.clients.api import Api, Object
+from holdfast.jobs.diagnose.job_snapshot import get_place
 from holdfast.manifests.render_context import RenderContext
-from holdfast.vocabulary.kubernetes import ANNOTATION_INDEX, LABEL_NAME
+from holdfast.vocabulary.kubernetes import LABEL_NAME
 from holdfast.vocabulary.pools import GPU_TAINT, LABEL_COMPUTE_CLASS
 from tests import platforms
 from tests.cluster.sim import pods
@@ -71,14 +72,10 @@ def list_pods(api: Api, run_name: str, phase: str = "") -> list[Object]:
     return selected
 
 
-def get_point(pod: Object) -> int:
-    return int(pod["metadata"]["annotations"][ANNOTATION_INDEX])
-
-
 def note_points(api: Api, points: dict[str, int]) -> None:
     """Adds the point of each pod, by the pod's uid."""
     for pod in list_pods(api, "search"):
-        points[pod["metadata"]["uid"]] = get_point(pod)
+        points[pod["metadata"]["uid"]] = get_place(pod)
 
 
 def test_sweep_survives_three_evictions(run: Run, api: Api, world: World) -> None:
@@ -95,7 +92,7 @@ def test_sweep_survives_three_evictions(run: Run, api: Api, world: World) -> Non
     points: dict[str, int] = {}
     note_points(api, points)
     world.preempt(world.nodes[:LOST])
-    evicted = {get_point(pod) for pod in list_pods(api, "search", "Failed")}
+    evicted = {get_place(pod) for pod in list_pods(api, "search", "Failed")}
     assert len(evicted) == LOST
     world.add_nodes(pool, LOST)
     until(
@@ -104,9 +101,9 @@ def test_sweep_survives_three_evictions(run: Run, api: Api, world: World) -> Non
     assert "evicted 3, crashed 0" in run("holdfast explain search")
 
     def has_ended() -> bool:
-        note_points(api, points)
         for pod in list_pods(api, "search", "Running"):
             pods.end(api, pod)
+        note_points(api, points)
         return len(list_pods(api, "search", "Succeeded")) == POINTS
 
     until("all points ended", has_ended)

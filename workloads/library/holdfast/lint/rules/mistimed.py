@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator
 
+from holdfast.lint.examples import write_scaler
 from holdfast.lint.finding import Hit, Severity
 from holdfast.lint.folders import find_volume
 from holdfast.lint.object_index import SCALER
@@ -62,26 +63,7 @@ def check_start_hooks(pod: Pod, context: Context) -> Iterator[Hit]:
 
 
 def _write_window(seconds: int) -> str:
-    return f"""\
-metadata:
-  name: server
----
-apiVersion: autoscaling/v2
-kind: HorizontalPodAutoscaler
-metadata:
-  name: server
-  namespace: serving
-spec:
-  scaleTargetRef:
-    apiVersion: apps/v1
-    kind: Deployment
-    name: server
-  minReplicas: 2
-  maxReplicas: 4
-  behavior:
-    scaleDown:
-      stabilizationWindowSeconds: {seconds}
-"""
+    return write_scaler(f"behavior: {{scaleDown: {{stabilizationWindowSeconds: {seconds}}}}}")
 
 
 @rule(

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from holdfast.lint.document import Path
+from holdfast.lint.examples import write_scaler
 from holdfast.lint.finding import Hit, Severity
 from holdfast.lint.object_index import SCALER
 from holdfast.lint.objects import (
@@ -170,40 +171,8 @@ def list_metrics(source: Object) -> list[str]:
     source=DOC_HPA,
     fix="minReplicas at most maxReplicas; request what it measures",
     base="serving",
-    bad="""\
-metadata:
-  name: server
----
-apiVersion: autoscaling/v2
-kind: HorizontalPodAutoscaler
-metadata:
-  name: server
-  namespace: serving
-spec:
-  scaleTargetRef:
-    apiVersion: apps/v1
-    kind: Deployment
-    name: server
-  minReplicas: 8
-  maxReplicas: 4
-""",
-    good="""\
-metadata:
-  name: server
----
-apiVersion: autoscaling/v2
-kind: HorizontalPodAutoscaler
-metadata:
-  name: server
-  namespace: serving
-spec:
-  scaleTargetRef:
-    apiVersion: apps/v1
-    kind: Deployment
-    name: server
-  minReplicas: 2
-  maxReplicas: 4
-""",
+    bad=write_scaler(min_replicas=8),
+    good=write_scaler(),
 )
 def scaler_bounds_wrong(obj: Object, context: Context) -> Iterator[Hit]:
     min_replicas = as_int(obj.spec.get("minReplicas"))

@@ -7,6 +7,7 @@ from typing import Any
 
 from holdfast.lint import api_fields
 from holdfast.lint.document import Path
+from holdfast.lint.examples import write_scaler
 from holdfast.lint.finding import Hit, Severity
 from holdfast.lint.object_index import SCALER, get_selector, selects
 from holdfast.lint.objects import Object, Pod, as_int, as_list, as_maps, as_text, dig, list_names
@@ -36,20 +37,6 @@ _DEFAULT_PORTS = {"http": "80", "https": "443"}
 _TOP_DOMAINS = ("com", "org", "io", "net", "ai", "dev", "internal", "local", "google", "app", "co")
 
 
-def _scaler(target: str) -> str:
-    return f"""\
-metadata: {{name: server}}
----
-apiVersion: autoscaling/v2
-kind: HorizontalPodAutoscaler
-metadata: {{name: server, namespace: serving}}
-spec:
-  scaleTargetRef: {{apiVersion: apps/v1, kind: Deployment, name: {target}}}
-  minReplicas: 2
-  maxReplicas: 4
-"""
-
-
 @rule(
     "HF434",
     "scaler-of-nothing",
@@ -61,8 +48,8 @@ spec:
     source=DOC_HPA,
     fix="name the Deployment or StatefulSet",
     base="serving",
-    bad=_scaler("servers"),
-    good=_scaler("server"),
+    bad=write_scaler(target="servers"),
+    good=write_scaler(),
 )
 def scaler_lacks_target(obj: Object, context: Context) -> Iterator[Hit]:
     field = "targetRef" if obj.kind == "VerticalPodAutoscaler" else "scaleTargetRef"
