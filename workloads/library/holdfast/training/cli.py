@@ -287,8 +287,8 @@ def ranks(
     wait: Annotated[float, duration_option("Time to wait for a lost node.")] = 1800.0,
     window: Window = DEFAULT_WINDOW.pod_s,
 ) -> None:
-    """Start one process of a program per GPU on a node of an elastic or a sharded gang. Exit: the
-    combined code of the processes; 75 if a lost node did not come back.
+    """Start one process of a program per GPU on a node of a gang. Exit: the combined code of the
+    processes; 75 if a lost node did not come back.
     """
     from holdfast.runtime import logs
     from holdfast.runtime.phases import pause_gc
@@ -297,7 +297,8 @@ def ranks(
     shutdown = of_process()
     shutdown.takes_s = window
     with pause_gc():
-        from holdfast.training.elastic.launcher import read_group, read_processes, run_ranks
+        from holdfast.training.elastic.launcher import run_ranks
+        from holdfast.training.gang.fixed_group import read_group, read_processes
         from holdfast.training.gang.member_addresses import read_places
         from holdfast.training.sharded.launcher import run_sharded
         from holdfast.training.sharded.settings import ShardedNode

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.support.errors import InputError
-from holdfast.training.elastic.launcher import read_group, read_processes
+from holdfast.training.gang.fixed_group import read_group, read_processes
 from holdfast.vocabulary.environment import ENV_GPUS
 from holdfast.vocabulary.exit_codes import EXIT_KILLED, EXIT_PREEMPTED
 from tests.cluster.sim.waiting import until
