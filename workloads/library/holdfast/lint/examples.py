@@ -170,13 +170,19 @@ def write_scaler(fields: str = "", *, min_replicas: int = 2, target: str = "serv
         target: the Deployment that it names; that of the base is `server`.
     """
     scaler = f"""\
-metadata: {{name: server}}
+metadata:
+  name: server
 ---
 apiVersion: autoscaling/v2
 kind: HorizontalPodAutoscaler
-metadata: {{name: server, namespace: serving}}
+metadata:
+  name: server
+  namespace: serving
 spec:
-  scaleTargetRef: {{apiVersion: apps/v1, kind: Deployment, name: {target}}}
+  scaleTargetRef:
+    apiVersion: apps/v1
+    kind: Deployment
+    name: {target}
   minReplicas: {min_replicas}
   maxReplicas: 4
 """
