@@ -116,6 +116,9 @@ def test_a_killed_server_and_broken_models_lose_no_request(patient_fleet: FieldF
             fleet.kill(victim)
             fleet.until(lambda: victim not in fleet.replicas, "its replacement")
             fleet.settle()
+            # A request that the dead server refused counts as tried. Computed by the model that
+            # hangs, it would get 504: the proxy asks a dead server until three checks have failed.
+            wait_for_first_tries(fleet)
             fleet.freeze_model(hung, 60.0)  # its server ends it, as soon as no client waits for it
             fleet.until(lambda: not hung.ready, "the hanging model to be noticed")
             fleet.until(lambda: fleet.stat("membership_healthy") < 3, "the proxy to notice it")
