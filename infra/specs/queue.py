@@ -11,7 +11,8 @@ from infra.specs.storage import DAY_S
 
 # A killed worker's items come back after this time. Workers extend their leases.
 ACK_DEADLINE_S = 30
-RETENTION_DAYS = 7
+# Google's maximum. The items of a batch that waits for capacity must outlive it.
+RETENTION_DAYS = 31
 # Every preemption counts as a delivery: with a low number, healthy items become dead letters.
 MAX_DELIVERY_ATTEMPTS = 100
 

@@ -14,6 +14,8 @@ from holdfast.vocabulary.environment import ENV_DATABASE
 from holdfast.vocabulary.telemetry import METRIC_PREFIX
 from infra import environments
 from infra.specs import resources
+from infra.specs.queue import RETENTION_DAYS
+from infra.specs.storage import DAY_S
 from tests.monitoring.alerting.firings import promql_name
 from tests.platforms import load, names
 from tests.workloads.manifests.rendered import Body, find_object, option, variables, workloads
@@ -33,6 +35,13 @@ def list_templates(env: str) -> list[Body]:
             templates.append(template)
     assert len(templates) >= 3
     return templates
+
+
+@pytest.mark.parametrize("env", names())
+def test_lanes_keep_items_until_a_batch_is_stopped(env: str) -> None:
+    for body, _ in workloads(env):
+        stopped_after_s = body["spec"].get("activeDeadlineSeconds", 0)
+        assert stopped_after_s < RETENTION_DAYS * DAY_S
 
 
 @pytest.mark.parametrize("env", WITH_PROXY)
