@@ -229,7 +229,7 @@ def _summarize_training(run: LocalTraining, digest: str | None) -> dict[str, Any
     return {
         "bit_exact": bool(digest) and digest == run.digest,
         "lost_steps": run.summary.lost,
-        "recovery_seconds": list(run.summary.recovered_after_s),
+        "recovery_seconds": list(run.summary.recovery_times_s),
         "false_completions": len(run.false_ends),
     }
 

@@ -138,7 +138,7 @@ class Cluster:
         for name in jobs:
             job = self._find_job(name)
             if job:
-                count += JobSnapshot(body=job, pods=[]).wanted
+                count += JobSnapshot(body=job, pods=[]).target_size
         return max(0, count - len(self._running()))
 
     def measure_recovery(self) -> float | None:
