@@ -256,7 +256,7 @@ def score_twice(demo: Demo) -> dict[str, Any]:
         "kills": evicted.kills,
         "lost": count - len(items),
         "duplicated": len(rows) - len(items),
-        "rewritten": evicted.stored() - count,
+        "rewritten": evicted.count_rows() - count,
         "same_scores": len(baseline_rows) == count and baseline_rows == rows,
     }
 

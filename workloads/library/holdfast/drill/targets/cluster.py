@@ -106,7 +106,7 @@ class Cluster:
             return pod["metadata"].get("name")
         return pod["spec"].get("nodeName")
 
-    def recovered(self) -> bool:
+    def has_recovered(self) -> bool:
         """Returns whether as many pods run as before the fault, without the victims."""
         self._refresh()
         uids = {pod["metadata"]["uid"] for pod in self._running()}

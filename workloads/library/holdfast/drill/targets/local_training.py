@@ -100,7 +100,7 @@ class LocalTraining(Local):
             self.start()
         return f"{self.signal} to {victims[0]}: exit {code} after {took_s:.1f} s"
 
-    def recovered(self) -> bool:
+    def has_recovered(self) -> bool:
         return self.measure("recovered_s") is not None
 
     # -- a schedule of evictions, to the end of the work --
