@@ -112,10 +112,10 @@ def find_uv() -> str:
     home = CACHE / UV.replace("==", "-")
     CACHE.mkdir(parents=True, exist_ok=True)
     with only_process(CACHE):
-        return str(cached_uv(home))
+        return str(install_uv(home))
 
 
-def cached_uv(home: Path) -> Path:
+def install_uv(home: Path) -> Path:
     uv = home / "bin" / "uv"
     if uv.exists():
         process = subprocess.run([uv, "--version"], capture_output=True, check=False)

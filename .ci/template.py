@@ -174,10 +174,10 @@ def list_files() -> list[str]:
             decisions.append(name)
         if not any(fnmatch.fnmatch(name, pattern) for pattern in LEFT_OUT):
             names.append(name)
-    return names + find_cited(names, decisions)
+    return names + find_citations(names, decisions)
 
 
-def find_cited(names: list[str], decisions: list[str]) -> list[str]:
+def find_citations(names: list[str], decisions: list[str]) -> list[str]:
     """Return the decisions that these files cite, and those that the decisions cite."""
     cited: list[str] = []
     while names:

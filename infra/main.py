@@ -58,7 +58,7 @@ def main() -> None:
     for name in selected:
         environment = load(name)
         if name == os.environ.get("HOLDFAST_UNPROTECTED"):
-            environment = environment.unprotected()
+            environment = environment.without_protection()
         run = os.environ.get("HOLDFAST_RUN")
         if run:
             environment = environment.with_run_label(run)

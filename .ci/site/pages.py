@@ -60,7 +60,7 @@ PROGRAMS = {
 def gather(folder: Path) -> None:
     """Write all pages into `folder`, which is emptied first."""
     shutil.rmtree(folder, ignore_errors=True)
-    tracked = set(_list_tracked())
+    tracked = set(_list_files())
     for path in sorted(tracked):
         suffix = PurePosixPath(path).suffix
         if suffix == ".md":
@@ -162,7 +162,7 @@ def _show_all(command: Any) -> None:
         _show_all(subcommand)
 
 
-def _list_tracked() -> list[str]:
+def _list_files() -> list[str]:
     process = subprocess.run(
         ["git", "ls-files", "-z"],
         cwd=ROOT,

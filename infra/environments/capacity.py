@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from holdfast.support.errors import InputError
 from holdfast.vocabulary.capacity import Capacity
 from holdfast.vocabulary.lifecycle import DEFAULT_WINDOW, FLEX_MAX_RUN_S, ShutdownWindow
-from holdfast.vocabulary.machines import ACCELERATORS, MACHINE_TYPES, find_refused
+from holdfast.vocabulary.machines import ACCELERATORS, MACHINE_TYPES, find_refusal
 from holdfast.vocabulary.pools import (
     GPU_TAINT,
     LABEL_OWN_PRICE,
@@ -50,7 +50,7 @@ def _require_known(field: str, got: str, allowed: Collection[str]) -> None:
 
     The error says why, for those that Google sells and this platform does not make.
     """
-    refused = find_refused(got)
+    refused = find_refusal(got)
     if refused:
         raise InputError(
             field,

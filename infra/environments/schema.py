@@ -319,7 +319,7 @@ class Environment:
             or not self.storage.allow_destroy
         )
 
-    def unprotected(self) -> "Environment":
+    def without_protection(self) -> "Environment":
         """Return the same environment without its protections against a destroy."""
         return replace(
             self,

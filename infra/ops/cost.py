@@ -58,7 +58,7 @@ class Cost:
     def full_usd_per_hour(self) -> float:
         return _sum(self.full)
 
-    def list_unpriced(self) -> list[str]:
+    def list_omissions(self) -> list[str]:
         """The parts that the sums leave out."""
         parts = [*self.floor, *self.full]
         names = [part.name for part in parts if part.usd_per_hour is None]
@@ -72,7 +72,7 @@ class Cost:
             f"full load: {self.full_usd_per_hour:,.2f} USD an hour with every pool and cap at its"
             " maximum",
         ]
-        unpriced = self.list_unpriced()
+        unpriced = self.list_omissions()
         if unpriced:
             lines.append(f"without a list price, not in the sums: {', '.join(unpriced)}")
         return lines

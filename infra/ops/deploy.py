@@ -217,7 +217,7 @@ def _variables(environment: Environment) -> dict[str, str]:
     if node:
         folders.insert(0, str(node))
     variables = {
-        **engine.connected().environment,
+        **engine.online().environment,
         "PATH": os.pathsep.join(folders),
         "TERRAFORM_BINARY_NAME": engine.program(),
         "HOLDFAST_ENV": environment.name,

@@ -55,7 +55,7 @@ def _check_command_line(_: Environment) -> Answer:
 
 
 def _check_engine(_: Environment) -> Answer:
-    name, version = engine.connected().version()
+    name, version = engine.online().version()
     # The versions differ since the fork: OpenTofu 1.8 is not Terraform 1.8.
     minimum = MIN_OPENTOFU if name == "tofu" else MIN_TERRAFORM
     release = ".".join(map(str, version))

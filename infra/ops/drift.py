@@ -34,7 +34,7 @@ def drift(
 
     `show_plan` gets each stack's plan as the engine prints it.
     """
-    run = engine.connected()
+    run = engine.online()
     stacks = synthesise(environment.name, out / environment.name, local_state=False)
     changes: dict[str, list[Change]] = {}
     for stack, folder in stacks.items():
@@ -47,11 +47,11 @@ def drift(
         if show_plan:
             show_plan(run.run(folder, "show", "-no-color", "plan"))
         plan_json = json.loads(run.run(folder, "show", "-json", "plan"))
-        changes[stack] = [*list_changes(plan_json), *ignored_differences(environment, plan_json)]
+        changes[stack] = [*list_changes(plan_json), *find_list_changes(environment, plan_json)]
     return changes
 
 
-def ignored_differences(environment: Environment, plan_json: Mapping[str, Any]) -> Iterator[Change]:
+def find_list_changes(environment: Environment, plan_json: Mapping[str, Any]) -> Iterator[Change]:
     """Yield changes of lists that Terraform ignores because the API reorders them, if they differ
     as sets.
 

@@ -129,7 +129,7 @@ def mirror() -> Path | None:
     return folder.resolve() if folder.is_dir() else None
 
 
-def connected() -> Engine:
+def online() -> Engine:
     """Return the engine for deploy and diff, with the caller's credentials and network."""
     return Engine(command=command(), environment=os.environ | _common_variables())
 

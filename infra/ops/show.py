@@ -149,7 +149,7 @@ def _cost_fields(estimate: cost.Cost) -> dict[str, object]:
     return {
         "floor_usd_per_month": round(estimate.floor_usd_per_month, 2),
         "full_load_usd_per_hour": round(estimate.full_usd_per_hour, 2),
-        "unpriced": estimate.list_unpriced(),
+        "unpriced": estimate.list_omissions(),
     }
 
 

@@ -25,14 +25,14 @@ def library_variables(root: Path) -> dict[str, str]:
     one of this checkout.
     """
     library = root / LIBRARY
-    folders = [str(library if library.is_dir() else _unpack_pinned(root))]
+    folders = [str(library if library.is_dir() else _unpack_wheel(root))]
     inherited = os.environ.get("PYTHONPATH")
     if inherited:
         folders.append(inherited)
     return {"PYTHONPATH": os.pathsep.join(folders)}
 
 
-def _unpack_pinned(root: Path) -> Path:
+def _unpack_wheel(root: Path) -> Path:
     """Return the folder with the unpacked wheel that `root` pins. Raises Unjudged if the wheel is
     missing or another one.
 

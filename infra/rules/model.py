@@ -155,13 +155,13 @@ def read_plans(environment: Environment, plans: Iterable[Mapping[str, Any]]) -> 
     ignored = {resource.address: resource.ignore_changes for resource in resources(environment)}
     planned = []
     for plan in plans:
-        for resource in _iter_planned(plan):
+        for resource in _iter_resources(plan):
             ignore_changes = ignored.get(resource.address, ())
             planned.append(replace(resource, ignore_changes=ignore_changes))
     return Facts(environment=environment, resources=tuple(planned))
 
 
-def _iter_planned(plan: Mapping[str, Any]) -> Iterator[PlannedResource]:
+def _iter_resources(plan: Mapping[str, Any]) -> Iterator[PlannedResource]:
     modules = [plan["planned_values"]["root_module"]]
     for module in modules:
         # The list grows while it is read, so that no child hides a resource from the rules.

@@ -46,12 +46,12 @@ def label_grammar(facts: Facts) -> Iterator[Finding]:
         f"at most {MAX_LABELS}: a-z, 0-9, '-', '_', keys beginning with a letter and not with goog"
     )
     for resource, path, labels in _iter_labels(facts):
-        got = _find_refused(labels)
+        got = _describe_fault(labels)
         if got:
             yield resource.finding(path, allowed, "correct labels of the environment", got)
 
 
-def _find_refused(labels: dict[str, object]) -> str:
+def _describe_fault(labels: dict[str, object]) -> str:
     """Return the first label that the API refuses, or their number if there are too many."""
     for key, value in labels.items():
         if not (LABEL_KEY.fullmatch(key) and LABEL_VALUE.fullmatch(str(value))):

@@ -3,7 +3,7 @@ Authorization policy.
 """
 
 from infra.environments.schema import Environment
-from infra.specs.encryption import encrypted
+from infra.specs.encryption import key_argument
 from infra.specs.network import PODS_RANGE, SERVICES_RANGE
 from infra.specs.resource import Resource, deletion_policy
 
@@ -91,7 +91,7 @@ def _default_pool(environment: Environment) -> dict[str, object]:
         "oauth_scopes": OAUTH_SCOPES,
         "shielded_instance_config": SHIELDED,
         "workload_metadata_config": {"mode": "GKE_METADATA"},
-        **encrypted(environment, "boot_disk_kms_key"),
+        **key_argument(environment, "boot_disk_kms_key"),
     }
     return {
         "initial_node_count": 1,
@@ -205,7 +205,7 @@ def _auto_provisioning(environment: Environment) -> dict[str, object]:
             "max_surge": 1,
             "max_unavailable": 0,
         },
-        **encrypted(environment, "boot_disk_kms_key"),
+        **key_argument(environment, "boot_disk_kms_key"),
     }
     return {
         "enabled": True,

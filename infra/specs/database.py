@@ -4,7 +4,7 @@ recovery.
 
 from holdfast.vocabulary.roles import DATABASE_OWNER, RESULTS_DATABASE
 from infra.environments.schema import Database, Environment
-from infra.specs.encryption import encrypted, key_in_force
+from infra.specs.encryption import key_argument, key_in_force
 from infra.specs.identities import account, project_grant
 from infra.specs.network import PEERING, api, makes_peering
 from infra.specs.resource import Resource, deletion_policy
@@ -95,7 +95,7 @@ def _instance(environment: Environment, database: Database) -> Resource:
             "deletion_protection": database.deletion_protection,
             "deletion_policy": deletion_policy(database.deletion_protection),
             "settings": _settings(environment, database),
-            **encrypted(environment, "encryption_key_name"),
+            **key_argument(environment, "encryption_key_name"),
         },
         after=(
             *peering,

@@ -27,7 +27,7 @@ def agent(environment: Environment, service: str) -> str:
     return f"serviceAccount:service-{number}@{AGENTS[service]}.iam.gserviceaccount.com"
 
 
-def encrypted(environment: Environment, argument: str) -> dict[str, str]:
+def key_argument(environment: Environment, argument: str) -> dict[str, str]:
     """Return `argument` with the environment's key; nothing if Google's keys encrypt."""
     if environment.security.kms_key:
         return {argument: environment.security.kms_key}

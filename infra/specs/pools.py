@@ -6,7 +6,7 @@ from holdfast.vocabulary.pools import Pool
 from infra.contract.versions import GPU_DRIVER
 from infra.environments.schema import Environment, NodeGroup
 from infra.specs.cluster import NODE_IMAGE, OAUTH_SCOPES, READ_ONLY_PORT_OFF, SHIELDED
-from infra.specs.encryption import encrypted
+from infra.specs.encryption import key_argument
 from infra.specs.resource import Resource
 
 RESERVATION_KEY = "compute.googleapis.com/reservation-name"
@@ -113,7 +113,7 @@ def _node_config(environment: Environment, pool: Pool) -> dict[str, object]:
     local_ssds = _group(environment, pool).local_ssds
     if local_ssds:
         config["ephemeral_storage_local_ssd_config"] = {"local_ssd_count": local_ssds}
-    return config | encrypted(environment, "boot_disk_kms_key")
+    return config | key_argument(environment, "boot_disk_kms_key")
 
 
 def _driver_labels(pool: Pool) -> dict[str, str]:

@@ -3,7 +3,7 @@ keeps them.
 """
 
 from infra.environments.schema import Environment
-from infra.specs.encryption import agent, encrypted, key_in_force
+from infra.specs.encryption import agent, key_argument, key_in_force
 from infra.specs.identities import account
 from infra.specs.network import api
 from infra.specs.resource import Resource, deletion_policy, grant
@@ -37,7 +37,7 @@ def _topic(environment: Environment, purpose: str) -> Resource:
             "message_storage_policy": {"allowed_persistence_regions": [environment.region]},
             "labels": environment.all_labels(),
             "deletion_policy": deletion_policy(not environment.storage.allow_destroy),
-            **encrypted(environment, "kms_key_name"),
+            **key_argument(environment, "kms_key_name"),
         },
         after=(*api(environment, "pubsub"), *key_in_force(environment)),
         protected=not environment.storage.allow_destroy,

@@ -7,7 +7,7 @@ from infra.contract.names import BUCKETS
 from infra.environments.runs import READERS, Run, group_by_condition, readable
 from infra.environments.schema import Environment, Registry, Team
 from infra.environments.teams import list_team_prefixes
-from infra.specs.encryption import encrypted, key_in_force
+from infra.specs.encryption import key_argument, key_in_force
 from infra.specs.identities import LIST_ROLE, account, bucket_roles
 from infra.specs.network import api
 from infra.specs.resource import Resource, deletion_policy, grant
@@ -69,7 +69,7 @@ def _bucket(environment: Environment, purpose: str) -> Resource:
     }
     if version_days:
         arguments["versioning"] = {"enabled": True}
-    key = encrypted(environment, "default_kms_key_name")
+    key = key_argument(environment, "default_kms_key_name")
     if key:
         arguments["encryption"] = key
     return Resource(
@@ -213,7 +213,7 @@ def _registry(environment: Environment) -> list[Resource]:
         ],
         "labels": environment.all_labels(),
         "deletion_policy": deletion_policy(not environment.storage.allow_destroy),
-        **encrypted(environment, "kms_key_name"),
+        **key_argument(environment, "kms_key_name"),
     }
     images = Resource(
         kind="google_artifact_registry_repository",
@@ -257,7 +257,7 @@ def _remote_registry(environment: Environment, registry: Registry) -> Resource:
         "remote_repository_config": remote,
         "labels": environment.all_labels(),
         "deletion_policy": deletion_policy(not environment.storage.allow_destroy),
-        **encrypted(environment, "kms_key_name"),
+        **key_argument(environment, "kms_key_name"),
     }
     return Resource(
         kind="google_artifact_registry_repository",

@@ -204,7 +204,7 @@ def _story(project: apply.Project, protected: Path, unprotected: Path) -> dict[s
     differences = [
         {"address": address, "change": change} for address, change in without_exceptions.items()
     ]
-    ignored = drift.ignored_differences(settled("prod"), {"resource_changes": differences})
+    ignored = drift.find_list_changes(settled("prod"), {"resource_changes": differences})
     for stack in reversed(STACKS):
         project.destroy(project.folder / stack)
     return {

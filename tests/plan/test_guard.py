@@ -50,6 +50,6 @@ def test_protected_environment_refuses_first_and_names_the_way(tmp_path: Path) -
 
 
 def test_unprotected_environment_is_destroyed(tmp_path: Path) -> None:
-    run, folder = prepare(settled("prod").unprotected(), tmp_path)
+    run, folder = prepare(settled("prod").without_protection(), tmp_path)
     run.run(folder, "destroy", "-no-color", "-auto-approve")
     assert GUARD not in run.run(folder, "state", "list")

@@ -63,7 +63,7 @@ def render(
             before = effects.read_rendered(name, out)
             for effect in effects.compare(before, platform):
                 said.append(f"{name} {effect}")
-            said += rendering.list_removed(platform, out, limits)
+            said += rendering.list_removals(platform, out, limits)
             changed += rendering.render(
                 platform,
                 out,

@@ -131,7 +131,7 @@ def _kustomization(files: list[str]) -> Body:
     }
 
 
-def list_removed(platform: Platform, out: Path, small: Small | None = None) -> list[str]:
+def list_removals(platform: Platform, out: Path, small: Small | None = None) -> list[str]:
     """Returns a line for each object that was rendered last time and is rendered no more."""
     folder = out / platform.name
     if not folder.is_dir():

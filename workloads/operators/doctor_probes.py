@@ -102,7 +102,7 @@ def _check_queues(api: Api, platform: Platform) -> Answer:
         queues[queue["metadata"]["name"]] = queue
     missing: list[str] = []
     inactive: list[str] = []
-    bodies = _list_rendered("ClusterQueue", platform)
+    bodies = _render_objects("ClusterQueue", platform)
     for body in bodies:
         name = body["metadata"]["name"]
         if name not in queues:
@@ -116,7 +116,7 @@ def _check_queues(api: Api, platform: Platform) -> Answer:
     )
 
 
-def _list_rendered(kind: str, platform: Platform) -> list[Body]:
+def _render_objects(kind: str, platform: Platform) -> list[Body]:
     bodies = rendering.platform(RenderContext(platform))
     return [body for body in bodies if body["kind"] == kind]
 
@@ -164,7 +164,7 @@ def _check_migration(api: Api, platform: Platform) -> Answer:
 
     It logs in by Workload Identity, so this proves that the identity works too.
     """
-    jobs = _list_rendered("Job", platform)
+    jobs = _render_objects("Job", platform)
     if not jobs:
         return True, "a database of your own", ""
     (rendered_job,) = jobs

@@ -68,7 +68,7 @@ def test_a_machine_without_a_price_is_named() -> None:
         zones=("europe-west1-b",),
         groups=(*EXAMPLE.groups, group),
     )
-    assert "a4-highgpu-8g" in " ".join(cost.estimate(environment).list_unpriced())
+    assert "a4-highgpu-8g" in " ".join(cost.estimate(environment).list_omissions())
     assert "not in the sums" in cost.estimate(environment).lines()[-1]
 
 

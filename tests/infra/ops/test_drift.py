@@ -77,7 +77,7 @@ def make_deployed_plan() -> dict[str, Any]:
 
 def test_ignored_lists_are_compared_as_sets() -> None:
     plan = make_deployed_plan()
-    assert list(drift.ignored_differences(EXAMPLE, plan)) == [], "in any order"
+    assert list(drift.find_list_changes(EXAMPLE, plan)) == [], "in any order"
     deployed_values = {c["address"]: c["change"]["before"] for c in plan["resource_changes"]}
     deployed_values["google_container_cluster.cluster"]["monitoring_config"][0][
         "enable_components"
@@ -87,7 +87,7 @@ def test_ignored_lists_are_compared_as_sets() -> None:
     ].append("KCP_HPA")
     deployed_values["google_container_node_pool.pool-spot-a100"]["node_config"][0]["taint"].pop(0)
     logs, metrics, taint = sorted(
-        drift.ignored_differences(EXAMPLE, plan), key=lambda c: c.difference
+        drift.find_list_changes(EXAMPLE, plan), key=lambda c: c.difference
     )
     assert logs.difference == 'logging_config[0].enable_components has in addition "KCP_HPA"'
     assert metrics.difference == 'monitoring_config[0].enable_components lacks "DCGM"'
@@ -104,7 +104,7 @@ def test_ignored_lists_are_compared_as_sets() -> None:
     )
     for change in plan["resource_changes"]:
         change["change"]["before"] = None
-    assert list(drift.ignored_differences(EXAMPLE, plan)) == [], "before the first deployment"
+    assert list(drift.find_list_changes(EXAMPLE, plan)) == [], "before the first deployment"
 
 
 FINDING = Finding(

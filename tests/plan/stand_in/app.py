@@ -47,7 +47,7 @@ def main(out: str) -> None:
     protected = settled("prod")
     for variant, environment in {
         "settled": protected,
-        "unprotected": protected.unprotected(),
+        "unprotected": protected.without_protection(),
     }.items():
         (Path(out) / variant).mkdir(parents=True)
         app = cdk.App(outdir=str(Path(out) / variant))

@@ -60,11 +60,11 @@ class Cluster:
         if change == "DELETED":
             if before and is_taken(body):
                 self._mark_taken(name)
-            self._mark_deleted(name)
+            self._remove_node(name)
             return
         now = read_node(body)
         if before is None:
-            self._report_deleted(name)
+            self._report_end(name)
             self._lines.append(event_lines.make_node_up_line(name, now, self.clock()))
         was_taken = before is not None and before.taken
         self.nodes[name] = replace(now, taken=was_taken)
@@ -92,7 +92,7 @@ class Cluster:
             return
         now = read_pod(body)
         if before and now.node and not before.node:
-            self._report_scheduled(body, now)
+            self._report_scheduling(body, now)
         self.pods[uid] = now
 
     def budget(self, change: str, body: Mapping[str, Any]) -> None:
@@ -133,7 +133,7 @@ class Cluster:
         objects: dict[Any, Any] = getattr(owner, kind)
         for key in objects.keys() - keys:
             if kind == "nodes":
-                self._mark_deleted(key)
+                self._remove_node(key)
             else:
                 del objects[key]
 
@@ -169,7 +169,7 @@ class Cluster:
         if line:
             self._lines.append(line)
 
-    def _mark_deleted(self, name: str) -> None:
+    def _remove_node(self, name: str) -> None:
         """Moves a node to the deleted ones, where it waits for the reason of its end.
 
         The watch of pods may show the reason after the watch of nodes showed the deletion.
@@ -182,13 +182,13 @@ class Cluster:
             oldest = next(iter(self.deleted))
             del self.deleted[oldest]
 
-    def _report_deleted(self, name: str) -> None:
+    def _report_end(self, name: str) -> None:
         """Reports the end of a node whose machine comes back under the same name."""
         node = self.deleted.pop(name, None)
         if node and node.gone_s:
             self._lines.append(event_lines.make_node_down_line(name, node))
 
-    def _report_scheduled(self, body: Mapping[str, Any], pod: Pod) -> None:
+    def _report_scheduling(self, body: Mapping[str, Any], pod: Pod) -> None:
         meta = body["metadata"]
         scheduled_s = since_s(body, "PodScheduled") or self.clock()
         created_s = unix_s(meta.get("creationTimestamp"))

@@ -31,11 +31,11 @@ class Lease:
     holds_s: int = 30
     clock: Callable[[], float] = time.time
     heard: bool = False
-    """Another holder renewed the lease between the last two calls of `held`."""
+    """Another holder renewed the lease between the last two calls of `acquire`."""
     _held_until_s: float = 0.0
     _renewed: str = ""
 
-    def held(self) -> bool:
+    def acquire(self) -> bool:
         """Takes or renews the lease unless another process holds it.
 
         Returns whether this process holds it now. Raises ApiError or Unjudged if the API server

@@ -52,7 +52,7 @@ def run(
     while not _are_ready(watchers) and not stop.wait(0.1):
         pass
     while not stop.requested:
-        run_guarded(one_pass)
+        run_pass(one_pass)
         stop.wait(every_s)
     if lease and leads(lease):
         lease.release()
@@ -62,7 +62,7 @@ def _are_ready(watchers: Sequence[Watcher]) -> bool:
     return all(watcher.ready.is_set() for watcher in watchers)
 
 
-def run_guarded(one_pass: Callable[[], object]) -> None:
+def run_pass(one_pass: Callable[[], object]) -> None:
     """Runs one pass and logs any exception, as the loop's last resort.
 
     A bug must not silence every alert, or stop every move, until a person deploys. The exporter's
@@ -81,7 +81,7 @@ def leads(lease: Lease) -> bool:
     refused.
     """
     try:
-        return lease.held()
+        return lease.acquire()
     except (ApiError, Unjudged) as error:
         LOG.warning("lease: %s", error)
         return False

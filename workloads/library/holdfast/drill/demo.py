@@ -229,7 +229,7 @@ def _summarize_training(run: LocalTraining, digest: str | None) -> dict[str, Any
     return {
         "bit_exact": bool(digest) and digest == run.digest,
         "lost_steps": run.summary.lost,
-        "recovery_seconds": list(run.summary.recovered_after_s),
+        "recovery_seconds": list(run.summary.recovery_times_s),
         "false_completions": len(run.false_ends),
     }
 
@@ -256,7 +256,7 @@ def score_twice(demo: Demo) -> dict[str, Any]:
         "kills": evicted.kills,
         "lost": count - len(items),
         "duplicated": len(rows) - len(items),
-        "rewritten": evicted.stored() - count,
+        "rewritten": evicted.count_rows() - count,
         "same_scores": len(baseline_rows) == count and baseline_rows == rows,
     }
 

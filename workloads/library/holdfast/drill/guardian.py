@@ -49,8 +49,8 @@ def watch(name: str) -> None:
     """Waits for the end of the process that starts pods, and kills those that it left."""
     sys.stdin.buffer.read()
     # A guardian that only waits needs little memory.
-    from holdfast.drill.pods import clear_guarded
+    from holdfast.drill.pods import clear_orphans
 
-    clear_guarded(name)
+    clear_orphans(name)
     time.sleep(_EXEC_S)
-    clear_guarded(name)
+    clear_orphans(name)

@@ -117,7 +117,7 @@ def clear(owner: str) -> int:
     return _kill_all(lambda env: env.get(OWNER) == owner)
 
 
-def clear_guarded(name: str) -> int:
+def clear_orphans(name: str) -> int:
     """Kills the pods of a process that has ended; returns the number of their processes."""
     return _kill_all(lambda env: env.get(GUARDED) == name)
 

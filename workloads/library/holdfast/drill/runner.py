@@ -174,7 +174,7 @@ class DrillRun:
         Returns the seconds waited.
         """
         start = time.monotonic()
-        while not self.target.recovered():
+        while not self.target.has_recovered():
             waited_s = time.monotonic() - start
             if self._must_stop():
                 self.record.stopped = True

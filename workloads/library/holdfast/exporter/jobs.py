@@ -185,7 +185,7 @@ class RunRecord:
         yield sample("loss_not_finite", self.diverged, **labels)
         if self.slowest is not None:
             yield sample("slowest_rank_ratio", self.slowest, **labels)
-        unsaved_s = self.unsaved_s(now_s, running_since_s)
+        unsaved_s = self.find_commit_age_s(now_s, running_since_s)
         yield sample("last_commit_age_seconds", unsaved_s, **labels)
         intervals = [end - begin for begin, end in pairwise(self.commits)]
         if not intervals:
@@ -220,7 +220,7 @@ class RunRecord:
             return True
         return self.restored_s >= running_since_s and now_s - self.restored_s > 2 * usual_s
 
-    def unsaved_s(self, now_s: float, running_since_s: float) -> float:
+    def find_commit_age_s(self, now_s: float, running_since_s: float) -> float:
         """Returns the computing time since the newest commit.
 
         Hours without a node do not count; a hang counts in full.

@@ -189,7 +189,7 @@ def _start(api: "Api", plan: "PurchasePlan", *, yes: bool, replace: bool) -> Non
         )
     output.ask_to_start(yes)
     # Before anything is deleted for it. A job of this name would refuse the change of its template.
-    submission.require_accepted(
+    submission.dry_run(
         api, [document for document in sent if api.path_of(document) not in replaced]
     )
     source_upload.upload(plan.uploads, output.note)
@@ -249,8 +249,8 @@ def _plan(
     if document is not None:
         prepared = prepared_job.read_job(document, file, platform)
         return prepared_job.plan(prepared, cap)
-    objects = submission.only(submission.checked(file, documents), job)
-    submission.require_of(file, platform)
+    objects = submission.only(submission.check_documents(file, documents), job)
+    submission.require_environment(file, platform)
     manifest_linting.require_no_errors(file, objects, platform, note)
     return submission.plan(objects, platform, prices.load(), cap)
 

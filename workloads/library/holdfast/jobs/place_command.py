@@ -184,7 +184,7 @@ def _place_on_platform(
             job, placed = question.place_wish(wish, platform, prices.load(), beliefs)
     with working("ask Google how obtainable the machines are"):
         answers = question.ask_now(job, placed, platform, capacity_advice.ask)
-    question.print_placed(
+    question.print_placement(
         job,
         placed,
         platform,

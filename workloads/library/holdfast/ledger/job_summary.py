@@ -51,13 +51,13 @@ class JobSummary:
     missing_node_s: float = 0.0
     """Time of the places that had no node while the others worked, added up."""
 
-    def saved_age_s(self, now_s: float) -> float | None:
+    def find_commit_age_s(self, now_s: float) -> float | None:
         if self.last_commit_s is None:
             return None
         return max(0.0, now_s - self.last_commit_s)
 
     @property
-    def recovered_after_s(self) -> tuple[float, ...]:
+    def recovery_times_s(self) -> tuple[float, ...]:
         """Seconds until work went on, for the evictions after which it did, in their order."""
         seconds: list[float] = []
         for recovery in self.recoveries:

@@ -23,7 +23,7 @@ from holdfast.manifests.render_context import (
     meta,
     plain,
 )
-from holdfast.manifests.training import SAMPLE_S, Task, indexed_job, spot_work
+from holdfast.manifests.training import SAMPLE_S, Task, make_indexed_job, spot_work
 from holdfast.vocabulary.capacity import (
     ANNOTATION_RULE,
     ANNOTATION_WAIT,
@@ -142,7 +142,7 @@ def elastic(context: RenderContext, task: Task) -> Iterator[Body]:
     labels = work.labels | {LABEL_GANG: name}
     work = replace(work, env=_gang_env(task) | work.env, labels=labels)
     task = _add_wait(replace(task, work=work))
-    job = indexed_job(context, task, EXIT_PREEMPTED, EXIT_RETRY)
+    job = make_indexed_job(context, task, EXIT_PREEMPTED, EXIT_RETRY)
     assert job.spec and job.spec.template.spec
     success_rule = client.V1SuccessPolicyRule(succeeded_count=1)
     job.spec.success_policy = client.V1SuccessPolicy(rules=[success_rule])

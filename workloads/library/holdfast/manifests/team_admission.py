@@ -81,12 +81,14 @@ def objects() -> Iterator[Body]:
             " GPUs the quota `services` counts."
         ),
     )
-    yield from _of_pods(
+    yield from _make_pod_policy(
         JOB_API, "jobs", "spec.template", "[object.spec.template.spec]", queued, by_the_queue
     )
     groups = "object.spec.replicatedJobs.map(r, r.template.spec.template.spec)"
-    yield from _of_pods(JOBSET_API, "jobsets", "spec.replicatedJobs", groups, queued, by_the_queue)
-    yield from _of_pods(
+    yield from _make_pod_policy(
+        JOBSET_API, "jobsets", "spec.replicatedJobs", groups, queued, by_the_queue
+    )
+    yield from _make_pod_policy(
         "apps/v1",
         "deployments",
         "spec.template",
@@ -135,7 +137,7 @@ def _make_priority_check(priorities: Sequence[str]) -> str:
     return f"variables.pods.all(p, p.?priorityClassName.orValue('') in {names})"
 
 
-def _of_pods(
+def _make_pod_policy(
     version: str,
     plural: str,
     judged: str,

@@ -81,7 +81,7 @@ def samples(context: RenderContext) -> Iterator[Body]:
         yield sweep(context)
     for accelerator in context.platform.auto_provisioning:
         yield from flex(context, accelerator)
-        yield from queued(context, accelerator)
+        yield from flex_gang(context, accelerator)
 
 
 def _sample_gang(context: RenderContext) -> Iterator[Body]:
@@ -324,10 +324,10 @@ def _exit_codes(codes: Iterable[int]) -> client.V1PodFailurePolicyOnExitCodesReq
 
 def job(context: RenderContext, task: Task) -> Body:
     """Builds a Job of pods that do not need each other."""
-    return add_version(plain(indexed_job(context, task, EXIT_PREEMPTED)))
+    return add_version(plain(make_indexed_job(context, task, EXIT_PREEMPTED)))
 
 
-def indexed_job(context: RenderContext, task: Task, *ignored_codes: int) -> client.V1Job:
+def make_indexed_job(context: RenderContext, task: Task, *ignored_codes: int) -> client.V1Job:
     """Builds an Indexed Job; `ignored_codes` are exit codes that are no crash."""
     env = task.work.env | ATTEMPT
     work = replace(task.work, from_pod=task.work.from_pod | FAILURES, env=env)
@@ -403,7 +403,7 @@ def flex(context: RenderContext, accelerator: str) -> Iterator[Body]:
         yield job(context, Task(pods=pods, deadline_s=SAMPLE_S, queue="flex", work=work))
 
 
-def queued(context: RenderContext, accelerator: str) -> Iterator[Body]:
+def flex_gang(context: RenderContext, accelerator: str) -> Iterator[Body]:
     """Builds a gang that gets all nodes at once or none, and again when they end.
 
     Kueue makes a ProvisioningRequest for them.

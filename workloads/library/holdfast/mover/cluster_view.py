@@ -113,21 +113,21 @@ class View(Cluster):
             uids.update(parents)
         return uids
 
-    def passed(self, now_s: float) -> None:
+    def count_time(self, now_s: float) -> None:
         """Counts the time since the last pass.
 
         Call it in each pass, even without the lease: this replica may have to price later what it
         sees now.
         """
         pods = [(self.root(pod.owner), pod) for pod in self.pods.values()]
-        self.node_usages.passed(pods, self.nodes, now_s)
+        self.node_usages.count_time(pods, self.nodes, now_s)
         limited_jobs: dict[str, LimitedJob] = {}
         for jobs in self.limited.values():
             limited_jobs |= jobs
         self.spending.count(limited_jobs, pods, self.nodes, now_s)
         self.lines(now_s)  # dropped here, because the exporter writes them
 
-    def ended(self, now_s: float) -> list[EndedJob]:
+    def take_due_jobs(self, now_s: float) -> list[EndedJob]:
         """Returns the jobs that are due for their receipt, each once."""
         due: list[EndedJob] = []
         for jobs in self.over.values():
@@ -151,7 +151,7 @@ class View(Cluster):
                 waits[job] = min(pod.waits_since_s, earliest)
         return waits
 
-    def seen(self, events: Callable[[Movable], Iterable[Event]]) -> Observation:
+    def observe(self, events: Callable[[Movable], Iterable[Event]]) -> Observation:
         """Returns what the mover decides by."""
         spot_machines: list[str] = []
         for node in self.nodes.values():

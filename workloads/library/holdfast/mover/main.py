@@ -62,8 +62,8 @@ class Process:
         self.progress.read(now)
         with self.lock:
             self.progress.forget_all_but(self.view.uids)
-            self.view.passed(now)
-            observation = self.view.seen(self.progress.events)
+            self.view.count_time(now)
+            observation = self.view.observe(self.progress.events)
             nodes = dict(self.view.nodes)
             waits = self.view.without_node()
         if self.lease and not loop.leads(self.lease):
@@ -87,7 +87,7 @@ class Process:
         with attempt("no priority is boosted"):
             self._boost_priorities(now)
         with self.lock:
-            ended_jobs = self.view.ended(now)
+            ended_jobs = self.view.take_due_jobs(now)
         for job in ended_jobs:
             self.receipts.order(job)
 

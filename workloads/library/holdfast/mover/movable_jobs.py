@@ -56,7 +56,7 @@ class Movable:
     """The same before Kueue added anything, as the last move saved them in an annotation."""
 
     @property
-    def stranded(self) -> bool:
+    def is_stranded(self) -> bool:
         """It waits with the marks of a flavor that it left, so no other flavor will admit it.
 
         This happens when Kueue starts the JobSet again between the two requests of a move, and sees

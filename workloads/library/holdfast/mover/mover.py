@@ -130,7 +130,7 @@ class Mover:
 
     def _move(self, job: Movable, observation: Observation, now_s: float) -> Move | None:
         move = self.judge(job, observation, now_s)
-        if job.stranded:
+        if job.is_stranded:
             self._repair(job)
             return None
         if self._is_unfinished(job):

@@ -33,7 +33,7 @@ class NodeUsages:
     """Usage by uid of the Job or JobSet."""
     _until_s: float = 0.0
 
-    def passed(
+    def count_time(
         self, pods: Iterable[tuple[str, Pod]], nodes: Mapping[str, Node], now_s: float
     ) -> None:
         """Adds the time since the last pass.

@@ -67,7 +67,7 @@ def interval_h(job: Job, churn: float) -> float:
     return find_best_interval(job.checkpoint_h, 1 / churn) if job.resumable else math.inf
 
 
-def committed_interval(job: Job, churn: float) -> tuple[float, float]:
+def find_save_interval(job: Job, churn: float) -> tuple[float, float]:
     """Return the hours of work between states that a loss goes back to, and what one blocks.
 
     A sharded gang goes back to copies in memory, or to the bucket if the lost nodes include two
@@ -427,7 +427,7 @@ def runs_for(
     checkpoint = 0.0
     idle_usd = 0.0
     if spot is Capacity.SPOT:
-        interval, checkpoint = committed_interval(job, job_churn(job, world.churn.per_hour))
+        interval, checkpoint = find_save_interval(job, job_churn(job, world.churn.per_hour))
         if not job.batch:
             idle_usd = spot_usd * (job.nodes - 1) / job.nodes
     return make_runs(

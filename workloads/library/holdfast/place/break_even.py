@@ -108,7 +108,7 @@ def slowdown(job: Job, waits: Waits, churn: float) -> float:
     churn: evictions a node-hour.
     """
     rate = advice.job_churn(job, churn)
-    interval_h, checkpoint_h = advice.committed_interval(job, rate)
+    interval_h, checkpoint_h = advice.find_save_interval(job, rate)
     fold = 1.0
     if job.resumable or job.batch:
         fold = max(1.0, rate * job.hours / (LIVES / 4.0))

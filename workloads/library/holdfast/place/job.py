@@ -15,7 +15,7 @@ from holdfast.vocabulary.machines import (
     ACCELERATORS,
     MACHINE_TYPES,
     MachineType,
-    find_refused,
+    find_refusal,
     is_sold,
 )
 
@@ -218,7 +218,7 @@ def parse_accelerator(name: str) -> str:
     for accelerator, aliases in _NAMES.items():
         if alias in aliases.split():
             return accelerator
-    refused = find_refused(name)
+    refused = find_refusal(name)
     if refused:
         raise InputError(
             "GPU that this platform does not make",

@@ -81,7 +81,7 @@ def prior(accelerator: str) -> Churn:
     return Churn(events=PRIOR_EVENTS, exposure_h=PRIOR_EVENTS / PRIOR_CHURN[accelerator])
 
 
-def fixed(per_hour: float) -> Churn:
+def assume(per_hour: float) -> Churn:
     """Return a churn that the caller knows, without uncertainty."""
     return Churn(
         events=1e6,

@@ -60,7 +60,7 @@ def _choose_churn(accelerator: str, text: str) -> preemption_rate.Churn:
     between(
         "churn", float(text), 1e-6, 100, fix="preemptions a running node-hour, as in --churn 0.1"
     )
-    return preemption_rate.fixed(float(text))
+    return preemption_rate.assume(float(text))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -74,7 +74,7 @@ class Traces:
             attributes=self._describe(fields),
         )
         if event == "save_failed":
-            _mark_failed(span, str(fields.get("reason", "")))
+            _mark_failure(span, str(fields.get("reason", "")))
         span.end(end_ns)
 
     def end(self) -> None:
@@ -142,7 +142,7 @@ def _make_provider() -> Any:
     return provider
 
 
-def _mark_failed(span: Any, reason: str) -> None:
+def _mark_failure(span: Any, reason: str) -> None:
     from opentelemetry.trace import Status, StatusCode
 
     span.set_status(Status(StatusCode.ERROR, reason))

@@ -104,7 +104,7 @@ MACHINE_TYPES = {name: _machine(name, *row) for name, row in _TABLE["machines"].
 REFUSED_MACHINES = {name: _read_refused(name, row) for name, row in _TABLE["refused"].items()}
 
 
-def find_refused(name: str) -> RefusedMachine | None:
+def find_refusal(name: str) -> RefusedMachine | None:
     """Returns the refused machine of this type or accelerator, as its label or as people type it.
 
     Case, punctuation and the words nvidia and gb do not matter: H100-Mega is nvidia-h100-mega-80gb.

@@ -7,7 +7,7 @@ import pytest
 from holdfast.checkpoint.errors import Damaged
 from holdfast.checkpoint.format import Commit, Manifest, Shard, TensorPart, digest_manifest
 from holdfast.checkpoint.format.decoding import decode_commit, decode_manifest
-from holdfast.checkpoint.format.validation import check_stored
+from holdfast.checkpoint.format.validation import check_shards
 from holdfast.checkpoint.stores.storage import Stat
 
 
@@ -78,8 +78,8 @@ def test_missing_or_shorter_shard_is_damage() -> None:
     manifest = decode_manifest(encoded_manifest, commit, 0)
     name = manifest.shard_name(0)
     stat = Stat(name=name, bytes=4, modified=0.0)
-    check_stored(manifest, {name: stat})
+    check_shards(manifest, {name: stat})
     shorter = Stat(name=name, bytes=3, modified=0.0)
     for stored in ({}, {name: shorter}):
         with pytest.raises(Damaged):
-            check_stored(manifest, stored)
+            check_shards(manifest, stored)

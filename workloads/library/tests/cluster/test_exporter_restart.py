@@ -105,12 +105,12 @@ def test_only_one_exporter_writes_until_its_lease_ends(world: World, api: Api) -
     now = time.time()
     first = Lease(api, world.name, me="a", clock=lambda: now)
     second = Lease(api, world.name, me="b", clock=lambda: now)
-    assert first.held()
-    assert first.held()
-    assert not second.held()
+    assert first.acquire()
+    assert first.acquire()
+    assert not second.acquire()
     first.release()
-    assert second.held()
-    assert not first.held()
+    assert second.acquire()
+    assert not first.acquire()
     for after_s, is_held in ((29, False), (31, True)):
         assert (
             Lease(
@@ -118,6 +118,6 @@ def test_only_one_exporter_writes_until_its_lease_ends(world: World, api: Api) -
                 world.name,
                 me="next",
                 clock=lambda late_s=after_s: now + late_s,
-            ).held()
+            ).acquire()
             is is_held
         )

@@ -243,7 +243,7 @@ def test_a_job_saves_before_it_reaches_its_max_usd(
     (kind,) = [kind for kind in list_job_kinds([world.name]) if kind.path.startswith(JOBS)]
     for job in world.api.items(kind.path):
         kind.apply(view)("ADDED", job)
-    view.passed(now_s)
+    view.count_time(now_s)
     assert view.spending.act(world.api, now_s) == 1
 
     (commit,) = until("it has saved", lambda: events(kubelet, "commit"))

@@ -119,7 +119,7 @@ class Watched:
     def step(self, mover: Mover, hours: float) -> int:
         """Moves that it makes so many hours from now."""
         self.look()
-        observation = self.seen.seen(lambda _: self.events)
+        observation = self.seen.observe(lambda _: self.events)
         now_s = time.time() + hours * 3_600
         return len(mover.step(observation, now_s))
 
@@ -278,7 +278,7 @@ def test_jobset_with_its_old_flavor_selector_is_repaired(
     assert workload
     api.merge(path, {"spec": {"replicatedJobs": running}})
     cluster.delete(workload.path)
-    until("Kueue has made its Workload anew", lambda: (job := waiting()) and job.stranded)
+    until("Kueue has made its Workload anew", lambda: (job := waiting()) and job.is_stranded)
     held_queue("None")
     world.add_nodes(DEMAND, 2, labels={})
     until(

@@ -125,7 +125,7 @@ def trouble(
     jobs["train-flex-tesla-a100"].wait("Pending", 2)
     until("Kueue asks for nodes", lambda: list(api.items(REQUESTS)))
     api.merge(api.path_of(gang.doc), {"metadata": {"annotations": {ANNOTATION: "{}"}}})
-    assert Lease(Api.over(exporter), NAMESPACE_MONITORING).held()
+    assert Lease(Api.over(exporter), NAMESPACE_MONITORING).acquire()
     (ending,) = world.add_nodes(FLEX, 1)
     ends = {"metadata": {"annotations": {ANNOTATION_TERMINATION: "2027-01-01T00:00:00Z"}}}
     api.merge(f"{nodes.NODES}/{ending}", ends)

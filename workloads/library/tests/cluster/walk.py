@@ -121,6 +121,6 @@ class Walk:
         )
         view = self.watched.cluster
         of_jobs = ((view.root(pod.owner), pod) for pod in view.pods.values())
-        view.node_usages.passed(of_jobs, view.nodes, self.clock())
-        for job in view.ended(self.clock()):
+        view.node_usages.count_time(of_jobs, view.nodes, self.clock())
+        for job in view.take_due_jobs(self.clock()):
             self.receipts.order(job)

@@ -52,7 +52,7 @@ class ByHand:
         self.on_inject()
         return "hit"
 
-    def recovered(self) -> bool:
+    def has_recovered(self) -> bool:
         return self.measure("recovered_s") is not None
 
     def rollback(self) -> Iterable[Undo]:

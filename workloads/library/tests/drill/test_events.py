@@ -39,7 +39,7 @@ def test_losses_and_recoveries_match_the_ledger(tmp_path: Path) -> None:
     summary = follower.summary()
     assert summary is not None
     assert summary.lost == 55
-    assert summary.recovered_after_s == pytest.approx((92.4,))
+    assert summary.recovery_times_s == pytest.approx((92.4,))
     assert summary == read_job_summaries(tmp_path)["job"]
 
 

@@ -39,7 +39,7 @@ def under(fleet: Fleet, story: Callable[[Load], object] = lambda _: None) -> Loa
     with load.asking(RATE):
         wait_for_answers(fleet)
         story(load)
-    assert load.codes == {"200": load.asked}
+    assert load.codes == {"200": load.requests}
     return load
 
 
@@ -101,7 +101,7 @@ def test_an_eviction_and_a_roll_out_lose_no_request_and_need_no_retry(
 
         load = under(fleet, story)
         assert fleet.stat("upstream_rq_retry") == 0
-        assert fleet.stat("upstream_rq_2xx") == fleet.answered() == load.asked
+        assert fleet.stat("upstream_rq_2xx") == fleet.count_answers() == load.requests
         assert fleet.exits == [143, 143]
 
 
@@ -152,10 +152,10 @@ def test_late_endpoints_and_a_silent_server_lose_no_request(fleet: FieldFleet) -
         under(fleet, story)
         assert fleet.exits == [143]
         pids = {replica.pod.pid for replica in fleet.replicas}
-        answered = fleet.answered()
+        answered = fleet.count_answers()
         fleet.lose_proxy()
         second_load = under(fleet)
-        assert fleet.answered() == answered + second_load.asked
+        assert fleet.count_answers() == answered + second_load.requests
         assert {replica.pod.pid for replica in fleet.replicas} == pids, (
             "the servers noticed nothing"
         )

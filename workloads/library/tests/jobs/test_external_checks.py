@@ -178,7 +178,7 @@ def test_a_role_is_the_image_that_was_pushed_for_the_environment() -> None:
     with pytest.raises(InputError, match="ask the platform team to push the image trainer"):
         external_checks.resolve("trainer", context)
     with pytest.raises(InputError) as refused:
-        external_checks.require_pushed("cloud-sql-proxy", context.platform)
+        external_checks.require_image("cloud-sql-proxy", context.platform)
     # No image of a user is that of the proxy.
     assert refused.value.fix == "ask the platform team to push the image cloud-sql-proxy"
     pushed = RenderContext(with_images("example", "trainer"))

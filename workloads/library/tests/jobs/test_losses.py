@@ -11,7 +11,7 @@ from holdfast.controllers.queues import read_workload
 from holdfast.jobs.diagnose.cluster_snapshot import ClusterSnapshot, fit
 from holdfast.jobs.diagnose.explain import describe_coming_end, in_place_text, progress_text
 from holdfast.jobs.diagnose.failures import losses
-from holdfast.jobs.diagnose.job_snapshot import JobSnapshot, crashed, held_since_s, when
+from holdfast.jobs.diagnose.job_snapshot import JobSnapshot, find_hold_start_s, list_crashes, when
 from holdfast.jobs.diagnose.queues import explain_kueue
 from holdfast.ledger.events import parse
 from holdfast.ledger.job_summary import job_summaries
@@ -117,7 +117,7 @@ def test_an_eviction_is_no_crash_whatever_the_exit_code() -> None:
     ]
     job = plain_job(pods, backoffLimitPerIndex=0)
     assert count_losses(job) == ("2", "1")
-    assert crashed(job) == pods[2:3]
+    assert list_crashes(job) == pods[2:3]
 
 
 INDEXED = {"backoffLimitPerIndex": 0}
@@ -254,7 +254,7 @@ def test_a_job_in_the_queue_waits_as_long_as_the_exporter_counts(condition: str)
         pods=[],
         workload=workload,
     )
-    assert held_since_s(job) == read_workload(workload).since_s
+    assert find_hold_start_s(job) == read_workload(workload).since_s
     taken_s = when("2026-01-01T02:00:00Z")
     queued = explain_kueue(job, ClusterSnapshot(taken_s=taken_s, workloads=[workload]))
     assert queued is not None
@@ -264,7 +264,7 @@ def test_a_job_in_the_queue_waits_as_long_as_the_exporter_counts(condition: str)
     )
 
     workload["status"] = {"conditions": [{"type": "Admitted", "status": "True"}]}
-    assert held_since_s(job) is None
+    assert find_hold_start_s(job) is None
     assert explain_kueue(job, ClusterSnapshot()) is None
 
 

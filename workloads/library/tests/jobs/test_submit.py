@@ -9,7 +9,7 @@ from holdfast.clients.api import Object
 from holdfast.cost import prices
 from holdfast.jobs.file.file_text import read_documents
 from holdfast.jobs.submit import submission
-from holdfast.jobs.submit.submission import checked, only
+from holdfast.jobs.submit.submission import check_documents, only
 from holdfast.lint.document import MAX_FILE_BYTES
 from holdfast.support.errors import InputError
 from holdfast.vocabulary.capacity import Capacity
@@ -134,7 +134,7 @@ def test_a_manifest_without_a_whole_job_is_bad_input(
     path = tmp_path / "m.yaml"
     path.write_text(text)
     with pytest.raises(InputError) as refused:
-        checked(path, read_documents(path))
+        check_documents(path, read_documents(path))
     assert output in refused.value.lines()
 
 

@@ -24,9 +24,9 @@ def test_a_restored_job_shows_its_current_step() -> None:
     assert summary.step == 60
     assert summary.lost == 55
     assert [recovery.lost_steps for recovery in summary.recoveries] == [55]
-    assert summary.recovered_after_s == pytest.approx((92.4,))
+    assert summary.recovery_times_s == pytest.approx((92.4,))
     assert summary.last_commit_s == EPOCH + 46
-    assert summary.saved_age_s(EPOCH + 66) == 20
+    assert summary.find_commit_age_s(EPOCH + 66) == 20
 
 
 def test_orderly_exits_are_counted_for_training_and_for_batch() -> None:
@@ -45,7 +45,7 @@ def test_unknown_figures_are_none() -> None:
         summary.useful_ratio,
         summary.step,
         summary.last_commit_s,
-        summary.saved_age_s(EPOCH),
+        summary.find_commit_age_s(EPOCH),
     ) == (
         None,
         None,

@@ -90,7 +90,7 @@ def test_a_line_and_a_pod_count_for_the_job_that_controls_them(view: View) -> No
         "uid-forger": ["restore"],
         "uid-same": ["restore"],
     }
-    observation = view.seen(progress.events)
+    observation = view.observe(progress.events)
     assert observation.pods.keys() == progress.events_by_job.keys()
     for pods in observation.pods.values():
         assert pods.total == 1

@@ -122,5 +122,5 @@ def test_a_job_missing_from_a_list_gets_no_receipt() -> None:
     JOB_KIND.apply(view)("ADDED", job())
     batch.apply(view)("ADDED", job("run-8", namespace="batch"))
     view.forget_all_but(JOB_KIND.held, set())
-    names = [job.name for job in view.ended(LATE_S)]
+    names = [job.name for job in view.take_due_jobs(LATE_S)]
     assert names == ["run-8"]

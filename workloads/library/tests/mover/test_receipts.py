@@ -131,7 +131,7 @@ def test_a_job_that_ended_is_due_once(
         take(view, change, body, kind)
     shown = []
     for late_s in (-1, 0, 1):
-        shown.append([job.name for job in view.ended(over_s + SETTLE_END_S + late_s)])
+        shown.append([job.name for job in view.take_due_jobs(over_s + SETTLE_END_S + late_s)])
     assert shown == [[], ["run-7"] * due, []]
 
 
@@ -145,7 +145,7 @@ def run_passes(*pods: tuple[str, str], passes: int = 4, gap_s: float = 15.0) -> 
     for uid, on in pods:
         view.pod("ADDED", pod(uid, on=on, phase="Running"))
     for _ in range(passes + 1):
-        view.passed(now)
+        view.count_time(now)
         now += gap_s
     return view.node_usages.by_job["uid-run-7"]
 
@@ -169,7 +169,7 @@ def test_a_node_that_two_jobs_share_counts_half_for_each() -> None:
     for body in (pod("p", on="a", phase="Running"), other):
         view.pod("ADDED", body)
     for n in range(3):
-        view.passed(EPOCH + 10 * n)
+        view.count_time(EPOCH + 10 * n)
     assert [dict(node_usage.node_s) for node_usage in view.node_usages.by_job.values()] == [
         {L4: 10.0}
     ] * 2
@@ -198,7 +198,7 @@ def test_a_reserved_machine_costs_what_its_label_says() -> None:
     usages = NodeUsages()
     on_it = read_pod(pod("p", on="n"))
     for now_s in (1_000.0, 1_100.0):
-        usages.passed([("uid", on_it)], {"n": reserved}, now_s)
+        usages.count_time([("uid", on_it)], {"n": reserved}, now_s)
     paid, demand, hours = lane_prices(job_ledgers(make_events("training")), usages.by_job["uid"])
     assert (paid, hours) == pytest.approx((1.25, 100 / 3600)) and demand == find_prices(
         *L4[:2]

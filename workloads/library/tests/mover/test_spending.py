@@ -141,7 +141,7 @@ class Cluster:
         api: Any = self
         while clock.now < until_s and not self.is_stopped:
             clock.now += every_s
-            self.view.passed(clock.now)
+            self.view.count_time(clock.now)
             self.view.spending.act(api, clock.now)
 
     @property

@@ -205,9 +205,9 @@ def test_no_request_fails_while_spot_machines_are_taken_and_pods_deleted(site: S
     retries = admin(PROXY_ADMIN_PORT, "/stats?filter=^cluster.servers.upstream_rq_retry$")[
         1
     ].rpartition(":")[2]
-    assert load.failed == 0
+    assert load.failures == 0
     assert int(retries) == 0
-    assert load.asked > EVICTIONS * RATE
+    assert load.requests > EVICTIONS * RATE
     accept_s = drain_budget(DEFAULT_WINDOW.pod_s).accept_s
     assert max(seconds["proxy"] for seconds in took) < accept_s, (
         "what a server accepts after its notice suffices"

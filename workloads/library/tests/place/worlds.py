@@ -21,7 +21,7 @@ SHORT_WAIT_H = 0.25 / 3
 def world(churn: float = 0.1, **changes: object) -> World:
     plain = World(
         prices=prices.load(),
-        churn=preemption_rate.fixed(churn),
+        churn=preemption_rate.assume(churn),
         spot_wait_h=SHORT_WAIT_H,
     )
     return replace(plain, **changes)  # type: ignore[arg-type]

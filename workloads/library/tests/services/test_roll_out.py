@@ -62,6 +62,6 @@ def test_a_new_version_fails_no_request(tmp_path: Path, replicas: int) -> None:
             fleet.until(lambda: len(fleet.exits) == replicas, "the old version to be gone")
             versions.update(ask_version(client) for _ in range(10))
         assert versions == {"1": 1, "2": 10}
-        assert load.codes == {"200": load.asked}
+        assert load.codes == {"200": load.requests}
         assert fleet.exits == [143] * replicas
         assert fleet.stat("upstream_rq_retry") == 0

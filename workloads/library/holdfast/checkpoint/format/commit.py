@@ -28,7 +28,7 @@ from holdfast.checkpoint.format.decoding import (
     decode_commit,
     parse_manifest,
 )
-from holdfast.checkpoint.format.validation import check_manifests, check_stored
+from holdfast.checkpoint.format.validation import check_manifests, check_shards
 from holdfast.checkpoint.stores.storage import (
     Stat,
     Storage,
@@ -198,7 +198,7 @@ def commit(
             limit=MAX_MANIFEST_BYTES,
             listed=stored.get(name),
         )
-        rank_manifest = _parse_stored(storage, payload, stored, manifest)
+        rank_manifest = _verify_manifest(storage, payload, stored, manifest)
         manifests.append(rank_manifest)
         digests.append(digest_manifest(payload))
         total_bytes += rank_manifest.length
@@ -249,7 +249,7 @@ def _wait_for_manifests(
         pause = min(pause * 1.5, LONGEST_PAUSE_S)
 
 
-def list_shared(storage: Storage, manifest: Manifest) -> dict[str, Stat]:
+def list_common_objects(storage: Storage, manifest: Manifest) -> dict[str, Stat]:
     """List the objects that checkpoints share, if a manifest names any."""
     if not manifest.common_names:
         return {}
@@ -257,7 +257,7 @@ def list_shared(storage: Storage, manifest: Manifest) -> dict[str, Stat]:
     return {stat.name: stat for stat in storage.list(prefix)}
 
 
-def _parse_stored(
+def _verify_manifest(
     storage: Storage,
     payload: bytes,
     stored: dict[str, Stat],
@@ -274,8 +274,8 @@ def _parse_stored(
     if not same_attempt or not same_size or manifest.rank >= expected.world_size:
         raise Damaged(f"the manifest of rank {manifest.rank} belongs to another attempt")
     if not manifest.common_names <= stored.keys():
-        stored |= list_shared(storage, manifest)
-    check_stored(manifest, stored)
+        stored |= list_common_objects(storage, manifest)
+    check_shards(manifest, stored)
     return manifest
 
 
@@ -315,7 +315,7 @@ def _publish(
         storage.move(draft, name)
         return True
     except NotFound:
-        return _find_moved(storage, record)
+        return _confirm_move(storage, record)
     except AlreadyExists:
         present = read_commit(storage, record.run, record.step)
     if present is not None:
@@ -340,10 +340,10 @@ def _publish(
         storage.move(draft, name, replace=True)
         return True
     except NotFound:
-        return _find_moved(storage, record)
+        return _confirm_move(storage, record)
 
 
-def _find_moved(storage: Storage, record: Commit) -> bool:
+def _confirm_move(storage: Storage, record: Commit) -> bool:
     """Return True if the draft was moved by an earlier try, whose answer was lost.
 
     Raises Fenced if a newer start has deleted it.

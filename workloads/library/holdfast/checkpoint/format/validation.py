@@ -177,7 +177,7 @@ def _check_notes(notes: Json) -> None:
             raise ValueError("notes hold something else than counts and seconds")
 
 
-def check_committed(commit: Commit, manifests: Sequence[Manifest]) -> None:
+def check_commit(commit: Commit, manifests: Sequence[Manifest]) -> None:
     """Raise Damaged unless the manifests are one state, of the size that the commit says."""
     listed_bytes = sum(manifest.length for manifest in manifests)
     if listed_bytes != commit.total_bytes:
@@ -198,7 +198,7 @@ def check_manifests(manifests: Sequence[Manifest]) -> None:
     check_tiling(manifests)
 
 
-def check_stored(manifest: Manifest, stored: Mapping[str, Stat]) -> None:
+def check_shards(manifest: Manifest, stored: Mapping[str, Stat]) -> None:
     """Raise Damaged if a shard is missing from `stored` or differs there.
 
     `stored` is the store's listing of the attempt, by name.

@@ -11,7 +11,7 @@ import torch
 from holdfast.checkpoint.errors import Damaged, NotFound
 from holdfast.checkpoint.format import TensorPart
 from holdfast.checkpoint.restore.reader import Opened, ShardSource
-from holdfast.checkpoint.state.tensors import saved_dtype, view_memory
+from holdfast.checkpoint.state.tensors import get_dtype, view_memory
 from holdfast.checkpoint.stores.storage import Crc32c, Storage, crc32c
 
 CHUNK_BYTES = 8 << 20
@@ -34,7 +34,7 @@ class VerifiedReader:
         """Yield the rows of a tensor in order, some at a time. Raises Damaged."""
         sources = self._opened.sources[key]
         part = sources[0].part
-        dtype = saved_dtype(part)
+        dtype = get_dtype(part)
         if part.extent == part.shape or not part.shape:
             yield from self._read_linear(sources[0], dtype)
             return

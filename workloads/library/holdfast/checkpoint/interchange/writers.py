@@ -18,7 +18,7 @@ from holdfast.checkpoint.format.dtypes import item_bytes
 from holdfast.checkpoint.interchange.verified_reader import VerifiedReader
 from holdfast.checkpoint.restore.reader import Opened
 from holdfast.checkpoint.restore.tensor_loading import refuse_existing, translate_dtype
-from holdfast.checkpoint.state.tensors import saved_dtype, view_memory
+from holdfast.checkpoint.state.tensors import get_dtype, view_memory
 
 FILE_BYTES = 5_000_000_000
 _DCP_FILE = "__0_0.distcp"
@@ -183,7 +183,7 @@ def write_dcp(
                     chunk = metadata.ChunkStorageMetadata(torch.Size(offset), block.shape)
                     chunks.append(chunk)
                 tensors[name] = metadata.TensorStorageMetadata(
-                    properties=metadata.TensorProperties(dtype=saved_dtype(part)),
+                    properties=metadata.TensorProperties(dtype=get_dtype(part)),
                     size=torch.Size(part.shape),
                     chunks=chunks,
                 )
@@ -204,7 +204,7 @@ def _list_chunks(
     """Yield boxes of whole rows of a tensor, with their offsets."""
     origin = (0,) * len(part.shape)
     row = math.prod(part.shape[1:])
-    rest = torch.empty(0, dtype=saved_dtype(part))
+    rest = torch.empty(0, dtype=get_dtype(part))
     first = 0
     for block in reader.read_blocks(key):
         # Blocks of one part end within rows: what is left of a row begins the next chunk.

@@ -201,7 +201,7 @@ class PeerPlaces:
         """Addresses of all keepers that may hold shards: those of members come first."""
         return (*self.keepers, *self.leaving)
 
-    def held(self) -> dict[int, list[Head]]:
+    def list_heads(self) -> dict[int, list[Head]]:
         """Returns what each keeper of `sources` holds, by its number there; nothing for a keeper
         that does not answer.
 

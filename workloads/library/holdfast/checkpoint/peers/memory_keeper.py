@@ -304,7 +304,7 @@ class Keeper:
         room = slot.room
         assert room
         if head["op"] == "spool":
-            self._copy_staged(head, manifest, room)
+            self._copy_to_folder(head, manifest, room)
         else:
             _receive_copy(connection, manifest, room)
         with self._lock:
@@ -317,7 +317,7 @@ class Keeper:
                 start=int(head["start"]),
             )
 
-    def _copy_staged(self, head: Head, manifest: Manifest, room: Room) -> None:
+    def _copy_to_folder(self, head: Head, manifest: Manifest, room: Room) -> None:
         """Copies an own shard from its staging memory to the folder."""
         assert isinstance(room, FileRoom)
         memories = self._memories[int(head["local"])]

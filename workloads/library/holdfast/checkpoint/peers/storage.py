@@ -58,7 +58,7 @@ def list_offers(
     version may be of another number of ranks than this start has.
     """
     shards_by_version: defaultdict[_VersionOfStart, _ShardsByRank] = defaultdict(dict)
-    for place, shards in places.held().items():
+    for place, shards in places.list_heads().items():
         for shard in shards:
             if shard["step"] < above or shard["start"] < start:
                 continue

@@ -164,7 +164,7 @@ def restore(
         )
     # Never step 0 here: retention would then delete the checkpoints that a person could still
     # repair.
-    raise unverified_error(run, skipped)
+    raise verification_error(run, skipped)
 
 
 def list_loaders(state: State) -> list[str]:
@@ -172,7 +172,7 @@ def list_loaders(state: State) -> list[str]:
     return [name for name, value in targets(state) if keeps_position(value)]
 
 
-def unverified_error(run: str, skipped: Skipped) -> InputError:
+def verification_error(run: str, skipped: Skipped) -> InputError:
     reasons = [f"step {step}: {reason}" for step, reason in skipped]
     return InputError(
         f"run {run} has checkpoints, and none of them verifies",
@@ -288,7 +288,7 @@ class _Attempt:
         )
         self._read(self._loader.tensors, self.stop_asked)
         with torch.no_grad():
-            self._loader.merge_shared()
+            self._loader.merge_aliases()
         self._loader.check_random_state()
         return self.attempt
 

@@ -91,7 +91,7 @@ def _list_items(skeleton: Skeleton) -> dict[str, Skeleton]:
     return {"": skeleton}
 
 
-def check_changed(
+def judge_differences(
     name: str,
     value: Any,
     differences: dict[str, bool],
@@ -106,7 +106,7 @@ def check_changed(
     present = [key for key, is_present in differences.items() if is_present]
     # A loader may apply its position only when it is iterated.
     if present and not changed and not isinstance(value, Iterable):
-        raise not_restored_error(present[0])
+        raise restore_error(present[0])
     keys = ", ".join([*differences][:3])
     if not keys:
         return ""
@@ -138,7 +138,7 @@ def find_rewritten(
     rewritten: list[str] = []
     for key, tensor in loaded.items():
         if key not in live:
-            raise not_restored_error(key)
+            raise restore_error(key)
         if storage_address(live[key]) != storage_address(tensor):
             check_same(key, live[key], tensor)
             continue
@@ -155,7 +155,7 @@ def check_same(
 ) -> None:
     """Raise InputError unless both tensors have the same bits."""
     if not same_bits(live, expected):
-        raise not_restored_error(key)
+        raise restore_error(key)
 
 
 def same_bits(live: torch.Tensor, expected: torch.Tensor) -> bool:
@@ -176,7 +176,7 @@ def view_bytes(tensor: torch.Tensor) -> torch.Tensor:
     return flat.view(torch.uint8)
 
 
-def not_restored_error(key: str) -> InputError:
+def restore_error(key: str) -> InputError:
     return InputError(
         "state was not restored: it holds other bits than the checkpoint that was loaded into it",
         got=key,
@@ -207,7 +207,7 @@ def check_values(
     for key, item in saved_items.items():
         live_item = after_items.get(find_live_key(key), after_items.get(key, _MISSING))
         if _blank(live_item) != _blank(item):
-            raise not_restored_error(f"{name}/{key}".rstrip("/"))
+            raise restore_error(f"{name}/{key}".rstrip("/"))
 
 
 def _blank(skeleton: Skeleton) -> Skeleton:

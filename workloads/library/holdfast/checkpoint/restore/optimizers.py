@@ -8,9 +8,9 @@ from typing import Any
 import torch
 
 from holdfast.checkpoint.format import TensorPart
-from holdfast.checkpoint.restore.reader import empty_like_saved
+from holdfast.checkpoint.restore.reader import allocate_tensor
 from holdfast.checkpoint.state.parameter_names import NAMES, number_by_name
-from holdfast.checkpoint.state.tensors import Tensors, as_dtensor, is_wrapper, saved_dtype
+from holdfast.checkpoint.state.tensors import Tensors, as_dtensor, get_dtype, is_wrapper
 from holdfast.support.errors import InputError
 
 Groups = list[dict[str, int]]
@@ -274,14 +274,14 @@ def new_moment(
     """
     parameters = _list_parameters(optimizer)
     if number >= len(parameters):
-        return empty_like_saved(part)
+        return allocate_tensor(part)
     parameter = parameters[number].detach()
     if is_inside and as_dtensor(parameter) is None:
-        return empty_like_saved(part).to(parameter.device)
+        return allocate_tensor(part).to(parameter.device)
     is_scalar = not part.shape and as_dtensor(parameter) is None
     if tuple(parameter.shape) != part.shape or is_scalar or is_wrapper(parameter):
-        return empty_like_saved(part)
-    return torch.empty_like(parameter, dtype=saved_dtype(part))
+        return allocate_tensor(part)
+    return torch.empty_like(parameter, dtype=get_dtype(part))
 
 
 def _list_parameters(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:

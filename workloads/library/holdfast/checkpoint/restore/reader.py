@@ -18,15 +18,15 @@ import torch
 
 from holdfast.checkpoint.errors import Damaged, NotFound, Preempted
 from holdfast.checkpoint.format import Commit, Manifest, Sizes, TensorPart
-from holdfast.checkpoint.format.commit import list_shared
+from holdfast.checkpoint.format.commit import list_common_objects
 from holdfast.checkpoint.format.decoding import (
     MAX_COMMIT_BYTES,
     MAX_MANIFEST_BYTES,
     decode_commit,
     decode_manifest,
 )
-from holdfast.checkpoint.format.validation import check_committed, check_stored
-from holdfast.checkpoint.state.tensors import Box, list_boxes, saved_dtype, view_memory
+from holdfast.checkpoint.format.validation import check_commit, check_shards
+from holdfast.checkpoint.state.tensors import Box, get_dtype, list_boxes, view_memory
 from holdfast.checkpoint.stores.storage import Crc32c, Storage, read_object
 from holdfast.support import object_names
 
@@ -87,14 +87,14 @@ def open_step(
         stored = {stat.name: stat for stat in listing}
         for manifest in manifests:
             if not manifest.common_names <= stored.keys():
-                stored |= list_shared(storage, manifest)
+                stored |= list_common_objects(storage, manifest)
     # Also raised if retention has deleted the step since it was listed: the next candidate is
     # tried.
     except (NotFound, EOFError) as error:
         raise Damaged(str(error)) from error
-    check_committed(commit, manifests)
+    check_commit(commit, manifests)
     for manifest in manifests:
-        check_stored(manifest, stored)
+        check_shards(manifest, stored)
     opened = Opened(commit=commit, manifests=manifests)
     for manifest in manifests:
         for part in manifest.tensors:
@@ -264,7 +264,7 @@ class Transfer:
             if copy.place in boxes:
                 continue
             part = copy.source.part
-            dtype = saved_dtype(part)
+            dtype = get_dtype(part)
             same_extent = copy.extent == part.extent
             same_dtype = copy.into.dtype == dtype
             if same_extent and same_dtype and copy.into.is_contiguous():
@@ -378,10 +378,10 @@ class Transfer:
                 target.copy_(source)
 
 
-def empty_like_saved(part: TensorPart) -> torch.Tensor:
+def allocate_tensor(part: TensorPart) -> torch.Tensor:
     """Allocate memory for the whole tensor. Raises Damaged if there is not enough."""
     try:
-        return torch.empty(part.shape, dtype=saved_dtype(part))
+        return torch.empty(part.shape, dtype=get_dtype(part))
     # A sparse file may claim any size; PyTorch reports a refused allocation as RuntimeError.
     except (MemoryError, RuntimeError) as error:
         raise Damaged(

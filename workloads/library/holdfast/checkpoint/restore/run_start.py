@@ -98,10 +98,10 @@ def start(
     for step, _ in restored.skipped:
         newest_tried = max(newest_tried, step)
     if newest_step > newest_tried:
-        _check_loaded_once(state)
+        _forbid_second_load(state)
         restored = restore_from(storage)
     if ranks.coordinator:
-        log_restored(
+        log_restore(
             restored,
             url,
             run,
@@ -114,7 +114,7 @@ def start(
     )
 
 
-def _check_loaded_once(state: State) -> None:
+def _forbid_second_load(state: State) -> None:
     """Raise Later if an entry would ignore a second load, on every rank."""
     loaders = list_loaders(state)
     if loaders:
@@ -284,7 +284,7 @@ def behind_fence(storage: Storage, run: str) -> tuple[list[int], list[str]]:
     return committed, stale[:MOST_STALE]
 
 
-def log_restored(
+def log_restore(
     restored: Restored,
     url: str,
     run: str,
@@ -295,7 +295,7 @@ def log_restored(
         logs.warning("restore", f"skipped step {step}: {reason}")
     logs.info(
         "restore",
-        _describe_restored(
+        _describe_restore(
             restored,
             url,
             run,
@@ -310,7 +310,7 @@ def log_restored(
         )
 
 
-def _describe_restored(
+def _describe_restore(
     restored: Restored,
     url: str,
     run: str,

@@ -43,7 +43,7 @@ class SharedMemory:
                     to_local(live).copy_(to_local(tensors[key]))
             for key, live in group.items():
                 if not same_bits(live, tensors[key]):
-                    raise _make_shared_error([*group])
+                    raise _tie_error([*group])
             tensors |= group
 
 
@@ -79,7 +79,7 @@ def _find_overlaps(tensors: Tensors) -> list[list[str]]:
     return [group for group in groups if len(group) > 1]
 
 
-def _make_shared_error(keys: list[str]) -> InputError:
+def _tie_error(keys: list[str]) -> InputError:
     return InputError(
         "checkpoint was written by another model or state",
         got=f"{', '.join(keys[:3])} share memory here, and have different values in the checkpoint",

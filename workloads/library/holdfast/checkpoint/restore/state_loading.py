@@ -19,11 +19,11 @@ from holdfast.checkpoint.format import TensorPart
 from holdfast.checkpoint.format.validation import NOTES_KEY
 from holdfast.checkpoint.restore.comparison import (
     EXACT,
-    check_changed,
     check_values,
     find_differences,
     fingerprint,
     has_own_format,
+    judge_differences,
 )
 from holdfast.checkpoint.restore.optimizers import (
     Renumbering,
@@ -33,7 +33,7 @@ from holdfast.checkpoint.restore.optimizers import (
     match_parameters,
     new_moment,
 )
-from holdfast.checkpoint.restore.reader import Opened, empty_like_saved
+from holdfast.checkpoint.restore.reader import Opened, allocate_tensor
 from holdfast.checkpoint.restore.shared_memory import SharedMemory
 from holdfast.checkpoint.state import (
     RNG_KEY,
@@ -45,15 +45,15 @@ from holdfast.checkpoint.state import (
     targets,
     tensor_keys,
 )
-from holdfast.checkpoint.state.module_keys import restore_compiled, strip_compiled, strip_key
+from holdfast.checkpoint.state.module_keys import restore_keys, strip_key, strip_keys
 from holdfast.checkpoint.state.random_streams import check_rng_state, set_rng_state
 from holdfast.checkpoint.state.tensors import (
     Tensors,
     dtype_name,
-    saved_dtype,
+    get_dtype,
     storage_address,
 )
-from holdfast.checkpoint.state.values import list_wrapped_types, same_container
+from holdfast.checkpoint.state.values import list_wrapper_types, same_container
 from holdfast.support.errors import InputError
 
 
@@ -95,7 +95,7 @@ class StateLoader:
         self._shared = SharedMemory(self.tensors)
         if self._restores_rng:
             for key in tensor_keys(self._saved[RNG_KEY]):
-                self.tensors[key] = empty_like_saved(opened.part(key, rank))
+                self.tensors[key] = allocate_tensor(opened.part(key, rank))
 
     def _find_compiled_keys(self) -> dict[str, str]:
         """Return the keys in the checkpoint of modules that were saved with torch.compile's prefix.
@@ -184,7 +184,7 @@ class StateLoader:
             )
             # An entry that was not captured before the load has no fingerprint.
             changed = fingerprint(after, name) != fingerprints.get(name)
-            report = check_changed(
+            report = judge_differences(
                 name,
                 value,
                 differences,
@@ -204,7 +204,7 @@ class StateLoader:
 
         check_values(name, self._saved[name], after.skeleton[name], find_live_key)
 
-    def merge_shared(self) -> None:
+    def merge_aliases(self) -> None:
         """Finish the tensors that share memory. Raises InputError if they cannot all be right."""
         self._shared.merge(self.tensors)
 
@@ -254,8 +254,8 @@ class StateLoader:
     def _check_module(self, name: str, value: Any) -> None:
         if not isinstance(value, nn.Module | torch.Tensor):
             return
-        saved_types = list_wrapped_types(self._saved[name])
-        live_types = list_wrapped_types(self._live_skeleton[name])
+        saved_types = list_wrapper_types(self._saved[name])
+        live_types = list_wrapper_types(self._live_skeleton[name])
         for key, kind in saved_types.items():
             live_kind = live_types.get(strip_key(key))
             if live_kind != kind:
@@ -277,7 +277,7 @@ class StateLoader:
     def _find_memory(self, key: str, owner: Any) -> torch.Tensor:
         """Return the live tensor of a key if it fits, else new memory."""
         part = self._opened.part(key, self._rank)
-        dtype = saved_dtype(part)
+        dtype = get_dtype(part)
         live = self._live.get(key)
         if live is None:
             return self._allocate(key, part, owner)
@@ -303,7 +303,7 @@ class StateLoader:
         is_optimizer = isinstance(owner, torch.optim.Optimizer)
         if not is_optimizer or not number.isdigit():
             # On the CPU: load_state_dict moves it to the device of its owner.
-            return empty_like_saved(part)
+            return allocate_tensor(part)
         parameter_number = int(number)
         if name in self._optimizers:
             numbers = self._optimizers[name].numbers
@@ -345,7 +345,7 @@ def load_entry(
         pass
     elif isinstance(value, Stateful):
         if isinstance(value, nn.Module):
-            saved = restore_compiled(value, strip_compiled(saved))
+            saved = restore_keys(value, strip_keys(saved))
         value.load_state_dict(saved)
     elif isinstance(value, torch.Tensor):
         pass

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from holdfast.checkpoint.errors import Damaged
 from holdfast.checkpoint.format.commit import committed_steps, list_runs, select_steps
-from holdfast.checkpoint.restore.reader import Opened, Transfer, empty_like_saved, open_step, plan
+from holdfast.checkpoint.restore.reader import Opened, Transfer, allocate_tensor, open_step, plan
 from holdfast.checkpoint.settings import Tuning, check_url
 from holdfast.checkpoint.state.tensors import Tensors
 from holdfast.checkpoint.stores.factory import reliable_storage
@@ -85,7 +85,7 @@ def read_whole(
     tensors: Tensors = {}
     for key, sources in opened.sources.items():
         if keys is None or is_selected(key, keys):
-            tensors[key] = empty_like_saved(sources[0].part)
+            tensors[key] = allocate_tensor(sources[0].part)
     copies = plan(opened, tensors, rank=0)
     Transfer(storage, opened, parallel=4).run(copies)
     return tensors

@@ -117,7 +117,7 @@ class Copies:
         cost_s = self._blocking_s + processor_s
         return math.ceil(cost_s / (SHARE * step_s))
 
-    def record_staged(
+    def record_staging(
         self,
         version: Version,
         memory: int,

@@ -47,7 +47,7 @@ class References:
             return
         self._names[commit.attempt] = frozenset(names)
 
-    def delete_unused(
+    def delete_orphans(
         self,
         run: str,
         commits: Mapping[int, Commit],

@@ -100,7 +100,7 @@ def retain(
                 policy.stale,
             )
     if expired:
-        deleted += references.delete_unused(run, commits, oldest)
+        deleted += references.delete_orphans(run, commits, oldest)
     failpoint("retention.end")
     return deleted
 

@@ -29,7 +29,7 @@ from holdfast.checkpoint.settings import Tuning
 from holdfast.checkpoint.state import Captured, targets
 from holdfast.checkpoint.state.tensors import (
     Piece,
-    saved_dtype,
+    get_dtype,
     storage_address,
     stream_bytes,
     view_memory,
@@ -221,7 +221,7 @@ def copy_into(stream: torch.Tensor, pieces: list[Piece]) -> None:
         if not part.bytes:
             continue
         end = part.at + part.bytes
-        target = stream[part.at : end].view(saved_dtype(part))
+        target = stream[part.at : end].view(get_dtype(part))
         target = target.view(part.extent)
         target.copy_(piece.local, non_blocking=True)
         # A tensor that is freed meanwhile must not be overwritten before it is copied.

@@ -237,7 +237,7 @@ class CheckpointWriter:
         )
         if copy and self._copies:
             version = (manifest.step, manifest.attempt)
-            self._copies.record_staged(
+            self._copies.record_staging(
                 version,
                 memory,
                 self._save,

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from holdfast.checkpoint.format.decoding import MAX_KEY_CHARACTERS
-from holdfast.checkpoint.state.module_keys import strip_compiled
+from holdfast.checkpoint.state.module_keys import strip_keys
 from holdfast.checkpoint.state.parameter_names import ParameterNames, add_names
 from holdfast.checkpoint.state.random_streams import get_rng_state
 from holdfast.checkpoint.state.snapshots import check_no_snapshot
@@ -159,7 +159,7 @@ def _get_state(name: str, value: Any) -> Any:
     if not isinstance(value, Stateful):
         return value
     state = value.state_dict()
-    return strip_compiled(state) if isinstance(value, nn.Module) else state
+    return strip_keys(state) if isinstance(value, nn.Module) else state
 
 
 def _check_whole(name: str, optimizer: torch.optim.Optimizer) -> None:

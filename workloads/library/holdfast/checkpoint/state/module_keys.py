@@ -13,7 +13,7 @@ def strip_key(key: str) -> str:
     return key.replace(_COMPILED, "")
 
 
-def strip_compiled(state: Any) -> Any:
+def strip_keys(state: Any) -> Any:
     """Return a module's state by the keys of the module without torch.compile."""
     if not isinstance(state, Mapping):
         return state
@@ -27,7 +27,7 @@ def strip_compiled(state: Any) -> Any:
     return renamed
 
 
-def restore_compiled(module: nn.Module, saved: dict[str, Any]) -> dict[str, Any]:
+def restore_keys(module: nn.Module, saved: dict[str, Any]) -> dict[str, Any]:
     """Return a saved state by the keys of `module`, whether it is compiled or not."""
     is_compiled = any(_COMPILED in f"{name}." for name, _ in module.named_modules())
     if not is_compiled:

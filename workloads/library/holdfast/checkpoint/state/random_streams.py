@@ -52,7 +52,7 @@ def pack_streams() -> Packed:
 
 
 def set_streams(streams: Packed) -> None:
-    """Set the random streams of this process to what `packed_streams` returned."""
+    """Set the random streams of this process to what `pack_streams` returned."""
     process_streams = dict(streams)
     process_streams.pop("own", None)
     set_rng_state(_unpack(process_streams))

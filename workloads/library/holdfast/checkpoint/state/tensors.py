@@ -196,7 +196,7 @@ def dtype_name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-def saved_dtype(part: TensorPart) -> torch.dtype:
+def get_dtype(part: TensorPart) -> torch.dtype:
     dtype = dtype_of(part.dtype)
     # The name was checked when the step was opened, or comes from this process.
     assert dtype is not None, part.dtype

@@ -54,7 +54,7 @@ def encode_value(
     """
     if isinstance(value, torch.Tensor):
         if is_wrapper(value):
-            return _encode_wrapped(value, key, put)
+            return _encode_wrapper(value, key, put)
         put(key, value)
         return {"$tensor": key}
     # Not isinstance: an IntEnum is an int and a namedtuple a tuple, and neither would be restored.
@@ -84,7 +84,7 @@ def encode_value(
     raise _type_error(value, key)
 
 
-def _encode_wrapped(
+def _encode_wrapper(
     tensor: torch.Tensor,
     key: str,
     put: Put,
@@ -246,7 +246,7 @@ def decode(skeleton: Skeleton, tensor_of: TensorLookup) -> Any:
     if mark == "$tuple":
         return tuple(decode(item, tensor_of) for item in content)
     if mark == "$wrapped":
-        return _decode_wrapped(content, tensor_of)
+        return _decode_wrapper(content, tensor_of)
     return _SCALARS[mark](content)
 
 
@@ -254,7 +254,7 @@ def _decode_pairs(pairs: Iterable[tuple[Any, Skeleton]], tensor_of: TensorLookup
     return {name: decode(item, tensor_of) for name, item in pairs}
 
 
-def _decode_wrapped(content: list[Any], tensor_of: TensorLookup) -> Any:
+def _decode_wrapper(content: list[Any], tensor_of: TensorLookup) -> Any:
     name, settings, size, stride, pairs = content
     parts = _decode_pairs(pairs, tensor_of)
     # A lookup that has no tensors asks for the structure only.
@@ -304,7 +304,7 @@ def tensor_keys(skeleton: Skeleton) -> list[str]:
     return keys
 
 
-def list_wrapped_types(skeleton: Skeleton) -> dict[str, Skeleton]:
+def list_wrapper_types(skeleton: Skeleton) -> dict[str, Skeleton]:
     """Return type, settings, size and strides of wrapped tensors by the key of their first part."""
     types: dict[str, Skeleton] = {}
     for mark, content in walk_nodes([skeleton]):

@@ -56,7 +56,7 @@ def _unpack(settings: Any) -> Any:
     name, member = settings[_ENUM]
     kind = _find_type(name, Enum)
     if kind is None:
-        raise _not_loaded_error(name)
+        raise _import_error(name)
     return kind[member]
 
 
@@ -70,7 +70,7 @@ def unflatten(
     """Return a tensor of the type `name` around `parts`. Raises InputError."""
     kind = _find_type(name, torch.Tensor)
     if kind is None:
-        raise _not_loaded_error(name)
+        raise _import_error(name)
     try:
         return kind.__tensor_unflatten__(dict(parts), _unpack(settings), size, tuple(stride))
     except (
@@ -90,7 +90,7 @@ def unflatten(
         ) from error
 
 
-def _not_loaded_error(name: str) -> InputError:
+def _import_error(name: str) -> InputError:
     return InputError(
         "checkpoint has tensors of a type that this program has not imported",
         got=name,

@@ -264,7 +264,7 @@ class Fleet:
             lambda: len(self.ready()) == len(self.replicas), "all replicas to be ready again"
         )
 
-    def answered(self) -> int:
+    def count_answers(self) -> int:
         """Counts the predictions answered with 200: by the logs of servers that ended, and by the
         metrics of those that run.
         """

@@ -46,12 +46,12 @@ class Load:
     _numbers: Iterator[int] = field(default_factory=itertools.count)
 
     @property
-    def asked(self) -> int:
+    def requests(self) -> int:
         return self.codes.total()
 
     @property
-    def failed(self) -> int:
-        return self.asked - self.codes["200"]
+    def failures(self) -> int:
+        return self.requests - self.codes["200"]
 
     @contextlib.contextmanager
     def asking(self, rate: float) -> Generator[None]:

@@ -106,7 +106,7 @@ class Cluster:
             return pod["metadata"].get("name")
         return pod["spec"].get("nodeName")
 
-    def recovered(self) -> bool:
+    def has_recovered(self) -> bool:
         """Returns whether as many pods run as before the fault, without the victims."""
         self._refresh()
         uids = {pod["metadata"]["uid"] for pod in self._running()}
@@ -138,7 +138,7 @@ class Cluster:
         for name in jobs:
             job = self._find_job(name)
             if job:
-                count += JobSnapshot(body=job, pods=[]).wanted
+                count += JobSnapshot(body=job, pods=[]).target_size
         return max(0, count - len(self._running()))
 
     def measure_recovery(self) -> float | None:

@@ -81,7 +81,7 @@ class LocalBatch(Local):
     def _evict_worker(self, number: int, signal: str) -> str:
         """Evicts and replaces a worker; returns a description."""
         pod = self._pods[number]
-        rows = self.stored()
+        rows = self.count_rows()
         code, took_s = measure_time(lambda: self.evict(pod, signal))
         self.kills += 1
         replacement = self._start_worker(number)
@@ -89,7 +89,7 @@ class LocalBatch(Local):
         self._pods[number] = replacement
         return f"{signal} to worker {number} after {rows} rows, exit {code} after {took_s:.1f} s"
 
-    def recovered(self) -> bool:
+    def has_recovered(self) -> bool:
         """Returns whether all work is done, so that every metric is final."""
         self.events.read()
         return self._is_drained()
@@ -109,7 +109,7 @@ class LocalBatch(Local):
         self.start()
         for eviction in schedule:
             self._wait(
-                lambda items=eviction.progress: self.stored() >= items, due=eviction.progress
+                lambda items=eviction.progress: self.count_rows() >= items, due=eviction.progress
             )
             time.sleep(eviction.delay_s)  # part of the schedule, not a wait for a condition
             report = self._evict_worker(eviction.victim, eviction.signal)
@@ -120,7 +120,7 @@ class LocalBatch(Local):
 
     def _wait(self, done: Callable[[], bool], due: int = 0) -> None:
         def watch() -> None:
-            rows = self.stored()
+            rows = self.count_rows()
             if due and self._is_drained() and rows < due:
                 raise DrillError(
                     f"{self.job}: drained after {rows} of {due} items, before the next eviction"
@@ -147,7 +147,7 @@ class LocalBatch(Local):
 
     def metrics(self) -> Mapping[str, Measure]:
         return {
-            "stored_items": self.stored,
+            "stored_items": self.count_rows,
             "crashes": lambda: sum(self._has_crashed(pod) for pod in self._pods),
             "recovered_s": self._measure_recovery,
             "items_lost": self._count_lost_items,
@@ -155,7 +155,7 @@ class LocalBatch(Local):
             "dead_letters": lambda: len(self.events.of("dead_lettered")),
         }
 
-    def stored(self) -> int:
+    def count_rows(self) -> int:
         """Counts the rows that workers committed, by their events: a rewritten row counts twice."""
         return sum(event["items"] for event in self.events.of("stored"))
 
@@ -185,7 +185,7 @@ class LocalBatch(Local):
 
     def _read_rows(self) -> list[Any] | None:
         """Returns the rows of the database once the workers are done; None before."""
-        if self._rows is None and self.recovered():
+        if self._rows is None and self.has_recovered():
             self._rows = export(self.job, self._uri, self.folder / "rows.jsonl")
         return self._rows
 

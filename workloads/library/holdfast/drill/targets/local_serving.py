@@ -68,7 +68,7 @@ class LocalServing(Local):
                 self._fleet.kill(replica)
         return f"{self.signal} to {', '.join(victims)}, under {self.per_s:g} requests a second"
 
-    def recovered(self) -> bool:
+    def has_recovered(self) -> bool:
         """Returns whether the replacements answer; stops the clients then, so that every metric is
         final.
         """
@@ -119,8 +119,8 @@ class LocalServing(Local):
         return {
             "servers": self.replicas,
             "evictions": len(self._fleet.exits),
-            "requests": load.asked,
-            "failed": load.failed - load.codes[_REFUSED],  # neither answered nor refused for load
+            "requests": load.requests,
+            "failed": load.failures - load.codes[_REFUSED],  # neither answered nor refused for load
             "shed": load.codes[_REFUSED],
             "retries": self._count_retries(),
             "counts_differ": self._compare_counts(),
@@ -132,7 +132,7 @@ class LocalServing(Local):
     def metrics(self) -> Mapping[str, Measure]:
         metrics: dict[str, Measure] = {
             "answered": lambda: self._load.codes["200"],
-            "requests_failed": lambda: self._load.failed,
+            "requests_failed": lambda: self._load.failures,
             "exit_code": lambda: self._victims[0].pod.exit_code if self._victims else None,
             "crashes": self._count_crashes,
         }
@@ -154,7 +154,7 @@ class LocalServing(Local):
         counts = (
             self._load.codes["200"],
             self._fleet.stat("upstream_rq_2xx"),
-            self._fleet.answered(),
+            self._fleet.count_answers(),
         )
         return max(counts) - min(counts)
 

@@ -87,7 +87,7 @@ class LocalSharded(Local):
             self._pods[name] = self._start_node(place)
         return f"{self.signal} to {', '.join(victims)} at step {self._last_step()}"
 
-    def recovered(self) -> bool:
+    def has_recovered(self) -> bool:
         self.events.read()
         if not self._recovery_t and self._restore_sources():
             count = len(self._read_steps())

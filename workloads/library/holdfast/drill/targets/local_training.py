@@ -100,7 +100,7 @@ class LocalTraining(Local):
             self.start()
         return f"{self.signal} to {victims[0]}: exit {code} after {took_s:.1f} s"
 
-    def recovered(self) -> bool:
+    def has_recovered(self) -> bool:
         return self.measure("recovered_s") is not None
 
     # -- a schedule of evictions, to the end of the work --
@@ -207,14 +207,14 @@ class LocalTraining(Local):
 
     def _measure_recovery(self) -> float | None:
         summary = self.events.summary()
-        if summary is None or not summary.recovered_after_s:
+        if summary is None or not summary.recovery_times_s:
             return None
-        return summary.recovered_after_s[0]
+        return summary.recovery_times_s[0]
 
     def _count_lost_steps(self) -> float | None:
         """Returns None until an evicted trainer works again: before that the loss is unknown."""
         summary = self.events.summary()
-        if summary is None or not summary.recovered_after_s:
+        if summary is None or not summary.recovery_times_s:
             return None
         return float(summary.lost)
 

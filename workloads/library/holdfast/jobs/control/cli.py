@@ -139,8 +139,8 @@ def stop(
     if snapshot.kind == "Service":
         _remove(api, snapshot, now=now, yes=yes)
         return
-    if snapshot.finished:
-        output.note(f"{snapshot.name} has ended: {snapshot.finished}")
+    if snapshot.outcome:
+        output.note(f"{snapshot.name} has ended: {snapshot.outcome}")
         return
     if stopping.is_stopped(snapshot):
         output.note(f"{snapshot.name} is stopped already")

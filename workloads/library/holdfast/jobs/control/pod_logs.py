@@ -152,7 +152,7 @@ def _no_index(job: JobSnapshot, index: int, places: list[int]) -> InputError:
 
 
 def _no_log(platform: Platform, job: JobSnapshot, selection: Selection) -> InputError:
-    has_run = job.finished or (job.workload and condition(job.workload, "Evicted"))
+    has_run = job.outcome or (job.workload and condition(job.workload, "Evicted"))
     if has_run and not job.pods:
         return InputError(
             "the logs of the job's pods are not in the cluster any more",
@@ -174,7 +174,7 @@ def _no_log(platform: Platform, job: JobSnapshot, selection: Selection) -> Input
     return InputError(
         "no pod of the job has started yet",
         got=(
-            f"{job.name}{', suspended,' if job.suspended else ''} with {len(job.pods)} of"
+            f"{job.name}{', suspended,' if job.is_suspended else ''} with {len(job.pods)} of"
             f" {job.size} pods, none of which has run"
         ),
         allowed="a job with a pod that has run",
@@ -258,16 +258,16 @@ def follow(
 
     Returns how it ended. Raises InputError for a job that has ended and whose logs are gone.
     """
-    if job.finished and not select_sources(job, selection):
+    if job.outcome and not select_sources(job, selection):
         raise _no_log(platform, job, selection)
     streams = Streams(api=api, query={"tailLines": selection.tail})
     while True:
         streams.follow(select_sources(job, selection))
-        if job.finished:
+        if job.outcome:
             streams.wait_for_ends(POLL_S)
         _show_lines(streams, job, show_line)
-        if job.finished:
-            return job.finished
+        if job.outcome:
+            return job.outcome
         # Lines are printed as they come; the pods are listed less often.
         next_look = time.monotonic() + POLL_S
         while time.monotonic() < next_look:

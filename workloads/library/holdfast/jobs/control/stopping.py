@@ -74,7 +74,8 @@ def _parse_event(line: str) -> Object | None:
         event: Any = json.loads(line)
     except ValueError:
         return None
-    return event if isinstance(event, dict) and isinstance(event.get("event"), str) else None
+    has_type = isinstance(event, dict) and isinstance(event.get("event"), str)
+    return event if has_type else None
 
 
 def is_stopped(job: JobSnapshot) -> bool:
@@ -84,7 +85,7 @@ def is_stopped(job: JobSnapshot) -> bool:
         return not is_active and not job.return_time
     if job.kind == "Deployment":
         return job.size == 0
-    return job.suspended and not _queue(job)
+    return job.is_suspended and not _queue(job)
 
 
 def stop(
@@ -168,17 +169,17 @@ def resume(
     max_usd: a new limit of what it may cost in all. Raises InputError if the job runs, or if it has
     reached its limit.
     """
-    if job.finished:
+    if job.outcome:
         raise InputError(
             "the job has ended",
-            got=f"{job.name}: {job.finished}",
+            got=f"{job.name}: {job.outcome}",
             allowed="a job that `holdfast stop` stopped",
             fix="holdfast submit FILE: the run resumes from its newest checkpoint",
         )
     if not is_stopped(job) and not job.return_time:
         raise InputError(
             "the job is not stopped",
-            got=f"{job.name}, which waits in its queue" if job.suspended else f"{job.name} runs",
+            got=f"{job.name}, which waits in its queue" if job.is_suspended else f"{job.name} runs",
             allowed="a job that `holdfast stop` stopped",
             fix=f"holdfast explain {job.name}",
         )
@@ -243,7 +244,7 @@ def _make_change(job: JobSnapshot, *, stopped: bool) -> tuple[str, Object]:
         marks = {ANNOTATION_QUEUED_AGAIN: None, ANNOTATION_REQUEST_ENDED: None}
         change: Object = {"metadata": {"annotations": marks}, "spec": {"active": not stopped}}
         return path, change
-    if _queue(job) and job.suspended:
+    if _queue(job) and job.is_suspended:
         raise Later(
             "Kueue has not seen the job yet",
             got=f"{job.name} without a Workload in {job.namespace}",
@@ -306,7 +307,8 @@ def _no_right(platform: Platform, job: JobSnapshot, error: ApiError) -> Unjudged
 
 def _list_running(api: Api, job: JobSnapshot) -> list[Object]:
     """List the pods of the job that may still write."""
-    label = next(label for kind, _, _, label in job_snapshot.LISTED if kind == job.kind)
+    labels = {kind: label for kind, _, _, label in job_snapshot.LISTED}
+    label = labels[job.kind]
     path = job_snapshot.path_in("/api/v1", "pods", job.namespace)
     pods = api.items(path, labelSelector=f"{label}={job.name}")
     return [pod for pod in pods if pod["status"].get("phase") in ("Pending", "Running")]
@@ -318,10 +320,12 @@ def _is_held(api: Api, job: JobSnapshot) -> bool:
     It suspends no job that completes in its window.
     """
     body = api.find(_path(job))
-    if body is None or replace(job, body=body).finished:
+    if body is None or replace(job, body=body).outcome:
         return True
     spec = body["spec"]
-    return spec.get("replicas") == 0 if job.kind == "Deployment" else bool(spec.get("suspend"))
+    if job.kind == "Deployment":
+        return spec.get("replicas") == 0
+    return bool(spec.get("suspend"))
 
 
 def _kill(api: Api, namespace: str, pods: list[Object], report: Report) -> None:

@@ -135,7 +135,11 @@ class Fit:
 def fit(pod_spec: Object, nodes: list[Object], pods: list[Object]) -> Fit:
     """Find the nodes that the pod selects and tolerates, and count their free GPUs."""
     selector: dict[str, str] = pod_spec.get("nodeSelector", {})
-    selected = [n for n in nodes if selector.items() <= n["metadata"].get("labels", {}).items()]
+    selected: list[Object] = []
+    for node in nodes:
+        labels = node["metadata"].get("labels", {})
+        if selector.items() <= labels.items():
+            selected.append(node)
     taints: Counter[str] = Counter()
     gpus: dict[str, int] = {}
     for node in selected:

@@ -63,12 +63,12 @@ def find_cause(job: JobSnapshot, cluster: ClusterSnapshot) -> Cause:
 
 def describe_state(job: JobSnapshot, losses: Losses) -> str:
     running = sum(not is_ending(pod) for pod in job.phase("Running"))
-    if job.finished:
-        state = job.finished
-    elif job.suspended:
+    if job.outcome:
+        state = job.outcome
+    elif job.is_suspended:
         state = "Suspended"
     else:
-        state = "Running" if running >= job.wanted else "Waiting"
+        state = "Running" if running >= job.target_size else "Waiting"
     return (
         f"{state}: {running} of {job.size} pods run; evicted {losses.evicted}, crashed"
         f" {losses.crashed}"
@@ -76,9 +76,9 @@ def describe_state(job: JobSnapshot, losses: Losses) -> str:
 
 
 def _explain_finish(job: JobSnapshot, _: ClusterSnapshot) -> Cause | None:
-    if job.finished == "Complete":
+    if job.outcome == "Complete":
         return Cause(Reason.DONE, "nothing: it is complete", "-", _describe_command(job))
-    if job.finished != "Failed":
+    if job.outcome != "Failed":
         return None
     reason = condition(job.body, "Failed")
     if _has_reached_limit(job, reason.get("reason", "")):
@@ -111,7 +111,7 @@ def _has_reached_limit(job: JobSnapshot, reason: str) -> bool:
 
 
 def _explain_hold(job: JobSnapshot, cluster: ClusterSnapshot) -> Cause | None:
-    if not job.suspended:
+    if not job.is_suspended:
         return None
     if job.workload is not None and not job.workload["spec"].get("active", True):
         return _explain_stop(job, job.workload)
@@ -211,7 +211,7 @@ def _explain_back_off(job: JobSnapshot, _: ClusterSnapshot) -> Cause | None:
 
     The Job controller backs off, JobSet does not.
     """
-    missing = job.wanted - len(job.active)
+    missing = job.target_size - len(job.active)
     if missing <= 0:
         return None
     disruptions = [disruption(pod) for pod in job.phase("Failed") if disruption(pod)]

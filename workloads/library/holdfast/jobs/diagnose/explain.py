@@ -21,12 +21,12 @@ from holdfast.jobs.diagnose.failures import Count, losses
 from holdfast.jobs.diagnose.forecast import JobForecast, forecast_job
 from holdfast.jobs.diagnose.job_snapshot import (
     JobSnapshot,
+    find_hold_start_s,
     find_limit,
-    held_since_s,
+    get_run_s,
+    get_wait_s,
     loss_time_s,
-    ran_s,
     read_number,
-    waited_s,
     when,
 )
 from holdfast.jobs.diagnose.reasons import Cause, Reason
@@ -104,7 +104,7 @@ def explain(
         cause = explain_closed_host(api, job, platform) or cause
     now = time.time()
     table = prices.load()
-    machine = pricing.find_rented(job.pod_spec, platform, table) if platform else None
+    machine = pricing.find_machine(job.pod_spec, platform, table) if platform else None
     usd_per_hour = machine.usd if machine else None
     wait = in_place_text(job, now, usd_per_hour)
     progress = progress_text(summary, now, usd_per_hour)
@@ -133,14 +133,14 @@ def _describe_sweep(
     now_s: float,
 ) -> str:
     """Return the price of a running sweep; empty for other jobs, and without a price."""
-    if job.finished or job.suspended or not is_sweep(job):
+    if job.outcome or job.is_suspended or not is_sweep(job):
         return ""
     costs = _list_costs(job.pods, cluster.nodes, platform, table, now_s)
     if costs is None:
         return ""
     annotations = job.body["metadata"].get("annotations") or {}
     hours = read_number(annotations.get(ANNOTATION_HOURS))
-    machine = pricing.find_rented(job.pod_spec, platform, table)
+    machine = pricing.find_machine(job.pod_spec, platform, table)
     stated_usd = None
     if hours and machine and machine.usd is not None:
         stated_usd = hours * machine.usd
@@ -170,14 +170,12 @@ def describe_coming_end(job: JobSnapshot, now_s: float) -> str:
     queued nodes the limit is at most the life of the nodes.
     """
     limit_s = job.limit_s
-    if not limit_s or job.finished or job.suspended:
+    if not limit_s or job.outcome or job.is_suspended:
         return ""
-    start = job.status.get("startTime") if job.kind == "Job" else None
-    starts = [start] if start else [pod["status"].get("startTime") for pod in job.pods]
-    known_starts = [when(text) for text in starts if text]
-    if not known_starts:
+    start_s = _find_start_s(job)
+    if start_s is None:
         return ""
-    end_s = min(known_starts) + limit_s
+    end_s = start_s + limit_s
     left_s = end_s - now_s
     if left_s > END_WARNING_S:
         return ""
@@ -192,6 +190,18 @@ def describe_coming_end(job: JobSnapshot, now_s: float) -> str:
     return (
         f"; stopped {moment} {reason}, {run_time}: submit it again under its name, and it resumes"
     )
+
+
+def _find_start_s(job: JobSnapshot) -> float | None:
+    """Return the Unix time from which Kubernetes counts the job's limit; None before it."""
+    if job.kind == "Job" and job.status.get("startTime"):
+        return when(job.status["startTime"])
+    starts_s: list[float] = []
+    for pod in job.pods:
+        start = pod["status"].get("startTime")
+        if start:
+            starts_s.append(when(start))
+    return min(starts_s, default=None)
 
 
 def limit_text(job: JobSnapshot) -> str:
@@ -211,7 +221,7 @@ def describe_similar_waits(job: JobSnapshot, cluster: ClusterSnapshot) -> str:
     own_uids = {pod["metadata"]["uid"] for pod in job.pods}
     waits: list[float] = []
     for pod in cluster.others:
-        wait_s = waited_s(pod)
+        wait_s = get_wait_s(pod)
         is_other = pod["metadata"]["uid"] not in own_uids
         if wait_s is not None and is_other and _matches_class(pod, selector):
             waits.append(wait_s)
@@ -244,7 +254,7 @@ def progress_text(
         facts.append(f"useful {100 * summary.useful_ratio:.1f} % of its time")
     if summary.step is not None:
         facts.append(f"step {summary.step}")
-    saved_age_s = summary.saved_age_s(now_s)
+    saved_age_s = summary.find_commit_age_s(now_s)
     if saved_age_s is not None:
         facts.append(f"saved {saved_age_s:.0f} s ago")
     facts.append(size_text(summary, now_s, usd_per_hour))
@@ -379,7 +389,7 @@ def _make_row(
 ) -> Row:
     now = time.time()
     job_losses = losses(job, cluster.events, summary.orderly_exits if summary else 0)
-    machine = pricing.find_rented(job.pod_spec, platform, prices)
+    machine = pricing.find_machine(job.pod_spec, platform, prices)
     capacity = machine.capacity if machine else pricing.guess_capacity(job.pod_spec)
     usd_per_hour = machine.usd if machine else None
     reason = find_cause(job, cluster).reason
@@ -391,21 +401,21 @@ def _make_row(
         status=describe_state(job, job_losses).partition(":")[0],
         why=_describe_reason(job, reason, now, usd_per_hour, summary),
         step=summary.step if summary else None,
-        saved_age_s=summary.saved_age_s(now) if summary else None,
+        saved_age_s=summary.find_commit_age_s(now) if summary else None,
         evicted=job_losses.evicted,
         crashed=job_losses.crashed,
         waited_s=_longest_wait_s(job, now),
-        ran_s=sum(ran_s(pod, now) for pod in job.pods),
+        ran_s=sum(get_run_s(pod, now) for pod in job.pods),
         useful_ratio=summary.useful_ratio if summary else None,
         usd=_sum_usd(job.pods, cluster.nodes, platform, prices, now),
     )
 
 
 def _longest_wait_s(job: JobSnapshot, now: float) -> float:
-    since = held_since_s(job) or when(job.body["metadata"]["creationTimestamp"])
+    since = find_hold_start_s(job) or when(job.body["metadata"]["creationTimestamp"])
     waits: list[float] = []
     for pod in job.pods:
-        wait_s = waited_s(pod)
+        wait_s = get_wait_s(pod)
         waits.append(now - since if wait_s is None else wait_s)
     return max(waits, default=now - since)
 
@@ -450,12 +460,12 @@ def _list_costs(
         pools[meta["name"]] = meta.get("labels", {}).get(LABEL_NODEPOOL, "")
     costs: list[float] = []
     for pod in pods:
-        hours = ran_s(pod, now) / 3600
+        hours = get_run_s(pod, now) / 3600
         usd = 0.0
         if hours:
             spec = pod["spec"]
             pool = pools.get(spec.get("nodeName", ""), "")
-            machine = pricing.find_rented(spec, platform, prices, pool)
+            machine = pricing.find_machine(spec, platform, prices, pool)
             if machine is None or machine.usd is None:
                 return None
             usd = hours * machine.usd

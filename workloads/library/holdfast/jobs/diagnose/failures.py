@@ -14,9 +14,9 @@ from holdfast.clients.api import Object
 from holdfast.jobs.diagnose.cluster_snapshot import events_about, times_seen
 from holdfast.jobs.diagnose.job_snapshot import (
     JobSnapshot,
-    crashed,
     disruption,
     list_container_statuses,
+    list_crashes,
 )
 from holdfast.jobs.diagnose.reasons import Cause, Reason, brief, describe
 from holdfast.vocabulary.kubernetes import (
@@ -192,7 +192,7 @@ def _count_jobset(job: JobSnapshot) -> Losses:
     # A JobSet counts its own restarts, those that its policy ignores apart.
     charged = int(job.status.get("restartsCountTowardsMax", 0))
     restarts = int(job.status.get("restarts", 0))
-    crashes = max(charged, len(crashed(job)))
+    crashes = max(charged, len(list_crashes(job)))
     return Losses(Count(restarts - charged), Count(crashes))
 
 
@@ -204,7 +204,7 @@ def _count_deployment(job: JobSnapshot) -> Losses:
             int(status.get("restartCount", 0)) for status in list_container_statuses(pod)
         )
     evictions = _count_evictions(job)
-    crashes = restarts + len(crashed(job))
+    crashes = restarts + len(list_crashes(job))
     return Losses(Count(evictions, exact=False), Count(crashes, exact=False))
 
 
@@ -225,7 +225,7 @@ def _count_job(job: JobSnapshot, events: Iterable[Object], notices: int) -> Loss
     charged = int(job.status.get("failed", 0))
     disrupted = _count_evictions(job)
     if not _ignores_disruptions(job):
-        crashes = len(crashed(job))
+        crashes = len(list_crashes(job))
         is_exact = charged - disrupted - crashes <= 0
         return Losses(Count(disrupted, is_exact), Count(crashes, is_exact))
     creations = events_about(events, {job.uid}, "SuccessfulCreate")

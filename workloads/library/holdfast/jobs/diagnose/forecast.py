@@ -106,7 +106,7 @@ def forecast_job(
     events: the folder of event lines of all jobs; None: the logs of the job's own pods are read.
     nodes: those of the cluster, whose planned ends count.
     """
-    if job.finished or job.suspended or job.kind == "Deployment":
+    if job.outcome or job.is_suspended or job.kind == "Deployment":
         return None
     pods = list_read_pods(job)
     lines = read_folder(events).events if events else read_own_lines(api, job, pods)

@@ -69,7 +69,7 @@ class JobSnapshot:
         return self.body.get("status", {})
 
     @property
-    def suspended(self) -> bool:
+    def is_suspended(self) -> bool:
         return bool(self.body["spec"].get("suspend"))
 
     @property
@@ -87,7 +87,7 @@ class JobSnapshot:
         return size
 
     @property
-    def wanted(self) -> int:
+    def target_size(self) -> int:
         """The number of pods that should run now: those that succeeded are not made again."""
         if self.kind == "Deployment":
             return self.size
@@ -138,7 +138,7 @@ class JobSnapshot:
         return (meta.get("annotations") or {}).get(ANNOTATION_QUEUED_AGAIN, "")
 
     @property
-    def sharded(self) -> bool:
+    def is_sharded(self) -> bool:
         """The job is a gang whose pods stay while a lost one is replaced."""
         for container in self.pod_spec.get("containers", ()):
             if "--sharded" in (container.get("command") or ()):
@@ -164,10 +164,10 @@ class JobSnapshot:
     def missing_places(self) -> list[int]:
         """The places of a gang for whose pods the other pods wait, which stay."""
         labels = self.body["metadata"].get("labels") or {}
-        stays = self.sharded or LABEL_LEAST_NODES in labels
+        stays = self.is_sharded or LABEL_LEAST_NODES in labels
         running = [pod for pod in self.phase("Running") if not is_ending(pod)]
         pods = running + self.phase("Succeeded")
-        if not pods or not stays or self.finished:
+        if not pods or not stays or self.outcome:
             return []
         if self.least_nodes <= len(pods):
             return []
@@ -176,7 +176,7 @@ class JobSnapshot:
         return [place for place in range(count) if place not in places]
 
     @property
-    def finished(self) -> str:
+    def outcome(self) -> str:
         """`Complete`, `Failed`, or empty while the job has not ended."""
         if has_condition(self.body, "Failed"):
             return "Failed"
@@ -333,7 +333,7 @@ def runs_since_s(job: JobSnapshot) -> float | None:
             if running is None:
                 return None
             starts.append(when(running.get("startedAt") or pod["status"]["startTime"]))
-    is_whole = len(job.phase("Running")) >= job.wanted > 0
+    is_whole = len(job.phase("Running")) >= job.target_size > 0
     return max(starts) if is_whole and starts else None
 
 
@@ -423,7 +423,7 @@ def list_container_statuses(pod: Object) -> list[Object]:
     return [*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())]
 
 
-def crashed(job: JobSnapshot) -> list[Object]:
+def list_crashes(job: JobSnapshot) -> list[Object]:
     """Return the existing pods that ended by their own fault."""
     return [pod for pod in job.phase("Failed") if not disruption(pod)]
 
@@ -435,7 +435,7 @@ def when(text: str) -> float:
     return time.timestamp()
 
 
-def waited_s(pod: Object) -> float | None:
+def get_wait_s(pod: Object) -> float | None:
     """Return how long the pod waited for a node, or None while it has none."""
     if not has_condition(pod, "PodScheduled"):
         return None
@@ -444,7 +444,7 @@ def waited_s(pod: Object) -> float | None:
     return max(0.0, scheduled_s - created_s)
 
 
-def ran_s(pod: Object, now: float) -> float:
+def get_run_s(pod: Object, now: float) -> float:
     """Return how long the pod ran, until its end or until now."""
     start = pod["status"].get("startTime")
     if not start:
@@ -457,7 +457,7 @@ def ran_s(pod: Object, now: float) -> float:
     return max(0.0, max(ends, default=now) - when(start))
 
 
-def held_since_s(job: JobSnapshot) -> float | None:
+def find_hold_start_s(job: JobSnapshot) -> float | None:
     """Return the Unix time since which Kueue holds the job: its creation, or its last eviction.
 
     Returns None if Kueue does not hold it. The exporter counts queue_wait_seconds in the same way.
@@ -472,9 +472,9 @@ def held_since_s(job: JobSnapshot) -> float | None:
     return max(created_s, evicted_s)
 
 
-def held_for_s(job: JobSnapshot, now_s: float) -> float:
+def get_hold_s(job: JobSnapshot, now_s: float) -> float:
     """Return how long Kueue has held the job; 0 if it does not."""
-    since_s = held_since_s(job)
+    since_s = find_hold_start_s(job)
     return 0.0 if since_s is None else max(0.0, now_s - since_s)
 
 

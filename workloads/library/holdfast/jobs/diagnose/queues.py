@@ -10,8 +10,8 @@ from holdfast.jobs.diagnose.cluster_snapshot import ClusterSnapshot
 from holdfast.jobs.diagnose.job_snapshot import (
     JobSnapshot,
     condition,
+    get_hold_s,
     has_condition,
-    held_for_s,
     owners,
 )
 from holdfast.jobs.diagnose.reasons import Cause, Reason, brief
@@ -27,7 +27,7 @@ def explain_kueue(job: JobSnapshot, cluster: ClusterSnapshot) -> Cause | None:
         return None
     evidence = f"kubectl describe workload -n {job.namespace} {workload['metadata']['name']}"
     queue = workload["spec"].get("queueName", "")
-    wait_s = held_for_s(job, cluster.taken_s)
+    wait_s = get_hold_s(job, cluster.taken_s)
     if has_condition(workload, "QuotaReserved"):
         action = "wait for the controller of the check, or remove the check from the ClusterQueue"
         position = f"past queue {queue}, waiting for {wait_s:.0f} s"
@@ -155,7 +155,7 @@ def explain_flex_start(job: JobSnapshot, cluster: ClusterSnapshot) -> Cause | No
         status = f"not accepted yet: {_describe_condition(request, 'Accepted')}"
     name = request["metadata"]["name"]
     gpus = job.size * count_gpus(job.pod_spec)
-    position = f"waiting for {held_for_s(job, cluster.taken_s):.0f} s" if job.workload else ""
+    position = f"waiting for {get_hold_s(job, cluster.taken_s):.0f} s" if job.workload else ""
     return Cause(
         Reason.FLEX_QUEUE,
         f"flex queue: {gpus} {GPU_RESOURCE} for {job.size} pods; request {name} {status}",

@@ -325,7 +325,7 @@ REFUSALS = (
 
 def explain_refusal(job: JobSnapshot, cluster: ClusterSnapshot) -> Cause | None:
     """Return the newest refusal of a pod, if no pod was created after it."""
-    missing = job.wanted - len(job.active)
+    missing = job.target_size - len(job.active)
     uids = {job.uid, *_list_child_uids(job, cluster)}
     event = cluster_snapshot.newest_event(cluster.events, uids, *REASONS)
     creation_times = [pod["metadata"]["creationTimestamp"] for pod in job.pods]

@@ -129,7 +129,7 @@ def place(
     case = _make_case(job, platform, prices)
     first = case.usable[0]
     if first.capacity is Capacity.RESERVED:
-        return _place_reserved(job, first)
+        return _place_on_reservation(job, first)
     if job.hours:
         placed = _place_by_price(case, beliefs or Beliefs())
         if placed is not None:
@@ -152,7 +152,7 @@ def _make_case(job: OwnJob, platform: Platform, prices: Table) -> _Case:
         key=lambda offer: (_CHEAPEST_FIRST.index(offer.capacity), offer.usd(platform, prices))
     )
     if job.capacity != AUTO:
-        usable = _select_stated(job, usable, refusals)
+        usable = _select_offers(job, usable, refusals)
     if not usable:
         raise InputError(
             "no capacity for this job",
@@ -168,7 +168,7 @@ def _make_case(job: OwnJob, platform: Platform, prices: Table) -> _Case:
     return _Case(job, platform, prices, refusals, usable)
 
 
-def _select_stated(
+def _select_offers(
     job: OwnJob, usable: Sequence[Offer], refusals: Mapping[Offer, str]
 ) -> list[Offer]:
     """Return the usable offers of the capacity that the file states."""
@@ -188,7 +188,7 @@ def _select_stated(
     )
 
 
-def _place_reserved(job: OwnJob, offer: Offer) -> Placed:
+def _place_on_reservation(job: OwnJob, offer: Offer) -> Placed:
     # It runs there undisturbed: one start, then the work.
     _require_time(job, job.hours * job.rounds + RESTART_H)
     reason = "as stated" if job.capacity != AUTO else "reserved: it is paid for whether it runs"
@@ -300,7 +300,7 @@ def place_on(
 def _place_by_price(case: _Case, beliefs: Beliefs) -> Placed | None:
     """Choose by simulated dollars and hours; None if nothing that the job may take has a price."""
     job = case.job
-    offers = _list_offered(case)
+    offers = _collect_offers(case)
     if all(offered.refused or offered.quote is None for offered in offers.values()):
         if job.deadline_hours:
             raise _no_price(case)
@@ -327,13 +327,13 @@ def _place_by_price(case: _Case, beliefs: Beliefs) -> Placed | None:
         rule=_find_rule(job, offer.capacity),
         reason=answer.reason,
         plan=plan,
-        avoided_classes=_list_avoided(case, offer) if moves else (),
+        avoided_classes=_list_other_classes(case, offer) if moves else (),
         limit_h=choose_limit(job, option),
         decision=Decision(question=question, answer=answer),
     )
 
 
-def _list_offered(case: _Case) -> dict[Capacity, Offered]:
+def _collect_offers(case: _Case) -> dict[Capacity, Offered]:
     """Return what the platform has on each capacity of the price list."""
     offers: dict[Capacity, Offered] = {}
     for capacity in (Capacity.ON_DEMAND, Capacity.FLEX_START, Capacity.SPOT):
@@ -342,7 +342,7 @@ def _list_offered(case: _Case) -> dict[Capacity, Offered]:
         if usable:
             offers[capacity] = _make_offered(case, usable[0], "")
         elif fitting:
-            offer = _choose_refused(case.job, fitting)
+            offer = _choose_unusable(case.job, fitting)
             reason = case.refusals[offer] or f"the file states capacity: {case.job.capacity}"
             offers[capacity] = _make_offered(case, offer, reason)
         else:
@@ -350,7 +350,7 @@ def _list_offered(case: _Case) -> dict[Capacity, Offered]:
     return offers
 
 
-def _choose_refused(job: OwnJob, fitting: Sequence[Offer]) -> Offer:
+def _choose_unusable(job: OwnJob, fitting: Sequence[Offer]) -> Offer:
     """Return the offer whose reason fits the job: queued nodes are for gangs only."""
     capacity = Capacity.QUEUED if job.gang else Capacity.FLEX_START
     for offer in fitting:
@@ -394,7 +394,7 @@ def _explain_missing(case: _Case, capacity: Capacity) -> str:
     return f"{case.platform.name} has no group of {job.gpus} {capacity.value} for jobs"
 
 
-def _list_avoided(case: _Case, offer: Offer) -> tuple[str, ...]:
+def _list_other_classes(case: _Case, offer: Offer) -> tuple[str, ...]:
     """Return the classes of this GPU whose machines are other than those that were priced.
 
     Kueue counts GPUs: it would admit eight of them on machines of one.

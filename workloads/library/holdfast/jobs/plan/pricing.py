@@ -218,7 +218,7 @@ def _sum_requests(pod_spec: Object, resource: str) -> float:
     return total
 
 
-def list_rented(
+def list_machines(
     pod_spec: Object,
     platform: Platform,
     prices: Table,
@@ -245,7 +245,10 @@ def list_rented(
             return None
         usd = rate(machine, capacity, platform, prices, own_usd)
         # A node that is made for the pod is its own.
-        return usd if usd is None or not pools else usd * gpus / machine.gpus
+        is_own_node = not pools
+        if usd is None or is_own_node:
+            return usd
+        return usd * gpus / machine.gpus
 
     rented: list[Rented] = []
     for offer in offers:
@@ -254,7 +257,12 @@ def list_rented(
         rented.append(Rented(offer.pool, offer.capacity, usd, on_demand_usd))
     if pools:
         return rented
-    return sorted(rented, key=lambda machine: math.inf if machine.usd is None else machine.usd)[:1]
+    cheapest_first = sorted(rented, key=_price_or_infinity)
+    return cheapest_first[:1]
+
+
+def _price_or_infinity(machine: Rented) -> float:
+    return math.inf if machine.usd is None else machine.usd
 
 
 def _make_offer(pool: Pool) -> _Offer:
@@ -262,14 +270,14 @@ def _make_offer(pool: Pool) -> _Offer:
     return _Offer(pool.name, machine, pool.capacity, pool.own_usd_per_hour)
 
 
-def find_rented(
+def find_machine(
     pod_spec: Object,
     platform: Platform,
     prices: Table,
     pool: str = "",
 ) -> Rented | None:
     """Return the machine in this pool, or in the first that the pod fits; None if it fits none."""
-    return next(iter(list_rented(pod_spec, platform, prices, pool)), None)
+    return next(iter(list_machines(pod_spec, platform, prices, pool)), None)
 
 
 def find_queue_capacity(body: Object, platform: Platform) -> Capacity | None:
@@ -292,7 +300,7 @@ def make_purchase(
 ) -> Purchase:
     """Price a job of `pods` pods at the most expensive machine that they may get."""
     capacity = find_queue_capacity(body, platform)
-    machines = list_rented(pod_spec, platform, prices, capacity=capacity)
+    machines = list_machines(pod_spec, platform, prices, capacity=capacity)
     rates = [machine.usd for machine in machines if machine.usd is not None]
     is_priced = rates and len(rates) == len(machines)
     return Purchase(

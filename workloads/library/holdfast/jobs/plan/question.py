@@ -178,7 +178,7 @@ def _list_sizes(accelerator: str, gpus: int, platform: Platform) -> list[int]:
     return sorted(sizes) or [gpus if gpus <= offers.MAX_GPUS_PER_NODE else 1]
 
 
-def print_placed(
+def print_placement(
     job: OwnJob,
     placed: Placed,
     platform: Platform,

@@ -78,12 +78,16 @@ def _add(tar: tarfile.TarFile, file: SourceFile, named: Sequence[str]) -> None:
         tar.addfile(member)
         return
     content = _read(file)
-    is_named = any(file.name == name or file.name.startswith(f"{name}/") for name in named)
-    if not is_named and _KEY.search(content):
+    if _KEY.search(content) and not _is_named(file, named):
         raise folder.make_secret_error(file.name, "it holds a private key")
     member.mode = 0o755 if file.is_executable else 0o644
     member.size = len(content)
     tar.addfile(member, io.BytesIO(content))
+
+
+def _is_named(file: SourceFile, named: Sequence[str]) -> bool:
+    """Tell whether the user named the file, or a folder above it."""
+    return any(file.name == name or file.name.startswith(f"{name}/") for name in named)
 
 
 def _read(file: SourceFile) -> bytes:

@@ -76,7 +76,7 @@ class _Listing:
     def includes(self, name: str) -> bool:
         return any(name == entry or name.startswith(f"{entry}/") for entry in self.include)
 
-    def leads_to_included(self, folder_name: str) -> bool:
+    def leads_to_entry(self, folder_name: str) -> bool:
         return any(entry.startswith(f"{folder_name}/") for entry in self.include)
 
 
@@ -96,7 +96,7 @@ def list_files(folder: Path, include: Sequence[str] = ()) -> list[SourceFile]:
     root = folder.resolve()
     for name in include:
         _require_inside(root, name)
-    top = next((place for place in (root, *root.parents) if (place / ".git").exists()), root)
+    top = _find_repository(root) or root
     entries = tuple(Path(name).as_posix() for name in include)
     listing = _Listing(top=top, root=root, include=entries)
     patterns: list[Pattern] = []
@@ -112,6 +112,14 @@ def list_files(folder: Path, include: Sequence[str] = ()) -> list[SourceFile]:
             fix="name another folder",
         )
     return sorted(listing.files, key=lambda file: file.name)
+
+
+def _find_repository(folder: Path) -> Path | None:
+    """Return the nearest folder above, or this one, that is the root of a git repository."""
+    for place in (folder, *folder.parents):
+        if (place / ".git").exists():
+            return place
+    return None
 
 
 def _require_inside(root: Path, name: str) -> None:
@@ -149,7 +157,7 @@ def _list_folder(listing: _Listing, folder: Path, patterns: list[Pattern]) -> No
         is_ignored = gitignore.is_ignored(patterns, path_from_top, is_folder=is_folder)
         if is_ignored and not listing.includes(name):
             # Only what is named below an ignored folder is packed.
-            if is_folder and listing.leads_to_included(name):
+            if is_folder and listing.leads_to_entry(name):
                 _list_folder(listing, path, [*patterns, *gitignore.parse("*")])
             continue
         if is_folder:

@@ -122,7 +122,7 @@ def end(api: Api, path: str, *, sleep: Callable[[float], object] = time.sleep) -
 def _find_changes(api: Api, path: str, document: Object) -> list[str] | None:
     """Return the differences from the running job of that name, or None if none runs."""
     live = api.find(path)
-    if live is None or JobSnapshot(body=live, pods=[]).finished:
+    if live is None or JobSnapshot(body=live, pods=[]).outcome:
         return None
     try:
         trial = api.apply(path, document, dryRun="All")
@@ -170,7 +170,7 @@ def _find_rivals(
         meta = body["metadata"]
         if meta["name"] in names or meta.get("ownerReferences"):
             continue
-        if not JobSnapshot(body=body, pods=[]).finished:
+        if not JobSnapshot(body=body, pods=[]).outcome:
             yield {"apiVersion": document["apiVersion"], "kind": document["kind"]} | body
 
 

@@ -144,7 +144,7 @@ def _member(job: OwnJob, platform: Platform) -> str:
     return f"principal://{platform.pod_identities}/subject/ns/{job.home}/sa/{account}"
 
 
-def require_pushed(image: str, platform: Platform) -> None:
+def require_image(image: str, platform: Platform) -> None:
     """Raise InputError if the platform has not pushed one of its own images yet."""
     if image in platform.images:
         return
@@ -174,7 +174,7 @@ def resolve(image: str, context: RenderContext) -> str:
     Raises InputError if it has no digest, or if the cluster would refuse it.
     """
     if image in ROLES:
-        require_pushed(image, context.platform)
+        require_image(image, context.platform)
         image = context.image(image)
     elif not _BY_DIGEST.fullmatch(image):
         raise InputError(

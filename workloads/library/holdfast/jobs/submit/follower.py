@@ -17,8 +17,8 @@ from holdfast.clients.api import Api, ApiError, Object
 from holdfast.cost import prices
 from holdfast.cost.receipt import receipt
 from holdfast.jobs.diagnose import explain, job_snapshot
-from holdfast.jobs.diagnose.job_snapshot import JobSnapshot, ran_s
-from holdfast.jobs.plan.pricing import find_rented
+from holdfast.jobs.diagnose.job_snapshot import JobSnapshot, get_run_s
+from holdfast.jobs.plan.pricing import find_machine
 from holdfast.ledger.disruptions import find_eviction
 from holdfast.ledger.events import read_folder
 from holdfast.ledger.job_ledger import job_ledgers
@@ -172,10 +172,10 @@ def follow(
                 )
             with working(f"follow {job.name}", since_s=start):
                 time.sleep(POLL_S if elapsed_s < YOUNG_S else LATER_POLL_S)
-        report(final.finished)
+        report(final.outcome)
         pods = list(observations.pods.values())
         print(make_bill(final, platform, folder, pods, observations.pool))
-    return EXIT_DONE if final.finished == "Complete" else EXIT_FINDINGS
+    return EXIT_DONE if final.outcome == "Complete" else EXIT_FINDINGS
 
 
 def _look(
@@ -197,7 +197,7 @@ def _look(
         observations.pool = _find_pool(labels, platform)
         if labels.get(LABEL_ACCELERATOR):
             report(f"runs on {labels[LABEL_ACCELERATOR]}, {labels.get(LABEL_MACHINE_TYPE, '')}")
-    if job.finished:
+    if job.outcome:
         return job
     folder = observations.lines.folder
     explanation = explain.explain(api, job.name, job.namespace, folder)
@@ -308,13 +308,13 @@ def make_bill(
     pods: all that were observed. pool: that of a node on which the job ran; empty: the first that
     the pods fit.
     """
-    machine = find_rented(job.pod_spec, platform, prices.load(), pool)
+    machine = find_machine(job.pod_spec, platform, prices.load(), pool)
     if machine is None or machine.usd is None or machine.on_demand_usd is None:
         return (
             f"{job.name}: no receipt, since its machines have no price in {platform.price_region}"
         )
     # the pods of a gang are one lane of the ledger
-    lane_pods = job.size if job.kind == "JobSet" or job.sharded else 1
+    lane_pods = job.size if job.kind == "JobSet" or job.is_sharded else 1
     reading = read_folder(events)
     ledgers = [ledger for ledger in job_ledgers(reading.events) if ledger.job == job.name]
     job_events = [event for event in reading.events if event.job == job.name]
@@ -327,7 +327,7 @@ def make_bill(
         loss = f"{lost_steps} steps lost" if lost_steps else "no step lost"
         useful = paid.useful_hours / paid.machine_hours if paid.machine_hours else 0.0
         return f"{paid.line()}; useful {100 * useful:.1f} % of its time, {loss}"
-    hours = sum(ran_s(pod, time.time()) for pod in pods) / 3600
+    hours = sum(get_run_s(pod, time.time()) for pod in pods) / 3600
     evictions = sum(bool(find_eviction(pod)[0]) for pod in pods)
     return (
         f"{job.name}: paid ${hours * machine.usd:.4f} for {hours * 60:.1f} minutes with {evictions}"

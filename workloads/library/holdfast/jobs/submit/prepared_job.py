@@ -72,7 +72,7 @@ def prepare(job: OwnJob, platform: Platform, folder: Path = Path()) -> Prepared:
     with working("find the image"):
         pinned = replace(job, image=external_checks.resolve(job.image, context))
     if job.predictor and platform.database:
-        external_checks.require_pushed(database.PROXY, platform)
+        external_checks.require_image(database.PROXY, platform)
     archive = None
     if job.source:
         # As text: the folder of the job file may not exist yet.

@@ -80,7 +80,7 @@ def _find_refusals(purchase_plan: PurchasePlan, cap: float) -> list[str]:
     return []
 
 
-def require_accepted(api: Api, documents: list[Object]) -> None:
+def dry_run(api: Api, documents: list[Object]) -> None:
     """Raise InputError if the cluster refuses an object. Nothing is changed."""
     namespaces = {doc["metadata"]["name"] for doc in documents if doc["kind"] == "Namespace"}
     for document in documents:
@@ -94,7 +94,7 @@ def apply(api: Api, documents: list[Object]) -> list[str]:
 
     The cluster judges all of them before it takes one.
     """
-    require_accepted(api, documents)
+    dry_run(api, documents)
     owners: list[Object] = []
     for document in documents:
         sent = _send(api, document, {})
@@ -159,7 +159,7 @@ def describe(document: Object) -> str:
     return f"{document['kind']}/{document['metadata']['name']}"
 
 
-def require_of(path: Path, platform: Platform) -> None:
+def require_environment(path: Path, platform: Platform) -> None:
     """Raise Stopped if the file names another environment than the platform's."""
     from holdfast.lint import engine
 
@@ -173,7 +173,7 @@ def require_of(path: Path, platform: Platform) -> None:
         )
 
 
-def checked(path: Path, documents: list[Any]) -> list[Object]:
+def check_documents(path: Path, documents: list[Any]) -> list[Object]:
     """Return the documents of a manifest.
 
     Raises InputError if one is no object, or none is a job.

@@ -258,8 +258,8 @@ class OwnService:
         if self.base_most and self.base_most < self.base_replicas:
             allowed = f"{self.base_replicas} or more"
             yield "base_most", self.base_most, allowed, "raise it, or leave it out"
-        if AS_PROMISED < self.base < self._needed(self.promised_per_s):
-            allowed = f"{self._needed(self.promised_per_s)} or more: {self.promise}"
+        if AS_PROMISED < self.base < self._count_replicas(self.promised_per_s):
+            allowed = f"{self._count_replicas(self.promised_per_s)} or more: {self.promise}"
             fix = "raise base, promise less, or leave base out"
             yield "base keeps no promise", self.base, allowed, fix
         if not (self.base_replicas or self.overflow_replicas):
@@ -275,8 +275,8 @@ class OwnService:
             allowed = f"0, or {MIN_OVERFLOW} or more: one preemption must not take all of them"
             yield "overflow_most", self.overflow_most, allowed, f"overflow_most: {MIN_OVERFLOW}"
         total = self.base_largest + self.overflow_replicas
-        if total < self._needed(self.peak_per_s):
-            allowed = f"{self._needed(self.peak_per_s)} or more: {self.promise}"
+        if total < self._count_replicas(self.peak_per_s):
+            allowed = f"{self._count_replicas(self.peak_per_s)} or more: {self.promise}"
             yield "base_most + overflow_most", total, allowed, "raise one of them"
 
     def _check_reach(self) -> Iterator[Problem]:
@@ -307,7 +307,7 @@ class OwnService:
             got = self.hostname or self.certificate
             yield "reach", f"cluster, with {got}", "internal or external", "reach: internal"
 
-    def _needed(self, requests_per_s: float) -> int:
+    def _count_replicas(self, requests_per_s: float) -> int:
         """Return the replicas for a load, each below the load at which queues grow."""
         if not requests_per_s:
             return 0
@@ -316,7 +316,7 @@ class OwnService:
     @property
     def base_replicas(self) -> int:
         """The least replicas on demand, without those in reserve."""
-        return self._needed(self.promised_per_s) if self.base == AS_PROMISED else self.base
+        return self._count_replicas(self.promised_per_s) if self.base == AS_PROMISED else self.base
 
     @property
     def base_largest(self) -> int:
@@ -328,7 +328,7 @@ class OwnService:
         """The most replicas on Spot."""
         if self.overflow_most:
             return self.overflow_most
-        missing = self._needed(self.peak_per_s) - self.base_largest
+        missing = self._count_replicas(self.peak_per_s) - self.base_largest
         return max(missing, MIN_OVERFLOW) if missing > 0 else 0
 
     @property
@@ -341,7 +341,7 @@ class OwnService:
         return (
             f"{sizes}; {self.promised_per_s:g}/s without Spot need {self.promised_per_s:g} /"
             f" ({USABLE_SHARE:g} x {self.replica_per_s:g}) ="
-            f" {self._needed(self.promised_per_s)} replicas"
+            f" {self._count_replicas(self.promised_per_s)} replicas"
         )
 
     @property

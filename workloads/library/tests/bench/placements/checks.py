@@ -82,12 +82,12 @@ def flips() -> bool:
         job = Job(accelerator="nvidia-tesla-a100", gpus=1, hours=hours)
         world = World(
             prices=prices.load(),
-            churn=preemption_rate.fixed(0.1),
+            churn=preemption_rate.assume(0.1),
             spot_wait_h=0.25 / 3,
         )
         flip = break_even.flip(job, world, "us-central1")
         assert flip is not None
-        world_at_flip = replace(world, churn=preemption_rate.fixed(flip.churn_per_hour))
+        world_at_flip = replace(world, churn=preemption_rate.assume(flip.churn_per_hour))
         means = {}
         for option in advice.options(job, world_at_flip, "us-central1"):
             if not option.refused:

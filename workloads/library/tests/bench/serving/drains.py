@@ -70,7 +70,7 @@ def under_load(
             "actions_wanted": len(actions),
             "codes": counted.codes,
             "by_proxy": fleet.stat("upstream_rq_2xx"),
-            "by_servers": fleet.answered() if name == COUNTING else None,
+            "by_servers": fleet.count_answers() if name == COUNTING else None,
         }
     return {f"{name}_{key}": value for key, value in figures.items()}
 

@@ -70,9 +70,9 @@ def _send_under_load(
         loads = _count_deaths([replica.port for replica in fleet.replicas])
     latencies = sorted(load.seconds)
     return {
-        "posts": load.asked,
-        "failed": load.failed,
-        "answered": round(1 - load.failed / load.asked, 4),
+        "posts": load.requests,
+        "failed": load.failures,
+        "answered": round(1 - load.failures / load.requests, 4),
         "codes": dict(load.codes),
         "p99_ms": round(1000 * latencies[int(0.99 * len(latencies))], 1),
         "poisoned": codes.total(),

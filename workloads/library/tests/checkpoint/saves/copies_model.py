@@ -264,7 +264,7 @@ class Model:
             version = (node.step + 1, f"{state.epoch:012x}")
             memory = node.newest[1]
             copies = self._rebuild_copies(state, place)
-            copies.record_staged(
+            copies.record_staging(
                 version,
                 memory,
                 1,
@@ -321,7 +321,7 @@ class Model:
         copies.complete_memory = node.complete_memory
         if node.newest and node.newest[0] != NONE:
             version, memory, outcome = node.newest
-            copies.record_staged(
+            copies.record_staging(
                 version,
                 memory,
                 1,

@@ -47,7 +47,7 @@ def test_a_copy_that_failed_is_tried_more_rarely() -> None:
     copies = make_copies(peer_steps=3)
     assert copies.due(5)
     assert copies.agree(alone(), 5, 1.0)
-    copies.record_staged(
+    copies.record_staging(
         (5, "a"),
         0,
         1,
@@ -63,7 +63,7 @@ def test_copies_take_less_than_two_percent_step_time() -> None:
     copies = make_copies()
     for save, step in enumerate((5, 6), start=1):
         assert copies.agree(alone(), step, 0.5)
-        copies.record_staged(
+        copies.record_staging(
             (step, "a"),
             0,
             save,
@@ -79,7 +79,7 @@ def test_copies_take_at_most_two_percent_cpu_time(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2, 3})
     copies = make_copies()
     assert copies.agree(alone(), 5, 0.5)
-    copies.record_staged(
+    copies.record_staging(
         (5, "a"),
         0,
         1,
@@ -133,7 +133,7 @@ def test_steps_in_node_memory_are_not_reported_as_lost(
     copies = make_copies()
     without_a_copy = report_loss(copies, 52, caplog)
     assert "leaving at step 52, the newest checkpoint is of step 0: 52 steps (" in without_a_copy
-    copies.record_staged((52, "a"), 0, 1, 0.1)
+    copies.record_staging((52, "a"), 0, 1, 0.1)
     assert "52 steps (" in report_loss(copies, 52, caplog)
     assert copies.copied_step == -1, "the copy is still on its way"
     copies.record_outcome(Report(save=1, done="copied"))
@@ -141,7 +141,7 @@ def test_steps_in_node_memory_are_not_reported_as_lost(
     assert "leaving at step 52, the memory of nodes holds step 52: 0 steps are lost;" in text
     assert "without it the newest" in text
     assert "Connection closed by peer" in text
-    copies.record_staged((53, "a"), 1, 2, 0.1)
+    copies.record_staging((53, "a"), 1, 2, 0.1)
     copies.record_outcome(Report(save=2, done="uncopied", reason="no room"))
     assert "52 steps" in report_loss(copies, 52, caplog), (
         "the version before was not known to be whole on every rank"

@@ -83,7 +83,7 @@ class Pair:
 
     def copied_steps(self) -> list[int]:
         """Steps of the copies that the second node holds."""
-        return sorted(shard["step"] for shard in self.places[0].held()[1])
+        return sorted(shard["step"] for shard in self.places[0].list_heads()[1])
 
     def offer(self, *, above: int = 0, start: int = 0) -> Offer | None:
         return next(
@@ -237,7 +237,7 @@ def test_a_former_neighbours_copies_stay_until_a_version_is_whole(
     pair.copy(*shard(0, 6), keep=(5, attempt))
 
     def list_copies() -> list[tuple[int, int]]:
-        return sorted((copy["rank"], copy["step"]) for copy in former.held()[1])
+        return sorted((copy["rank"], copy["step"]) for copy in former.list_heads()[1])
 
     for step, keep, copies in ((7, 6, [(0, 6), (1, 7)]), (8, 7, [(1, 7), (1, 8)])):
         manifest, data = shard(1, step)
@@ -289,7 +289,7 @@ def test_an_own_shard_in_the_folder_outlives_its_staging_memory(
         newer, _ = shard(1, step, data)
         pair.stage(newer, data)
         pair.places[1].spool(newer, 0, (keep, newer.attempt), START)
-    shards = pair.places[0].held()[1]
+    shards = pair.places[0].list_heads()[1]
     steps = {shard["step"] for shard in shards if shard["rank"] == 1}
     assert steps == {6, 8}
     names = [path.name for path in tmp_path.iterdir()]
@@ -339,7 +339,7 @@ def test_a_keeper_refuses_a_copy_with_the_reason(
     pair.keepers[1].epoch = 2
     with pytest.raises(NotFound, match="this node is in epoch 2"):
         pair.copy(manifest, data)
-    assert not pair.places[0].held()[1]
+    assert not pair.places[0].list_heads()[1]
     pair.keepers[1].epoch = 1
     pair.copy(manifest, data)
     with pytest.raises(NotFound, match="there already"):
@@ -390,7 +390,7 @@ def test_a_stranger_reads_nothing_and_a_partial_copy_does_not_count(
             == {}
         )
         half.sendall(payload + data[:-1])
-    assert not pair.places[0].held()[1]
+    assert not pair.places[0].list_heads()[1]
     pair.copy(manifest, data)
 
 
@@ -487,7 +487,7 @@ def test_a_memory_holds_one_shard_whatever_rank_staged_it(pair: Pair) -> None:
     manifest, data = shard(0, 6)
     os.pwrite(pair.descriptors[1][0], data, 0)
     pair.places[1].announce_shard(manifest, 0, START)
-    shards = pair.places[0].held()[1]
+    shards = pair.places[0].list_heads()[1]
     assert [(entry["rank"], entry["step"], entry["local"]) for entry in shards] == [(0, 6, 0)]
 
 
@@ -495,7 +495,7 @@ def test_single_node_sends_no_copies(pair: Pair) -> None:
     alone = replace(pair.places[0], keepers=pair.places[0].keepers[:1])
     manifest, data = shard(0, 5)
     assert alone.copy(manifest, memoryview(bytearray(data)), NONE, START) == 0.0
-    assert not alone.held()[0]
+    assert not alone.list_heads()[0]
 
 
 def test_newest_version_in_memory_is_stored_behind_the_fence(pair: Pair, tmp_path: Path) -> None:

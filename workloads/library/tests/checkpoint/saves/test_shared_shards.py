@@ -280,7 +280,7 @@ def test_unreadable_manifest_deletes_nothing(tmp_path: Path) -> None:
     next((tmp_path / "r/step-0000000002").rglob("rank-00000.json")).write_bytes(b"{}")
     references = References(storage, {})
     references.read(commits)
-    assert references.delete_unused("r", {2: commits[2]}, oldest=1e12) == []
+    assert references.delete_orphans("r", {2: commits[2]}, oldest=1e12) == []
     assert list_shared(tmp_path)
 
 

@@ -98,7 +98,7 @@ def _enter_submit(data: bytes) -> None:
         path = Path(folder) / "job.yaml"
         path.write_bytes(data)
         submission.plan(
-            submission.checked(path, file_text.read_documents(path)),
+            submission.check_documents(path, file_text.read_documents(path)),
             platforms.load("example"),
             prices.load(),
             1.0,

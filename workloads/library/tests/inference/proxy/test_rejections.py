@@ -63,7 +63,7 @@ def test_the_same_body_costs_two_reloads_in_the_fleet(fleet: FieldFleet, fault: 
         for replica in fleet.replicas:
             assert Client(replica.port).infer(fault).status == 422
         assert client.infer("after").status == 200
-    assert load.codes == {"200": load.asked}
+    assert load.codes == {"200": load.requests}
 
 
 def test_requests_wait_while_all_models_are_loaded_again(fleet: FieldFleet) -> None:
@@ -76,7 +76,7 @@ def test_requests_wait_while_all_models_are_loaded_again(fleet: FieldFleet) -> N
             fleet.kill_model(replica)
         fleet.until(lambda: count_deaths(fleet) == 2, "both deaths to be noticed")
         fleet.until(lambda: all(replica.probe() for replica in fleet.replicas), "both models")
-    assert load.codes == {"200": load.asked}
+    assert load.codes == {"200": load.requests}
 
 
 def test_clients_cannot_reject_requests(fleet: FieldFleet) -> None:

@@ -143,7 +143,7 @@ class ShardedGang(Launched):
 
     def held(self) -> dict[int, list[dict[str, Any]]]:
         """Returns the versions that each keeper holds, by place."""
-        return self.places().held()
+        return self.places().list_heads()
 
     def places(self) -> PeerPlaces:
         """Returns the addresses of the keepers, as for a client outside the gang."""
@@ -169,7 +169,7 @@ class ShardedGang(Launched):
         """Returns whether each rank's shard of that step is on its neighbour too."""
         places = self.places()
         size = self.processes_of_node
-        held = places.held()
+        held = places.list_heads()
         for rank in range(self.nodes * size):
             neighbour = replace(places, place=rank // size).neighbour
             copies = set()
@@ -256,7 +256,7 @@ def lie(gang: ShardedGang, step: int, rank: int, *, to: int) -> None:
     places = gang.places()
     status = gang.peers.look([to]).get(to, {})
     versions = list[dict[str, Any]]()
-    for entry in places.held()[rank]:
+    for entry in places.list_heads()[rank]:
         if (entry["rank"], entry["step"]) == (rank, step):
             versions.append(entry)
     if not versions or not status.get("epoch"):
