@@ -1,4 +1,4 @@
-"""Which launchers of a sharded gang end after a rank has failed, by a clock that only waits move.
+"""Launchers of a sharded gang end or go on after a rank has failed, by a clock that waits move.
 
 All ranks of a gang end within a moment, and each launcher looks for the cause. The one whose rank
 failed by itself must be gone before those that only lost a peer give up.
@@ -37,7 +37,7 @@ class Gang:
         for member in MEMBERS:
             self.statuses[member.index] = {"incarnation": member.incarnation}
         self._ends_s: dict[int, float] = {}
-        """When the port of a node is closed, by place."""
+        """Times at which the ports of nodes are closed, by place."""
         self._later_codes: list[int] = []
 
     def survey(self, places: list[int]) -> Survey:
@@ -90,7 +90,7 @@ def test_only_the_node_whose_rank_failed_ends(code: int) -> None:
         assert gang.goes_on(place, EXIT_RETRY)
 
 
-def test_node_of_a_killed_rank_ends_at_once() -> None:
+def test_a_killed_rank_ends_its_node_at_once() -> None:
     gang = Gang()
     assert not gang.goes_on(FAILING, EXIT_RETRY, -signal.SIGKILL)
     assert gang.now_s == 0
