@@ -6,7 +6,7 @@ saves less often. Until an event or some hours have been observed, saves follow 
 as that costs less than 2 % of the time.
 """
 
-# Why it is so: infra/decisions/0194.
+# Why it is so: infra/decisions/0194, infra/decisions/0199.
 
 import time
 from collections.abc import Callable, Mapping
@@ -164,6 +164,11 @@ class SaveCostModel:
         """Time from the start of a save until it is durable, by the newest one."""
         self.repeated_bytes = 0
         """Bytes that each save writes; less than the state if parameters are frozen."""
+        self._large_bytes = 0
+        """Bytes that the newest large save of this rank wrote, which may include what is stored
+        once.
+        """
+        self._large_save_s = 0.0
         self._step_s = {True: 0.0, False: 0.0}
         """Smoothed step time during an upload (True) and without one."""
 
@@ -176,6 +181,19 @@ class SaveCostModel:
         self.persist_s = seconds
         if once_bytes:
             self.persist_s = seconds * self.repeated_bytes / written_bytes
+        # A save of a few bytes takes as long as its requests, and says nothing about many bytes.
+        if 2 * written_bytes >= self._large_bytes:
+            self._large_bytes = written_bytes
+            self._large_save_s = seconds
+
+    def estimate_s(self, written_bytes: int) -> float:
+        """Returns how long this rank alone takes to store `written_bytes`; 0 before its first save.
+
+        A save that writes again what the others only name takes longer than `persist_s`.
+        """
+        if not self._large_bytes:
+            return 0.0
+        return self._large_save_s * written_bytes / self._large_bytes
 
     def observe_step(self, seconds: float, *, uploading: bool) -> None:
         average = self._step_s[uploading]

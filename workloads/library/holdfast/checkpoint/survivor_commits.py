@@ -11,7 +11,7 @@ marked PerRank; such a state is not committed. Random streams are not written: t
 rank are lost, so a resume treats the checkpoint as one of another number of ranks.
 """
 
-# Why it is so: infra/decisions/0030.
+# Why it is so: infra/decisions/0030, infra/decisions/0199.
 
 import json
 import time
@@ -42,7 +42,12 @@ from holdfast.checkpoint.state import (
     targets,
     without_streams,
 )
-from holdfast.checkpoint.state.tensors import as_dtensor, make_pieces
+from holdfast.checkpoint.state.tensors import (
+    Piece,
+    as_dtensor,
+    make_pieces,
+    stream_bytes,
+)
 from holdfast.checkpoint.stores.factory import reliable_storage
 from holdfast.checkpoint.stores.storage import Storage, put_new, random_hex, read_object
 from holdfast.runtime import logs
@@ -121,7 +126,7 @@ class SurvivorCommits:
         """
         if step <= max(self._writer.last_step, self._writer.durable_step):
             return peer  # handed over by all
-        obstacle = self._find_missing_state() or self._find_missing_time(timeout_s)
+        obstacle = self._find_missing_state()
         if not obstacle:
             obstacle = self._try_commit(step, notes, timeout_s)
         if obstacle:
@@ -143,6 +148,10 @@ class SurvivorCommits:
             captured = without_streams(capture(self._state))
             if any(as_dtensor(tensor) is not None for tensor in captured.tensors.values()):
                 return _SHARDED
+            pieces = make_pieces(captured, 0, 1)
+            obstacle = self._find_missing_time(stream_bytes(pieces), timeout_s)
+            if obstacle:
+                return obstacle
             storage = reliable_storage(self._url, self._writer.tuning)
             if self._is_committed(storage, step):
                 return ""
@@ -152,6 +161,7 @@ class SurvivorCommits:
                 storage,
                 step,
                 captured,
+                pieces,
                 notes,
                 timeout_s,
             )
@@ -185,10 +195,10 @@ class SurvivorCommits:
         storage: Storage,
         step: int,
         captured: Captured,
+        pieces: list[Piece],
         notes: Notes,
         timeout_s: float,
     ) -> None:
-        pieces = make_pieces(captured, 0, 1)
         single_rank = Ranks(self._ranks.store, 0, 1)
         attempt = random_hex(6)
         manifest = make_manifest(
@@ -244,10 +254,10 @@ class SurvivorCommits:
                 return _SHARDED
         return ""
 
-    def _find_missing_time(self, timeout_s: float) -> str:
-        # One rank uploads what all of them did; 0 before the first upload has ended: to try costs
-        # nothing.
-        needs_s = self._writer.save_cost.persist_s * self._ranks.world_size
+    def _find_missing_time(self, length: int, timeout_s: float) -> str:
+        # One rank uploads what all of them did, and the frozen parameters too: their objects hold
+        # the parts of single ranks. 0 before the first upload has ended: to try costs nothing.
+        needs_s = self._writer.save_cost.estimate_s(length)
         if needs_s < timeout_s:
             return ""
         remaining_s = max(0.0, timeout_s)

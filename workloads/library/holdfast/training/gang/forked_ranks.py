@@ -29,6 +29,7 @@ from typing import NoReturn
 
 import torch
 
+from holdfast.checkpoint.ranks import is_lost_peer
 from holdfast.runtime.phases import pause_gc
 from holdfast.runtime.shutdown import Shutdown
 from holdfast.support.errors import InputError
@@ -328,7 +329,8 @@ def _run_python(arguments: list[str]) -> int:
             return end.code or 0
         print(end.code, file=sys.stderr)
         return 1
-    except BaseException:  # noqa: BLE001  # the rank's top level
+    except BaseException as error:  # noqa: BLE001  # the rank's top level
         traceback.print_exc()
-        return 1
+        # The launcher looks for another node that was lost, and does not blame its own.
+        return EXIT_RETRY if is_lost_peer(error) else 1
     return 0

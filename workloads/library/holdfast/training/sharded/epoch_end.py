@@ -1,8 +1,10 @@
 """Finds out why an epoch of a sharded gang ends, and keeps its memory until the others have it."""
 
+# Why it is so: infra/decisions/0198.
+
+import signal
 import time
-from collections.abc import Callable, Collection, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterable, Mapping
 from queue import Empty, SimpleQueue
 from typing import Any
 
@@ -20,17 +22,32 @@ from holdfast.training.gang.membership import Epoch, Member
 from holdfast.training.gang.peer_client import Peers, parse_epoch, select_members
 from holdfast.training.gang.regroup import LEAVING
 from holdfast.training.sharded.settings import ShardedNode
+from holdfast.vocabulary.exit_codes import EXIT_PREEMPTED, EXIT_RETRY
 
 RESIZING = "resizing"
 """Entry of a status: number of the epoch that the lead ends at a step, to let nodes join."""
 RESTORED = "restored"
 """Entry of a status: number of the epoch in which all ranks of the node have restored."""
+FAILED = "failed"
+"""Entry of a status: number of the epoch in which a rank failed, and not for want of a peer."""
 STORED = "stored"
 """Entry of a status: this node has tried to write what the nodes hold to the store."""
 STORE_S = 60.0
 """Longest time that a commit waits for the manifests, which one node writes."""
 STOPPING_S = 3.0
 """Longest time that ranks which have stopped at a step take to exit."""
+_FATAL_SIGNALS = frozenset(
+    {
+        signal.SIGKILL,
+        signal.SIGSEGV,
+        signal.SIGBUS,
+        signal.SIGILL,
+        signal.SIGFPE,
+    }
+)
+"""Signals that end a process by its own fault, or for want of memory. SIGABRT is not one of them:
+collectives abort a process that has lost a peer.
+"""
 
 
 class EpochEnd:
@@ -43,6 +60,8 @@ class EpochEnd:
         peers: Peers,
         storage: Storage,
         show: Callable[..., None],
+        *,
+        now: Callable[[], float] = time.monotonic,
     ) -> None:
         """`show` adds entries to this node's status."""
         self._node = node
@@ -50,6 +69,7 @@ class EpochEnd:
         self._peers = peers
         self._storage = storage
         self._show = show
+        self._now = now
 
     def is_at_step(self, epoch: Epoch, silent: Collection[int]) -> bool:
         """Tells whether a member has asked all to stop at a step, to leave or to admit others.
@@ -75,36 +95,59 @@ class EpochEnd:
 
         `codes` are those of the ranks that have ended; further ones are added.
         """
-        deadline = time.monotonic() + 2 * SILENT_S
+        deadline = self._now() + 2 * SILENT_S
         # A rank that failed is evidence that another was lost: less silence is needed than while
         # all work.
         members = [member for member in epoch.members if member != self._control.me]
         indices = [member.index for member in members]
-        detector = FailureDetector(self._peers, indices, silent_s=LOOK_S)
-        while not self._has_stopped(epoch, members, detector):
+        detector = FailureDetector(
+            self._peers,
+            indices,
+            silent_s=LOOK_S,
+            now=self._now,
+        )
+        is_another_blamed = False
+        while True:
+            self._show_failure(epoch, codes)
+            statuses = detector.survey()
+            if self._has_stopped(epoch, members, statuses):
+                return self._await_exits(codes, exit_queue)
             if detector.silent:
                 return True
-            if time.monotonic() > deadline:
+            if was_killed(codes):
                 return False
-            with suppress(Empty):
-                if exit_queue.get(timeout=LOOK_S) is None:
-                    return True
-        deadline = time.monotonic() + STOPPING_S
-        while len(codes) < self._node.processes and time.monotonic() < deadline:
-            with suppress(Empty):
-                code = exit_queue.get(timeout=LOOK_S)
-                if code is None:
-                    return True
-                codes.append(code)
+            # The ranks that lost a peer end at the moment when it does. Their launchers must wait
+            # longer than its launcher, until its port is closed, or all would give up together.
+            is_another_blamed |= self._blames_another(epoch, statuses)
+            if self._now() > deadline and not is_another_blamed:
+                return False
+            if not _add_code(codes, exit_queue):
+                return True
+
+    def _show_failure(self, epoch: Epoch, codes: list[int]) -> None:
+        if any(code not in (EXIT_RETRY, EXIT_PREEMPTED) for code in codes):
+            self._show(**{FAILED: epoch.number})
+
+    def _blames_another(self, epoch: Epoch, statuses: Mapping[int, Mapping[str, Any]]) -> bool:
+        """Tells whether this node has only lost a peer, and another one says that it has failed."""
+        if self._control.shown.get(FAILED) == epoch.number:
+            return False
+        return any(status.get(FAILED) == epoch.number for status in statuses.values())
+
+    def _await_exits(self, codes: list[int], exit_queue: SimpleQueue[int | None]) -> bool:
+        """Waits for the other ranks of the node, which have stopped at a step. Returns True."""
+        deadline = self._now() + STOPPING_S
+        while len(codes) < self._node.processes and self._now() < deadline:
+            if not _add_code(codes, exit_queue):
+                break
         return True
 
     def _has_stopped(
         self,
         epoch: Epoch,
         members: list[Member],
-        detector: FailureDetector,
+        statuses: Mapping[int, Mapping[str, Any]],
     ) -> bool:
-        statuses = detector.survey()
         if self._control.shown.get(RESIZING) == epoch.number:
             return True
         return any(_has_ended(member, statuses.get(member.index), epoch) for member in members)
@@ -195,6 +238,30 @@ def has_restored(statuses: Mapping[int, dict[str, Any]], number: int) -> bool:
     if len(members) < len(newest.members):
         return False
     return {status.get(RESTORED) for status in members.values()} == {newest.number}
+
+
+def was_killed(codes: Iterable[int]) -> bool:
+    """Tells whether a signal has ended a rank that no lost peer explains.
+
+    `codes` are exit codes: -n, or 128 + n behind a shell, for signal n.
+    """
+    for code in codes:
+        number = -code if code < 0 else code - 128
+        if number in _FATAL_SIGNALS:
+            return True
+    return False
+
+
+def _add_code(codes: list[int], exit_queue: SimpleQueue[int | None]) -> bool:
+    """Adds the code of a rank that ends within LOOK_S. Returns False if a node was lost."""
+    try:
+        code = exit_queue.get(timeout=LOOK_S)
+    except Empty:
+        return True
+    if code is None:
+        return False
+    codes.append(code)
+    return True
 
 
 def _has_ended(member: Member, status: Mapping[str, Any] | None, epoch: Epoch) -> bool:

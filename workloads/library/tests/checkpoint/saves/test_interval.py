@@ -54,6 +54,16 @@ def test_next_save_leaves_frozen_parameters_out() -> None:
     assert (model.persist_s, model.repeated_bytes) == (5.0, 400)
 
 
+def test_the_newest_large_save_estimates_how_long_a_whole_state_takes() -> None:
+    model = SaveCostModel(Hazard(), floor_s=1, ceiling_s=1e9)
+    assert model.estimate_s(16_000) == 0
+    model.observe_save(160.0, 16_000, 15_600)
+    model.observe_save(5.0, 400, 0)
+    assert model.estimate_s(32_000) == 320.0
+    model.observe_save(80.0, 15_900, 0)
+    assert model.estimate_s(31_800) == 160.0
+
+
 # Llama 3 8B: inputs and outputs of the linear layers of each of its 32 blocks.
 BLOCKS = 32
 LINEAR_LAYERS = (

@@ -13,7 +13,10 @@ from torch import nn
 from torch.distributed import HashStore  # pyright: ignore[reportPrivateImportUsage]
 
 from holdfast.checkpoint import Checkpointer, PerRank, Tuning
+from holdfast.checkpoint.cadence import Hazard, SaveCostModel
 from holdfast.checkpoint.ranks import Ranks
+from holdfast.checkpoint.state import capture, without_streams
+from holdfast.checkpoint.state.tensors import make_pieces, stream_bytes
 from holdfast.checkpoint.stores import LocalStorage, put_new
 from holdfast.checkpoint.survivor_commits import SurvivorCommits
 from holdfast.support import object_names
@@ -37,6 +40,19 @@ STEP = 7
 PEER = "rank 0 was lost"
 
 
+def count_bytes(state: State) -> int:
+    """Returns how many bytes a rank stores that stores the state alone."""
+    return stream_bytes(make_pieces(without_streams(capture(state)), 0, 1))
+
+
+def make_cost(*saves: tuple[float, int, int]) -> SaveCostModel:
+    """Returns the costs after saves: the seconds, the bytes, and those that are stored once."""
+    cost = SaveCostModel(Hazard(), floor_s=1.0, ceiling_s=60.0)
+    for seconds, written_bytes, once_bytes in saves:
+        cost.observe_save(seconds, written_bytes, once_bytes)
+    return cost
+
+
 def survivor(
     folder: Path,
     state: State,
@@ -44,14 +60,13 @@ def survivor(
     store: Any = None,
     *,
     last_step: int = -1,
-    save_s: float = 0.0,
+    cost: SaveCostModel | None = None,
 ) -> SurvivorCommits:
-    cost = SimpleNamespace(persist_s=save_s)
     writer: Any = SimpleNamespace(
         last_step=last_step,
         durable_step=0,
         tuning=Tuning(),
-        save_cost=cost,
+        save_cost=cost or make_cost(),
     )
     return SurvivorCommits(
         folder.as_uri(),
@@ -107,12 +122,11 @@ def make_sharded_model() -> nn.Module:
             {},
             "its own state",
         ),
-        ({"model": nn.Linear(2, 2)}, {"save_s": 2.0}, "needs 6 s"),
         ({"model": nn.Linear(2, 2)}, {"last_step": STEP}, PEER),
     ],
-    ids=["FSDP", "each its own", "no time", "handed over before"],
+    ids=["FSDP", "each its own", "handed over before"],
 )
-def test_a_state_that_is_not_whole_or_does_not_fit_is_not_committed(
+def test_a_state_that_is_not_whole_or_was_handed_over_is_not_committed(
     tmp_path: Path,
     state: State,
     writer: State,
@@ -125,6 +139,41 @@ def test_a_state_that_is_not_whole_or_does_not_fit_is_not_committed(
         5.0,
     )
     assert commits(tmp_path) == []
+
+
+def make_adapted_model() -> tuple[nn.Module, int]:
+    """Returns a model with a frozen base and a small adapter, and the bytes of the base."""
+    base = nn.Linear(64, 64)
+    base.requires_grad_(False)
+    return nn.Sequential(base, nn.Linear(64, 1)), count_bytes({"model": base})
+
+
+@pytest.mark.parametrize(
+    ("first_save_s", "is_committed"), [(30.0, False), (1.0, True)], ids=["no time", "time"]
+)
+def test_time_to_store_the_frozen_base_again_is_counted(
+    tmp_path: Path, first_save_s: float, is_committed: bool
+) -> None:
+    """The base is in the store in parts of three ranks. One rank alone stores all of it again."""
+    model, base_bytes = make_adapted_model()
+    state = {"model": model}
+    own_base = base_bytes // 3
+    own_adapter = (count_bytes(state) - base_bytes) // 3
+    cost = make_cost(
+        (first_save_s, own_base + own_adapter, own_base),
+        (0.05, own_adapter, 0),
+    )
+    assert cost.persist_s == 0.05
+    reason = survivor(tmp_path, state, cost=cost).commit(STEP, {}, PEER, 60.0)
+    assert bool(commits(tmp_path)) is is_committed
+    assert bool(reason) is not is_committed
+    if reason:
+        assert "one rank needs 90 s to store it, and 60 s are left" in reason
+
+
+def test_state_that_was_never_saved_is_tried(tmp_path: Path) -> None:
+    reason = survivor(tmp_path, {"model": nn.Linear(2, 2)}).commit(STEP, {}, PEER, 60.0)
+    assert not reason
 
 
 def test_a_survivor_that_waits_in_vain_returns_the_reason(tmp_path: Path) -> None:

@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from holdfast.support.errors import InputError
+from holdfast.training.gang import forked_ranks
 from holdfast.training.gang.fixed_group import read_group, read_processes
 from holdfast.vocabulary.environment import ENV_GPUS
-from holdfast.vocabulary.exit_codes import EXIT_KILLED, EXIT_PREEMPTED
+from holdfast.vocabulary.exit_codes import EXIT_KILLED, EXIT_PREEMPTED, EXIT_RETRY
 from tests.cluster.sim.waiting import until
 from workloads.library.tests.processes import kill_family
 from workloads.library.tests.training.elastic.gangs import LOOPBACK, free_run
@@ -200,6 +201,20 @@ ranks.start([{"RANK": "0"}], ended)
 assert ended.get() == 0
 print("the rank has ended")
 """
+
+
+@pytest.mark.parametrize(
+    ("message", "code"),
+    [("Connection closed by peer", EXIT_RETRY), ("CUDA error: out of memory", 1)],
+)
+def test_script_that_lost_a_peer_does_not_look_like_the_cause(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, message: str, code: int
+) -> None:
+    monkeypatch.setattr(sys, "argv", [])
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    program = tmp_path / "train.py"
+    program.write_text(f"raise RuntimeError({message!r})\n")
+    assert forked_ranks._run_python([str(program)]) == code  # pyright: ignore[reportPrivateUsage]
 
 
 def test_forked_rank_runs_its_own_finalizers_only(tmp_path: Path) -> None:

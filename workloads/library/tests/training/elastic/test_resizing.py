@@ -3,6 +3,7 @@
 Each run ends with the bits of an undisturbed one on any other number of nodes.
 """
 
+import os
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -11,9 +12,10 @@ from typing import Any
 
 import pytest
 
-from holdfast.vocabulary.exit_codes import EXIT_BAD_INPUT, EXIT_PREEMPTED, EXIT_RETRY
+from holdfast.vocabulary.exit_codes import EXIT_BAD_INPUT, EXIT_KILLED, EXIT_PREEMPTED, EXIT_RETRY
 from tests.support import commits
 from workloads.library.tests.fork_server import Forked, ForkServer
+from workloads.library.tests.processes import children
 from workloads.library.tests.training.elastic.gangs import read_lines
 from workloads.library.tests.training.elastic.sharded_gangs import ShardedGang
 
@@ -193,6 +195,27 @@ def test_a_loss_costs_the_steps_since_the_last_copy(
     # A step is copied before the next one ends.
     lost_steps = last_step - first_step
     assert lost_steps <= 2, gang.logs()
+
+
+def test_a_node_whose_rank_is_killed_ends_and_the_others_go_on(make: Make) -> None:
+    """The ranks of all nodes end with it, and their launchers see no node that is lost."""
+    gang = make(
+        nodes=3,
+        # It does not end before the loss.
+        gate_step=LONG - 1,
+        steps=LONG,
+        pace_s=0.05,
+        every=7,
+    )
+    gang.start(0, 1, 2)
+    gang.until(lambda: max(list_steps(gang), default=0) >= 5)
+    since = len(lines(gang))
+    (fork_server,) = children(gang.processes[1].pid)
+    (rank,) = children(fork_server)
+    os.kill(rank, signal.SIGKILL)
+    assert gang.ended(1) == EXIT_KILLED, gang.logs()
+    wait_for_start(gang, 2, since=since)
+    ends_alike(gang, lost_places=(1,))
 
 
 def test_a_noticed_node_hands_its_shard_over_and_no_step_is_lost(make: Make) -> None:

@@ -1,0 +1,121 @@
+"""Launchers of a sharded gang end or go on after a rank has failed, by a clock that waits move.
+
+All ranks of a gang end within a moment, and each launcher looks for the cause. The one whose rank
+failed by itself must be gone before those that only lost a peer give up.
+"""
+
+import signal
+from queue import Empty, SimpleQueue
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from holdfast.checkpoint.stores import Storage
+from holdfast.training.gang.failure_detector import LOOK_S
+from holdfast.training.gang.member_server import Control
+from holdfast.training.gang.membership import Epoch, Member
+from holdfast.training.gang.peer_client import Peers, Survey
+from holdfast.training.sharded.epoch_end import RESIZING, EpochEnd, was_killed
+from holdfast.training.sharded.settings import ShardedNode
+from holdfast.vocabulary.exit_codes import EXIT_BUG, EXIT_RETRY
+
+PLACES = (("127.0.0.1", 29_500),) * 3
+MEMBERS = tuple(Member(index=place, incarnation=f"p{place}") for place in range(3))
+EPOCH = Epoch(number=4, members=MEMBERS)
+SURVIVORS = (0, 2)
+FAILING = 1
+"""Place of the node whose rank fails by itself."""
+
+
+class Gang:
+    """Three nodes, of which one at a time looks for the cause, from the moment of the failure."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+        self.statuses: dict[int, dict[str, Any]] = {}
+        for member in MEMBERS:
+            self.statuses[member.index] = {"incarnation": member.incarnation}
+        self._ends_s: dict[int, float] = {}
+        """Times at which the ports of nodes are closed, by place."""
+        self._later_codes: list[int] = []
+
+    def survey(self, places: list[int]) -> Survey:
+        answers: dict[int, dict[str, Any]] = {}
+        for place in places:
+            if self.now_s < self._ends_s.get(place, self.now_s + 1):
+                answers[place] = self.statuses[place]
+        return Survey(answers=answers, unanswered=frozenset())
+
+    def get(self, timeout: float) -> int:
+        """Returns the code of the next rank that ends, in place of the launcher's queue."""
+        if self._later_codes:
+            return self._later_codes.pop(0)
+        self.now_s += timeout
+        raise Empty
+
+    def goes_on(self, place: int, *codes: int) -> bool:
+        """Tells whether a node goes on with the others, after its ranks ended with these codes."""
+        self.now_s = 0.0
+        self._later_codes = list(codes[1:])
+        status = self.statuses[place]
+        node = ShardedNode(
+            command=["true"],
+            checkpoints="c",
+            run="r",
+            nodes=PLACES,
+            place=place,
+            processes=max(1, len(codes)),
+            min_nodes=1,
+        )
+        end = EpochEnd(
+            node,
+            cast(Control, SimpleNamespace(me=MEMBERS[place], shown=status)),
+            cast(Peers, self),
+            cast(Storage, None),
+            status.update,
+            now=lambda: self.now_s,
+        )
+        goes_on = end.await_cause(EPOCH, [codes[0]], cast(SimpleQueue[int | None], self))
+        if not goes_on:
+            self._ends_s[place] = self.now_s
+        return goes_on
+
+
+@pytest.mark.parametrize("code", [-signal.SIGKILL, 128 + signal.SIGSEGV, 1, EXIT_BUG])
+def test_only_the_node_whose_rank_failed_ends(code: int) -> None:
+    gang = Gang()
+    assert not gang.goes_on(FAILING, code)
+    for place in SURVIVORS:
+        assert gang.goes_on(place, EXIT_RETRY)
+
+
+def test_a_killed_rank_ends_its_node_at_once() -> None:
+    gang = Gang()
+    assert not gang.goes_on(FAILING, EXIT_RETRY, -signal.SIGKILL)
+    assert gang.now_s == 0
+
+
+def test_all_nodes_end_if_none_blames_another() -> None:
+    gang = Gang()
+    for place in (FAILING, *SURVIVORS):
+        assert not gang.goes_on(place, 1)
+
+
+def test_ranks_that_end_before_the_cause_is_known_are_not_waited_for() -> None:
+    gang = Gang()
+    stopping = gang.statuses[0]
+
+    def survey(places: list[int]) -> Survey:
+        if gang.now_s:
+            stopping[RESIZING] = EPOCH.number
+        return Gang.survey(gang, places)
+
+    gang.survey = survey  # type: ignore[method-assign]
+    assert gang.goes_on(2, EXIT_RETRY, EXIT_RETRY)
+    assert gang.now_s == LOOK_S
+
+
+@pytest.mark.parametrize("code", [0, 1, EXIT_RETRY, 255, -signal.SIGABRT, 128 + signal.SIGTERM])
+def test_code_that_a_lost_peer_explains_is_no_kill(code: int) -> None:
+    assert not was_killed([code])
