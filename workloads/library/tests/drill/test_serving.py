@@ -192,6 +192,9 @@ def test_unfinished_bodies_fit_into_the_proxy_memory(fleet: FieldFleet) -> None:
                     del unsent[end]
         assert peak_bytes < PROXY_MEMORY_MIB * 1024 * 1024
         ends.close()
+        # It may see both servers while the requests still take all its connections to them.
+        for requests in ("upstream_rq_pending_active", "upstream_rq_active"):
+            fleet.until(lambda name=requests: fleet.stat(name) == 0, "these requests to be gone")
         fleet.until(lambda: fleet.stat("membership_healthy") == 2, "the proxy to see both again")
         under(fleet)
 

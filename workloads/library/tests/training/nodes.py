@@ -38,10 +38,13 @@ class Nodes:
                 server=server,
             )
             self.runs.append(run)
+        self._earlier_events = [0] * count
+        """The number of events of each node before its newest start."""
 
     @contextmanager
     def started(self) -> Iterator[Pods]:
         (port,) = free_ports(1)
+        self._earlier_events = [len(run.events()) for run in self.runs]
         with ExitStack() as stack:
             pods: Pods = []
             for run in self.runs:
@@ -83,10 +86,12 @@ class Nodes:
 
     @property
     def furthest(self) -> int:
+        """The last step of the newest start: an earlier one may have gone further."""
         furthest = 0
-        for run in self.runs:
-            for window in run.of("window"):
-                furthest = max(furthest, window["last_step"])
+        for run, earlier in zip(self.runs, self._earlier_events, strict=True):
+            for event in run.events()[earlier:]:
+                if event["event"] == "window":
+                    furthest = max(furthest, event["last_step"])
         return furthest
 
     def log(self) -> str:

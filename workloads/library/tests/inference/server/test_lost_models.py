@@ -9,7 +9,7 @@ from starlette.requests import Request
 
 from holdfast.inference.server.http_protocol import STARTED_AT, find_deadline
 from holdfast.inference.server.model_queue import wait_running
-from holdfast.vocabulary.serving import RUNNING
+from holdfast.vocabulary.serving import PREDICTOR_DEATHS, RUNNING
 from workloads.library.tests.inference.server.serving import PREDICTORS, serve
 from workloads.library.tests.processes import until
 
@@ -88,7 +88,9 @@ def test_a_server_is_not_ready_while_its_model_hangs_or_restarts(tmp_path: Path)
         # A request that hung two servers is not tried on a third.
         headers = {"x_envoy_expected_rq_timeout_ms": "3000", "x_envoy_attempt_count": "2"}
         assert server.infer("sleep 60", **headers).status == 504
-        until(lambda: server.ready() == 200, "that batch to end")
+        # The batch may be overdue only now: before that the server is ready, too.
+        until(lambda: server.metric(PREDICTOR_DEATHS) == 2, "that batch to be ended")
+        until(lambda: server.ready() == 200, "the model")
 
         model = server.model()
         step.write_text("hangs")
