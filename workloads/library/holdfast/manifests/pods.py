@@ -138,6 +138,8 @@ class PodSettings:
     annotations: dict[str, str] = field(default_factory=dict[str, str])
     pre_stop: client.V1LifecycleHandler | None = None
     """Hook that runs before SIGTERM, within the same window."""
+    post_start: client.V1LifecycleHandler | None = None
+    """Hook that runs at each start of the main container."""
     probes: Probes | None = None
     labels: dict[str, str] = field(default_factory=dict[str, str])
     spread_over: str = ""
@@ -271,7 +273,7 @@ def container(context: RenderContext, work: PodSettings, name: str = MAIN) -> cl
         name=name,
         image=work.image or context.image(work.role),
         image_pull_policy="Always",
-        lifecycle=client.V1Lifecycle(pre_stop=work.pre_stop) if work.pre_stop else None,
+        lifecycle=_lifecycle(work),
         command=work.command,
         env=_env(work),
         ports=[client.V1ContainerPort(container_port=port) for port in work.ports] or None,
@@ -283,6 +285,12 @@ def container(context: RenderContext, work: PodSettings, name: str = MAIN) -> cl
         volume_mounts=mounts + work.mounts,
         working_dir=work.working_dir or None,
     )
+
+
+def _lifecycle(work: PodSettings) -> client.V1Lifecycle | None:
+    if work.pre_stop is None and work.post_start is None:
+        return None
+    return client.V1Lifecycle(pre_stop=work.pre_stop, post_start=work.post_start)
 
 
 def security_context() -> client.V1SecurityContext:

@@ -220,7 +220,7 @@ def _watch_sidecar(context: RenderContext, hop: FirstHop) -> client.V1Container:
         if hop.quota_per_s:
             command += ["--proxies", hop.clients]
         mounts.append(client.V1VolumeMount(name=KEYS_VOLUME, mount_path=KEYS_DIR, read_only=True))
-    return _sidecar(context, "watch", command, mounts)
+    return sidecar(context, "watch", command, mounts)
 
 
 def _key_volumes(hop: FirstHop) -> Iterator[client.V1Volume]:
@@ -245,19 +245,22 @@ def drain_sidecar(
         "--window",
         str(window_s),
     ]
-    return _sidecar(context, "drain", [*words, *options], [])
+    return sidecar(context, "drain", [*words, *options], [])
 
 
-def _sidecar(
+def sidecar(
     context: RenderContext,
     name: str,
     command: list[str],
     mounts: list[client.V1VolumeMount],
+    *,
+    cpu: str = "100m",
+    memory: str = "128Mi",
 ) -> client.V1Container:
     """Builds a container that starts before the main container and ends after it."""
     limits = {
-        "cpu": "100m",
-        "memory": "128Mi",
+        "cpu": cpu,
+        "memory": memory,
         "ephemeral-storage": "64Mi",
     }
     scratch = client.V1VolumeMount(name="tmp", mount_path="/tmp")

@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from kubernetes import client
 
+from holdfast.manifests.compile_cache import add_compile_cache
 from holdfast.manifests.deployments import probes
 from holdfast.manifests.pods import PodSettings, Probes, Size
 from holdfast.manifests.render_context import RenderContext
@@ -34,10 +35,14 @@ def engine(
     size: Size,
     options: Sequence[str],
     image: str = "",
+    compile_cache: str = "",
 ) -> PodSettings:
-    """Makes a pod of vLLM; `options` name its model and what differs from vLLM's defaults."""
+    """Makes a pod of vLLM; `options` name its model and what differs from vLLM's defaults.
+
+    `compile_cache` is the folder of a bucket for what it compiles; empty: each start compiles.
+    """
     health = f"http://127.0.0.1:{serving.PORT}{HEALTH_PATH}"
-    return PodSettings(
+    work = PodSettings(
         **server(name, tier, hop, serving.ENGINE_RUNNING),
         image=image or context.image(VLLM),
         command=_command(options, hop.window_s),
@@ -49,6 +54,9 @@ def engine(
         pre_stop=DRAIN_HOOK,
         sidecars=[drain_sidecar(context, health, hop.window_s)],
     )
+    if not compile_cache:
+        return work
+    return add_compile_cache(context, work, compile_cache, health)
 
 
 def _command(options: Sequence[str], window_s: int) -> list[str]:

@@ -18,7 +18,7 @@ from holdfast.manifests.serving_vllm import VLLM
 from holdfast.platform import Platform
 from holdfast.services.file import file_text
 from holdfast.services.file.service_file import Engine, OwnService, Reach
-from holdfast.services.plan import placement, weights
+from holdfast.services.plan import compile_cache, placement, weights
 from holdfast.services.plan.placement import Placed
 from holdfast.services.render import manifests
 from holdfast.support.errors import InputError, Stopped
@@ -73,6 +73,7 @@ def prepare(
     _require_namespaces(service, platform)
     placed = placement.place(service, platform)
     notes = [service.promise]
+    notes += compile_cache.check(service, platform, _find_account(service, platform))
     if service.model:
         notes += weights.check(service, platform.project, model_copy)
         notes += _describe_grant(service, platform)
@@ -122,12 +123,17 @@ def _resolve_image(service: OwnService, context: RenderContext) -> str:
     return external_checks.resolve(service.image or SERVER, context)
 
 
+def _find_account(service: OwnService, platform: Platform) -> str:
+    """Return the Google account of the servers."""
+    return platform.accounts[platform.role_in(service.home, SERVER)]
+
+
 def _describe_grant(service: OwnService, platform: Platform) -> list[str]:
     """Return how the servers may read a bucket that is not of the environment."""
     bucket, _ = parse_bucket("model", service.model)
     if bucket in platform.buckets.values():
         return []
-    account = platform.accounts[platform.role_in(service.home, SERVER)]
+    account = _find_account(service, platform)
     return [
         f"model: the servers may read gs://{bucket} after gcloud storage buckets"
         f" add-iam-policy-binding gs://{bucket} --member=serviceAccount:{account}"

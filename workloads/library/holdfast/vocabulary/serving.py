@@ -62,6 +62,24 @@ REJECTIONS_PATH = "/v2/health/rejections"
 """Path of the reports about requests that end the model, which the proxy's watcher shares."""
 DRAIN_PATH = "/drain"
 
+COMPILE_CACHE = "/tmp/compiled"
+"""Folder in the pod of an engine with what its compilers keep, if the service has a bucket for it.
+
+It is on the volume of /tmp, through which they pass without a bucket too.
+"""
+COMPILER_FOLDERS = {
+    "TORCHINDUCTOR_CACHE_DIR": "inductor",
+    "TRITON_CACHE_DIR": "triton",
+    "VLLM_CACHE_ROOT": "vllm",
+}
+"""Variable of a compiler -> its folder in COMPILE_CACHE."""
+CACHE_UNTRIED = "untried"
+"""Folder in COMPILE_CACHE that the first start of the engine removes."""
+CACHE_PROVEN = "proven"
+"""File in COMPILE_CACHE that exists once the engine was ready."""
+CACHE_FETCHER = "fetch-compiled"
+"""Name of the container that fills COMPILE_CACHE and ends."""
+
 # The filter of the proxy that knows callers by their keys, and the file that has them.
 KEYS_FILTER = "callers"
 KEYS_TYPE = "type.googleapis.com/envoy.extensions.filters.http.api_key_auth.v3.ApiKeyAuth"

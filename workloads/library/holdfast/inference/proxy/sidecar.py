@@ -39,7 +39,7 @@ class Sidecar:
     def ready(self) -> bool:
         if self._draining.is_set():
             return False
-        status, _ = _request("GET", self.health_url)
+        status, _ = request("GET", self.health_url)
         return status == 200
 
     def drain(self) -> None:
@@ -48,13 +48,13 @@ class Sidecar:
         deadline = time.monotonic() + self.most_s
         logs.info("drain", f"not ready, holding for {self.hold_s:g} s")
         if self.drain_url:
-            _request("POST", self.drain_url)
+            request("POST", self.drain_url)
         time.sleep(self.hold_s)
         while self.count_url and time.monotonic() < deadline and self._is_busy():
             time.sleep(_POLL_S)
 
     def _is_busy(self) -> bool:
-        status, text = _request("GET", self.count_url)
+        status, text = request("GET", self.count_url)
         numbers = re.findall(r"\d+", text)
         if status != 200 or not numbers:
             return False
@@ -113,7 +113,7 @@ class Sidecar:
                 server.shutdown()  # without it the loop of a closed socket never ends
 
 
-def _request(method: str, url: str) -> tuple[int, str]:
+def request(method: str, url: str) -> tuple[int, str]:
     """Returns the status and text of a response; status 0 if there is none."""
     parts = urlsplit(url)
     path = f"{parts.path}?{parts.query}" if parts.query else parts.path

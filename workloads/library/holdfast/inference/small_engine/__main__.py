@@ -6,8 +6,11 @@ SIGTERM makes it unready: new requests are refused, open ones have --shutdown-ti
 import argparse
 import asyncio
 import contextlib
+import os
 import socket
+import sys
 import threading
+from pathlib import Path
 
 import uvicorn
 
@@ -71,12 +74,32 @@ def main() -> None:
     )
     logs.use_json()
     shutdown = of_process()
+    _compile(settings.model)
     raise_file_limit(_FILES)
     with listen(arguments.host, arguments.port) as listener:
         port = listener.getsockname()[1]
         logs.info("engine", f"listening on port {port}", port=port)
         asyncio.run(_serve(App(settings), listener, shutdown, arguments.shutdown_timeout))
     leave_now(EXIT_PREEMPTED)
+
+
+def _compile(model: str) -> None:
+    """Plays the compilers of vLLM: uses what their folder holds, and fills it otherwise.
+
+    It fails with kernels that it cannot use, as vLLM may.
+    """
+    root = os.environ.get("VLLM_CACHE_ROOT")
+    if not root:
+        return
+    path = Path(root) / "torch_compile_cache" / "kernels"
+    if not path.exists():
+        path.parent.mkdir(parents=True)
+        path.write_text(model)
+        logs.info("engine", "kernels compiled")
+    elif path.read_text() == model:
+        logs.info("engine", "kernels loaded")
+    else:
+        sys.exit("the kernels in the cache are of another model")
 
 
 async def _serve(

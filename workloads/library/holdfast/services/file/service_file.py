@@ -30,6 +30,12 @@ PREDICTOR = Form(
     "MODULE:FUNCTION of the image, gpt or entropy",
     "write it as my_model:make",
 )
+COMPILE_CACHE = Form(
+    "gs://[a-z0-9][-_.a-z0-9]{1,61}[a-z0-9](/[A-Za-z0-9][A-Za-z0-9._-]*)*",
+    "gs://BUCKET or gs://BUCKET/FOLDER, of letters, digits and . _ -",
+    "write gs:// and the bucket, without / at the end",
+    longest=400,
+)
 REACH = Form("auto|cluster|internal|external", "auto, cluster, internal, external", "choose one")
 HOSTNAME = Form(
     "([a-z0-9]([-a-z0-9]*[a-z0-9])?[.])+[a-z]{2,63}",
@@ -170,6 +176,12 @@ class OwnService:
     options: tuple[str, ...] = about(
         "Further options of `vllm serve` or `holdfast serve run`, word by word.", ()
     )
+    compile_cache: str = about(
+        "gs://BUCKET/FOLDER with what vLLM compiles at its start, for replicas that start later."
+        " What lies there runs in the servers. Empty: each start compiles.",
+        "",
+        form=COMPILE_CACHE,
+    )
     callers: tuple[str, ...] = about(
         f"Namespaces whose pods may send requests; {EVERYONE}: all of them.",
         (EVERYONE,),
@@ -237,6 +249,9 @@ class OwnService:
             yield "context", self.context, "0 for a predictor", "leave it out"
         if self.model and self.folder:
             yield "folder", self.folder, "nothing for a model", "leave it out"
+        if self.predictor and self.compile_cache:
+            allowed = "nothing for a predictor: it keeps what vLLM compiles"
+            yield "compile_cache", self.compile_cache, allowed, "leave it out"
         if self.model and self.deadline_s:
             allowed = "0 for a model: a text may last as long as the model writes"
             yield "deadline_s", self.deadline_s, allowed, "leave it out"
@@ -365,6 +380,11 @@ class OwnService:
     def home(self) -> str:
         """The namespace of its objects."""
         return self.namespace or NAMESPACE_SERVING
+
+    @property
+    def compile_cache_folder(self) -> str:
+        """The folder of this service in the bucket of `compile_cache`; empty: there is none."""
+        return self.compile_cache and f"{self.compile_cache}/{self.home}/{self.name}"
 
     @property
     def caller_namespaces(self) -> tuple[str, ...]:

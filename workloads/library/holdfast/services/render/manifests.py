@@ -122,6 +122,7 @@ def _make_engine(
         size=_size(service, tier),
         options=[*options, *service.options],
         image=service.image,
+        compile_cache=service.compile_cache_folder,
     )
 
 
