@@ -16,6 +16,7 @@ from hashlib import sha256
 from typing import NoReturn, TypeVar
 
 from holdfast.inference.errors import ItemFault, PredictorBroken, ProcessDied, Refused
+from holdfast.inference.predictor.pipe_protocol import Link
 from holdfast.inference.predictor.predictor_client import ProcessPredictor
 from holdfast.inference.predictor.spec import PredictorSpec
 from holdfast.inference.server import warm_up
@@ -222,7 +223,7 @@ class ModelQueue:
         bodies = _join_bodies(batch)
         try:
             async with self._watch(batch, len(bodies)):
-                values = await self._in_thread(self._predictor.predict, bodies)
+                values = await self._compute_values(bodies)
         except ProcessDied as error:
             await self._recover(batch, error)
         except ItemFault as error:
@@ -233,6 +234,17 @@ class ModelQueue:
                 await self._predict_halves(batch)
         else:
             self._answer(batch, values)
+
+    async def _compute_values(self, bodies: list[bytes]) -> Values:
+        """Predicts without a thread if nothing in it can block the loop."""
+        start = time.monotonic()
+        link = self._predictor.send(bodies)
+        if link is not None:
+            await wait_for_reply(link, self._predictor.timeout_s)
+            if link.has_small_reply:
+                return self._predictor.predict(bodies)
+        waited_s = time.monotonic() - start
+        return await self._in_thread(self._predictor.predict, bodies, waited_s)
 
     async def _predict_halves(self, batch: list[Request]) -> None:
         middle = len(batch) // 2
@@ -315,16 +327,24 @@ class ModelQueue:
     @contextlib.asynccontextmanager
     async def _watch(self, batch: Sequence[Request], items: int) -> AsyncGenerator[None]:
         """Makes the server not ready while a batch is overdue, and ends it if no client waits."""
-        task = asyncio.create_task(self._handle_overdue(batch, items))
+        tasks: list[asyncio.Task[None]] = []
+
+        def start_task() -> None:
+            tasks.append(asyncio.create_task(self._handle_overdue(batch, items)))
+
+        # Most batches end before the first look, and need no task.
+        timer = asyncio.get_running_loop().call_later(_LOOK_S, start_task)
         try:
             yield
         finally:
-            task.cancel()
+            timer.cancel()
+            for task in tasks:
+                task.cancel()
             self.hindered = ""
 
     async def _handle_overdue(self, batch: Sequence[Request], items: int) -> None:
         limit_s = self._overdue_s(items)
-        await wait_running(limit_s)
+        await wait_running(limit_s - _LOOK_S)
         self.hindered = "overdue"
         logs.warning(
             "predictor",
@@ -367,6 +387,25 @@ class ModelQueue:
             work,
             *arguments,
         )
+
+
+async def wait_for_reply(link: Link, timeout_s: float) -> None:
+    """Waits until the next reply has arrived, or cannot arrive, or has not arrived in time."""
+    loop = asyncio.get_running_loop()
+    arrived = loop.create_future()
+
+    def look() -> None:
+        if link.pull() and not arrived.done():
+            arrived.set_result(None)
+
+    loop.add_reader(link.fileno(), look)
+    try:
+        async with asyncio.timeout(timeout_s):
+            await arrived
+    except TimeoutError:
+        return
+    finally:
+        loop.remove_reader(link.fileno())
 
 
 _SENTENCES = {
