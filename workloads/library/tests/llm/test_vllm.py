@@ -108,8 +108,9 @@ def test_prefixes_are_cached_as_rendered(pods: list[Pod]) -> None:
 
 
 def test_a_drained_pod_gives_its_streams_away(pods: list[Pod], router: Client) -> None:
-    # Streams stay for 3 s, and leave within another one: at 400 tokens a second it is open.
-    body = make_body(3, 3000)
+    # Streams stay for 3 s, and leave within another one: the longest text is open then, up to
+    # 2,000 tokens a second.
+    body = make_body(3, SERVICE.context - WORDS)
     undisturbed = Stream(pods[0].client.port, body)
     expect_whole(undisturbed)
     (stream,) = open_streams(router, [body])

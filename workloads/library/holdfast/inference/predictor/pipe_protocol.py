@@ -72,6 +72,8 @@ def _receive_exactly(stream: BinaryIO, size: int) -> bytes:
 
 
 _READ_BYTES = 1024 * 1024
+SMALL_BYTES = 64 * 1024
+"""The size up to which a message fits in the pipe, and is encoded and parsed in no time."""
 
 
 class Link:
@@ -106,6 +108,32 @@ class Link:
             if reply is not None:
                 return reply
             self._pump(deadline)
+
+    def fileno(self) -> int:
+        return self._end.fileno()
+
+    @property
+    def has_unsent(self) -> bool:
+        return bool(self._unsent)
+
+    def pull(self) -> bool:
+        """Receives what has arrived; returns False if more must arrive before the next reply.
+
+        It does not block. True does not say that there is a reply: the other end may have closed.
+        """
+        try:
+            self._pull()
+        except EOFError:
+            return True
+        return len(self._unread) > SMALL_BYTES or self.has_small_reply
+
+    @property
+    def has_small_reply(self) -> bool:
+        """Says if `receive` returns at once, with a reply that takes no time to parse."""
+        if len(self._unread) < _LENGTH.size:
+            return False
+        (length,) = _LENGTH.unpack_from(self._unread)
+        return length <= SMALL_BYTES and len(self._unread) >= _LENGTH.size + length
 
     def close(self) -> None:
         self._end.close()

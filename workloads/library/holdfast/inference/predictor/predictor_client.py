@@ -18,6 +18,7 @@ from typing import Any
 from holdfast.inference.errors import LoaderFailed, PredictorBroken, ProcessDied, TimedOut
 from holdfast.inference.predictor import pipe_protocol
 from holdfast.inference.predictor.pipe_protocol import (
+    SMALL_BYTES,
     Link,
     check_inputs,
     normalize_configuration,
@@ -140,15 +141,29 @@ class ProcessPredictor:
         self._link.send(pipe_protocol.encode({}, batch))
         self._in_flight.append(batch)
 
-    def predict(self, bodies: Sequence[bytes]) -> list[Value]:
-        """Returns a value for each body. Raises PredictorError."""
+    def send(self, bodies: Sequence[bytes]) -> Link | None:
+        """Sends a micro-batch and returns where its reply arrives, for an event loop to wait there.
+
+        Returns None if only `predict` can do it, since it would block: the process is not loaded,
+        or the micro-batch is too large for the pipe.
+        """
+        if self._link is None or sum(map(len, bodies)) > SMALL_BYTES:
+            return None
+        self.prepare(bodies)
+        return None if self._link.has_unsent else self._link
+
+    def predict(self, bodies: Sequence[bytes], waited_s: float = 0.0) -> list[Value]:
+        """Returns a value for each body. Raises PredictorError.
+
+        `waited_s` is the part of the timeout that has passed since `send`.
+        """
         batch = list(bodies)
         while True:
             reply = self._pop_finished(batch)
             if reply is not None:
                 break
             self.prepare(batch)
-            self._await_reply(batch)
+            self._await_reply(batch, self.timeout_s - waited_s)
         values, self.seconds = parse_values(reply, len(batch))
         return values
 
@@ -187,7 +202,7 @@ class ProcessPredictor:
                 return reply
         return None
 
-    def _await_reply(self, batch: list[bytes]) -> None:
+    def _await_reply(self, batch: list[bytes], timeout_s: float) -> None:
         """Awaits the reply to the micro-batch that the child computes now.
 
         Raises ProcessDied or TimedOut if `batch` ended the child. If another micro-batch did, the
@@ -195,7 +210,7 @@ class ProcessPredictor:
         """
         assert self._link is not None
         try:
-            reply = self._receive(self._link)
+            reply = self._receive(self._link, timeout_s)
         except (EOFError, TimeoutError) as error:
             is_guilty = self._in_flight[0] == batch
             is_late = isinstance(error, TimeoutError)
@@ -213,13 +228,13 @@ class ProcessPredictor:
         if answered:  # it is empty if it was forgotten
             self._finished.append((answered, reply))
 
-    def _receive(self, link: Link) -> dict[str, Any]:
-        overdue_s = self.timeout_s / 3
+    def _receive(self, link: Link, timeout_s: float) -> dict[str, Any]:
+        overdue_s = timeout_s / 3
         try:
             return link.receive(overdue_s)
         except TimeoutError:
             self.on_overdue(len(self._in_flight[0]), overdue_s)
-            return link.receive(self.timeout_s - overdue_s)
+            return link.receive(timeout_s - overdue_s)
 
     def _reap(self, *, late: bool = False) -> str:
         """Ends the process, forgets all that was sent to it, and describes how it ended."""

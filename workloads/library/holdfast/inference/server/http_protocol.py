@@ -7,6 +7,7 @@ it, and a response is written as a whole.
 
 import asyncio
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
@@ -27,6 +28,8 @@ _SEND_S = 5.0
 """The maximum time in which a client takes the rest of its response, once its connection closes."""
 STARTED_AT = "holdfast.started_at"
 """The key in the scope for the time of the first byte, on the loop's clock."""
+CONNECTION = "holdfast.connection"
+"""The key in the scope for the connection of the request."""
 
 
 class _BufferedTransport:
@@ -95,11 +98,15 @@ class Connection(HttpToolsProtocol):
         self._open = 0
         """The number of requests that have started and are not answered."""
         self._started_at = 0.0
-        self._is_receiving = False
+        self.is_receiving = False
         """Whether a request has started whose last byte has not arrived."""
+        self._is_lost = False
+        self._on_loss: Callable[[], object] | None = None
         self._header_bytes = 0
         """What arrived of that request apart from its body."""
+        self._is_in_headers = False
         self._header_timer: asyncio.TimerHandle | None = None
+        """Runs only for headers whose end did not arrive with their first byte."""
         self._idle_timer: asyncio.TimerHandle | None = None
         self._stall_timer: asyncio.TimerHandle | None = None
 
@@ -115,7 +122,11 @@ class Connection(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         self._header_bytes += len(data)
         super().data_received(data)
-        if not self._is_receiving:
+        if self._is_in_headers and self._header_timer is None:
+            self._header_timer = self.loop.call_later(
+                self.header_s, self._refuse, b"408 Request Timeout"
+            )
+        if not self.is_receiving:
             self._header_bytes = 0
         self._header_bytes = max(0, self._header_bytes)
         if self._header_bytes > MAX_HEADER_BYTES and not self.transport.is_closing():
@@ -127,20 +138,20 @@ class Connection(HttpToolsProtocol):
         self._open += 1
         self.drain.begin_request()
         self._started_at = self.loop.time()
-        self._is_receiving = True
-        self._header_timer = self.loop.call_later(
-            self.header_s, self._refuse, b"408 Request Timeout"
-        )
+        self.is_receiving = True
+        self._is_in_headers = True
 
     def on_header(self, name: bytes, value: bytes) -> None:
         # Trailers come after the headers; nothing reads them, and uvicorn would keep each.
-        if self._header_timer is not None:
+        if self._is_in_headers:
             super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
         self._finish_headers()
         # It has to be in the scope before the application starts.
-        self.scope["state"][STARTED_AT] = self._started_at  # pyright: ignore[reportTypedDictNotRequiredAccess]
+        state = self.scope["state"]  # pyright: ignore[reportTypedDictNotRequiredAccess]
+        state[STARTED_AT] = self._started_at
+        state[CONNECTION] = self
         super().on_headers_complete()
 
     def on_chunk_header(self) -> None:
@@ -151,7 +162,7 @@ class Connection(HttpToolsProtocol):
         super().on_body(body)
 
     def on_message_complete(self) -> None:
-        self._is_receiving = False
+        self.is_receiving = False
         super().on_message_complete()
 
     def on_response_complete(self) -> None:
@@ -164,8 +175,21 @@ class Connection(HttpToolsProtocol):
         self._finish_headers()
         self._end_idle()
         self._end_stall()
+        self._is_lost = True
+        if self._on_loss is not None:
+            self._on_loss()
         self._count_answered(self._open)
         super().connection_lost(exc)
+
+    def watch(self, on_loss: Callable[[], object] | None) -> None:
+        """Calls `on_loss` when the client disconnects, or at once if it has; None ends it."""
+        self._on_loss = on_loss
+        if on_loss is None:
+            return
+        # A paused connection does not notice that its client has closed it.
+        self.flow.resume_reading()
+        if self._is_lost:
+            on_loss()
 
     def pause_writing(self) -> None:
         super().pause_writing()
@@ -213,12 +237,13 @@ class Connection(HttpToolsProtocol):
             self._stall_timer = None
 
     def _finish_headers(self) -> None:
+        self._is_in_headers = False
         if self._header_timer is not None:
             self._header_timer.cancel()
             self._header_timer = None
 
     def _refuse(self, status: bytes) -> None:
-        is_head = self._header_timer is not None
+        is_head = self._is_in_headers
         self._finish_headers()
         # Its response may have been sent before the end of its body.
         if is_head or not self.cycle.response_started:

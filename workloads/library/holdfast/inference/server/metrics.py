@@ -42,6 +42,8 @@ class Metrics:
             serving.REQUESTS,
             labelnames=("code",),
         )
+        self._responses: dict[int, Counter] = {}
+        """The series of `requests`, which labels() would look up with a lock."""
         self.refused = self._make(
             Counter,
             serving.REFUSED,
@@ -53,6 +55,13 @@ class Metrics:
         self.predict_seconds = self._make(Histogram, serving.PREDICT_SECONDS, buckets=_SECONDS)
         self.request_seconds = self._make(Histogram, serving.REQUEST_SECONDS, buckets=_SECONDS)
         self.batch_items = self._make(Histogram, serving.BATCH_ITEMS, buckets=_ITEMS)
+
+    def count_response(self, status: int) -> None:
+        counter = self._responses.get(status)
+        if counter is None:
+            counter = self.requests.labels(str(status))
+            self._responses[status] = counter
+        counter.inc()
 
     def count_responses(self) -> dict[str, int]:
         """Returns the number of responses by HTTP code.

@@ -16,6 +16,7 @@ from hashlib import sha256
 from typing import NoReturn, TypeVar
 
 from holdfast.inference.errors import ItemFault, PredictorBroken, ProcessDied, Refused
+from holdfast.inference.predictor.pipe_protocol import Link
 from holdfast.inference.predictor.predictor_client import ProcessPredictor
 from holdfast.inference.predictor.spec import PredictorSpec
 from holdfast.inference.server import warm_up
@@ -24,6 +25,7 @@ from holdfast.inference.server.examiner import Examiner, make_rejection
 from holdfast.inference.server.free_memory import has_room_for_copy
 from holdfast.inference.server.metrics import Metrics
 from holdfast.inference.server.rejections import Rejections, Verdict
+from holdfast.inference.server.request_body import DISCONNECTED
 from holdfast.inference.server.requests import Request, Values
 from holdfast.inference.server.settings import ServerSettings
 from holdfast.inference.values import Value
@@ -70,25 +72,16 @@ class ModelQueue:
         self._wake = asyncio.Event()
         self._closed = False
         self.loaded = False
+        self.commit = ""
+        """The version in responses: run, step and attempt of a commit, or a digest.
+
+        The digest is that of the configuration, for a model without a commit.
+        """
         self._load_s = 0.0
         self.sample: Value | None = None
         """A value of this model; None if it rejected the warm-up."""
         self.hindered = ""
         """The reason why no batch ends soon, `overdue` or `restarting`; empty if there is none."""
-
-    @property
-    def commit(self) -> str:
-        """The version in responses: run, step and attempt of a commit, or a digest.
-
-        The digest is that of the configuration, for a model without a commit.
-        """
-        configuration = self._predictor.configuration
-        if {"run", "step", "attempt"} <= configuration.keys():
-            run = configuration["run"]
-            step = configuration["step"]
-            return f"{run}/step-{step}/{configuration['attempt']}"
-        text = json.dumps(configuration, sort_keys=True)
-        return sha256(text.encode()).hexdigest()[:12]
 
     async def load(self) -> None:
         """Loads the model and predicts a smallest and a largest batch, to learn their times.
@@ -98,6 +91,7 @@ class ModelQueue:
         start = time.monotonic()
         await self._in_thread(self._predictor.load)
         self._load_s = time.monotonic() - start
+        self.commit = _name_commit(self._predictor.configuration)
         await self._warm_up()
         self.loaded = True
 
@@ -157,14 +151,21 @@ class ModelQueue:
 
     def add(self, request: Request) -> None:
         self.batcher.add(request)
-        self._update_metrics()
         self._wake.set()
 
     def discard(self, request: Request) -> bool:
         """Removes a request; returns False if it is in a batch already."""
-        is_removed = self.batcher.discard(request)
-        self._update_metrics()
-        return is_removed
+        return self.batcher.discard(request)
+
+    def expire(self, request: Request) -> None:
+        """Fails a request at its deadline."""
+        is_waiting = self.discard(request)
+        request.fail(request.make_late(computing=not is_waiting))
+
+    def abandon(self, request: Request) -> None:
+        """Fails a request whose client has disconnected."""
+        self.discard(request)
+        request.fail(Refused(DISCONNECTED, "the client disconnected"))
 
     async def run(self) -> NoReturn:
         """Answers requests until it is cancelled.
@@ -203,7 +204,6 @@ class ModelQueue:
         for request in batch:
             self._metrics.queue_seconds.observe(now - request.arrived_s)
         self.batcher.begin(batch, now)
-        self._update_metrics()
         try:
             await self._predict(batch)
         except PredictorBroken:
@@ -211,7 +211,6 @@ class ModelQueue:
             raise
         finally:
             self.batcher.end()
-            self._update_metrics()
 
     def _fail_rejected(self, request: Request) -> bool:
         """Fails a request if a copy of it ended the model while this one waited."""
@@ -224,7 +223,7 @@ class ModelQueue:
         bodies = _join_bodies(batch)
         try:
             async with self._watch(batch, len(bodies)):
-                values = await self._in_thread(self._predictor.predict, bodies)
+                values = await self._compute_values(bodies)
         except ProcessDied as error:
             await self._recover(batch, error)
         except ItemFault as error:
@@ -235,6 +234,17 @@ class ModelQueue:
                 await self._predict_halves(batch)
         else:
             self._answer(batch, values)
+
+    async def _compute_values(self, bodies: list[bytes]) -> Values:
+        """Predicts without a thread if nothing in it can block the loop."""
+        start = time.monotonic()
+        link = self._predictor.send(bodies)
+        if link is not None:
+            await wait_for_reply(link, self._predictor.timeout_s)
+            if link.has_small_reply:
+                return self._predictor.predict(bodies)
+        waited_s = time.monotonic() - start
+        return await self._in_thread(self._predictor.predict, bodies, waited_s)
 
     async def _predict_halves(self, batch: list[Request]) -> None:
         middle = len(batch) // 2
@@ -317,16 +327,24 @@ class ModelQueue:
     @contextlib.asynccontextmanager
     async def _watch(self, batch: Sequence[Request], items: int) -> AsyncGenerator[None]:
         """Makes the server not ready while a batch is overdue, and ends it if no client waits."""
-        task = asyncio.create_task(self._handle_overdue(batch, items))
+        tasks: list[asyncio.Task[None]] = []
+
+        def start_task() -> None:
+            tasks.append(asyncio.create_task(self._handle_overdue(batch, items)))
+
+        # Most batches end before the first look, and need no task.
+        timer = asyncio.get_running_loop().call_later(_LOOK_S, start_task)
         try:
             yield
         finally:
-            task.cancel()
+            timer.cancel()
+            for task in tasks:
+                task.cancel()
             self.hindered = ""
 
     async def _handle_overdue(self, batch: Sequence[Request], items: int) -> None:
         limit_s = self._overdue_s(items)
-        await wait_running(limit_s)
+        await wait_running(limit_s - _LOOK_S)
         self.hindered = "overdue"
         logs.warning(
             "predictor",
@@ -345,6 +363,7 @@ class ModelQueue:
         self.batcher.free_at_s = time.monotonic() + self._load_s
         try:
             await self._in_thread(warm_up.load_again, self._predictor)
+            self.commit = _name_commit(self._predictor.configuration)
         finally:
             self.hindered = ""
 
@@ -355,7 +374,8 @@ class ModelQueue:
         self._examiner.close()
         self._thread.shutdown(wait=False, cancel_futures=True)
 
-    def _update_metrics(self) -> None:
+    def update_metrics(self) -> None:
+        """Sets the gauges, which nothing reads between two scrapes."""
         self._metrics.running.set(self.batcher.running)
         self._metrics.waiting.set(self.batcher.waiting)
         self._metrics.inflight.set(self.batcher.running + self.batcher.waiting)
@@ -367,6 +387,25 @@ class ModelQueue:
             work,
             *arguments,
         )
+
+
+async def wait_for_reply(link: Link, timeout_s: float) -> None:
+    """Waits until the next reply has arrived, or cannot arrive, or has not arrived in time."""
+    loop = asyncio.get_running_loop()
+    arrived = loop.create_future()
+
+    def look() -> None:
+        if link.pull() and not arrived.done():
+            arrived.set_result(None)
+
+    loop.add_reader(link.fileno(), look)
+    try:
+        async with asyncio.timeout(timeout_s):
+            await arrived
+    except TimeoutError:
+        return
+    finally:
+        loop.remove_reader(link.fileno())
 
 
 _SENTENCES = {
@@ -393,6 +432,15 @@ async def wait_running(
         start_s = clock()
         await sleep(min(_LOOK_S, remaining_s))
         remaining_s -= min(clock() - start_s, 2 * _LOOK_S)
+
+
+def _name_commit(configuration: Mapping[str, object]) -> str:
+    if {"run", "step", "attempt"} <= configuration.keys():
+        run = configuration["run"]
+        step = configuration["step"]
+        return f"{run}/step-{step}/{configuration['attempt']}"
+    text = json.dumps(configuration, sort_keys=True)
+    return sha256(text.encode()).hexdigest()[:12]
 
 
 def _refuse(status: int, reason: str, wait_s: float) -> Refused:

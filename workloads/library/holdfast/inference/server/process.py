@@ -151,6 +151,7 @@ def _configure(app: App, drain: Drain, settings: ServerSettings) -> uvicorn.Conf
         lifespan="off",
         log_config=None,
         access_log=False,
+        proxy_headers=False,
         server_header=False,
         timeout_keep_alive=math.ceil(settings.idle_s),
         loop="asyncio",

@@ -1,12 +1,14 @@
 """Request bodies, read within one budget of bytes for all requests of the server."""
 
 import asyncio
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
 
 from starlette.requests import ClientDisconnect
 from starlette.requests import Request as HttpRequest
 
 from holdfast.inference.errors import Refused
+from holdfast.inference.server.http_protocol import CONNECTION, Connection
 
 DISCONNECTED = 499
 """The code of a client that has disconnected, which only our metrics see."""
@@ -77,7 +79,7 @@ async def read_body(
     if not fits and request.headers.get("expect", "").lower() == "100-continue":
         raise _too_large(most_bytes)
     try:
-        async with asyncio.timeout_at(until_s):
+        async with _limit_time(request, until_s):
             body, size = await _receive(
                 request,
                 reservation,
@@ -90,6 +92,12 @@ async def read_body(
     if size > most_bytes or not fits:
         raise _too_large(most_bytes)
     return body
+
+
+def _limit_time(request: HttpRequest, until_s: float) -> AbstractAsyncContextManager[object]:
+    """Returns the timeout of a body; none if all of it has arrived, which needs no timer."""
+    connection: Connection = request.scope["state"][CONNECTION]
+    return asyncio.timeout_at(until_s) if connection.is_receiving else nullcontext()
 
 
 async def _receive(

@@ -127,7 +127,7 @@ def parse_object(body: bytes) -> dict[str, Any]:
     if is_large and _count_values(_TEXT.sub(b"", body)) > MAX_VALUES:
         raise Refused(413, f"the maximum number of JSON values is {MAX_VALUES}")
     try:
-        value = json.loads(body, parse_constant=_refuse_constant)
+        value = _DECODER.decode(body.decode(json.detect_encoding(body), "surrogatepass"))
     except (ValueError, RecursionError):
         message = "the body is not valid JSON (NaN and Infinity are not allowed)"
         raise Refused(400, message) from None
@@ -142,6 +142,9 @@ def _count_values(body: bytes) -> int:
 
 def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(name)
+
+
+_DECODER = json.JSONDecoder(parse_constant=_refuse_constant)
 
 
 @dataclass(frozen=True, slots=True)
