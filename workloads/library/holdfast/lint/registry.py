@@ -86,6 +86,7 @@ MODULES = (
     "devices",
     "mistimed",
     "conflicts",
+    "custom",
     "linter",
 )
 GROUP = "holdfast.lint_rules"
