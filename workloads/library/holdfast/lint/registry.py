@@ -87,6 +87,8 @@ MODULES = (
     "mistimed",
     "conflicts",
     "custom",
+    "scripts",
+    "stock",
     "linter",
 )
 GROUP = "holdfast.lint_rules"

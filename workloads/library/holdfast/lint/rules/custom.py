@@ -144,7 +144,7 @@ def check_types(obj: Object, context: Context) -> Iterator[Hit]:
     why="The API server drops it or refuses the object; what it says has no effect.",
     source=DOC_ROUTES,
     fix="correct the name",
-    bad=_write_route("/v1", "weigth"),
+    bad=_write_route("/v1", "weights"),
     good=_write_route("/v1"),
 )
 def check_fields(obj: Object, context: Context) -> Iterator[Hit]:
