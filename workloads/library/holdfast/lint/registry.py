@@ -86,6 +86,9 @@ MODULES = (
     "devices",
     "mistimed",
     "conflicts",
+    "custom",
+    "scripts",
+    "stock",
     "linter",
 )
 GROUP = "holdfast.lint_rules"
