@@ -359,7 +359,8 @@ def nodes_are_not_the_pods(job: Job, context: Context) -> Iterator[Hit]:
             nodes = container.number(name)
             if nodes is not None and nodes != job.parallelism:
                 message = f"{name} {nodes}, but the Job has {job.parallelism} pods"
-                yield Hit(container.command_path, message)
+                fix = f"write {name} {job.parallelism}, or make it {nodes} pods"
+                yield Hit(container.command_path, message, fix=fix)
             completions = as_int(job.spec.get("completions"))
             pods = as_int(job.spec.get("parallelism")) or 1
             # Members that meet cannot come in two rows.
