@@ -83,8 +83,11 @@ def no_pod_failure_policy(job: Job, context: Context) -> Iterator[Hit]:
             return
     pool = context.place(job.pod).on_spot if job.pod else None
     basis = context.platform.basis(pool, f"pool {pool.name} is Spot") if pool else ""
-    path = (*job.path, "podFailurePolicy") if job.spec.get("podFailurePolicy") else job.path
-    yield Hit(path, "evictions count as failures of the Job", basis)
+    path, fix = job.path, ""
+    if job.spec.get("podFailurePolicy"):
+        path = (*job.path, "podFailurePolicy")
+        fix = "make Ignore on the condition DisruptionTarget its first rule"
+    yield Hit(path, "evictions count as failures of the Job", basis, fix)
 
 
 @rule(
