@@ -170,14 +170,16 @@ def model_larger_than_its_cache(pod: Pod, context: Context) -> Iterator[Hit]:
         )
         if offline and not _is_filled(pod, as_text(folder.get("name"))):
             message = "offline, and its cache begins empty in each pod"
-            fix = "remove HF_HUB_OFFLINE, or mount a volume that has the weights"
-            yield Hit((*container.path, "env"), message, fix=fix)
+            path = (*container.path, "env")
+            fix = "remove HF_HUB_OFFLINE, or mount the weights"
+            yield Hit(path, message, fix=fix)
         size = quantity(dig(folder, "emptyDir", "sizeLimit"))
         weights = find_weights(container)
         if size is not None and weights > size:
             message = f"about {weights / 1e9:.0f} GB of weights, and {size / 1e9:.0f} GB of cache"
-            fix = "raise its sizeLimit to two bytes for each parameter"
-            yield Hit((*container.path, "env"), message, fix=fix)
+            path = (*container.path, "env")
+            fix = "sizeLimit: two bytes for each parameter"
+            yield Hit(path, message, fix=fix)
 
 
 def _find_cache(container: Container, pod: Pod) -> dict[str, Any] | None:

@@ -126,7 +126,7 @@ def _check_parent(
         yield Hit((*path, "port"), f"Gateway {name} has no listener on port {port}")
 
 
-_ADMIT = "set allowedRoutes.namespaces.from to All or Selector on a listener of the Gateway"
+_ADMIT = "allowedRoutes: {namespaces: {from: All}}, or Selector"
 
 
 def _check_admission(
@@ -149,7 +149,8 @@ def _check_admission(
     names = [as_text(item.get("hostname")) for item in listeners]
     if hosts and all(names) and not _share_host(hosts, names):
         message = f"Gateway {gateway.name} has {', '.join(names[:3])}, and none of {hosts[0]}"
-        yield Hit(("spec", "hostnames"), message, fix="name a host that a listener has")
+        fix = "name a host that a listener has"
+        yield Hit(("spec", "hostnames"), message, fix=fix)
 
 
 def _share_host(hosts: list[str], names: list[str]) -> bool:

@@ -83,11 +83,13 @@ def no_pod_failure_policy(job: Job, context: Context) -> Iterator[Hit]:
             return
     pool = context.place(job.pod).on_spot if job.pod else None
     basis = context.platform.basis(pool, f"pool {pool.name} is Spot") if pool else ""
-    path, fix = job.path, ""
+    path = job.path
+    fix = ""
     if job.spec.get("podFailurePolicy"):
         path = (*job.path, "podFailurePolicy")
-        fix = "make Ignore on the condition DisruptionTarget its first rule"
-    yield Hit(path, "evictions count as failures of the Job", basis, fix)
+        fix = "its first rule: Ignore on DisruptionTarget"
+    message = "evictions count as failures of the Job"
+    yield Hit(path, message, basis, fix)
 
 
 @rule(
