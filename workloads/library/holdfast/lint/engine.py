@@ -188,8 +188,23 @@ def _render_job(file: File, platform: PlatformDocument, options: Options) -> Fil
     (document,) = described
     if document.troubles:
         return file
-    return parse_text(
-        f"{file.path} as rendered", options.render(document.value, file.path, platform)
+    try:
+        text = options.render(document.value, file.path, platform)
+    except InputError as error:
+        raise _name_file(error, file.path) from error
+    return parse_text(f"{file.path} as rendered", text)
+
+
+def _name_file(error: InputError, path: str) -> InputError:
+    """Returns a refusal that says which of the files it is about."""
+    message = error.what
+    if path not in message:
+        message = f"{path}: {message}"
+    return type(error)(
+        message,
+        got=error.got,
+        allowed=error.allowed,
+        fix=error.fix,
     )
 
 

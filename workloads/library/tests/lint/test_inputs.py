@@ -1,6 +1,7 @@
 """`holdfast lint` reads job files and standard input; the page says how to accept a finding."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -79,6 +80,16 @@ def test_job_file_with_a_second_document_is_refused(other: str) -> None:
     result = lint("-", text=texts[other])
     assert isinstance(result.exception, InputError)
     assert "more than a job or service" in str(result.exception)
+
+
+def test_refusal_names_its_file(tmp_path: Path) -> None:
+    small = own(environment="example", gpus="1xa100", capacity="spot")
+    large = replace(small, data="gs://bucket/folder", cache="900Gi")
+    (tmp_path / "small.yaml").write_text(file_text.dump(small))
+    (tmp_path / "large.yaml").write_text(file_text.dump(large))
+    refusal = lint(str(tmp_path)).exception
+    assert isinstance(refusal, InputError)
+    assert refusal.what.startswith(f"{tmp_path}/large.yaml: ")
 
 
 def test_doubled_key_in_a_job_file_is_a_finding() -> None:

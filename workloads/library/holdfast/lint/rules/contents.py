@@ -169,12 +169,17 @@ def model_larger_than_its_cache(pod: Pod, context: Context) -> Iterator[Hit]:
             for name in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
         )
         if offline and not _is_filled(pod, as_text(folder.get("name"))):
-            yield Hit((*container.path, "env"), "offline, and its cache begins empty in each pod")
+            message = "offline, and its cache begins empty in each pod"
+            path = (*container.path, "env")
+            fix = "remove HF_HUB_OFFLINE, or mount the weights"
+            yield Hit(path, message, fix=fix)
         size = quantity(dig(folder, "emptyDir", "sizeLimit"))
         weights = find_weights(container)
         if size is not None and weights > size:
             message = f"about {weights / 1e9:.0f} GB of weights, and {size / 1e9:.0f} GB of cache"
-            yield Hit((*container.path, "env"), message)
+            path = (*container.path, "env")
+            fix = "sizeLimit: two bytes for each parameter"
+            yield Hit(path, message, fix=fix)
 
 
 def _find_cache(container: Container, pod: Pod) -> dict[str, Any] | None:

@@ -198,5 +198,6 @@ def _check_job(path: Path, spec: dict[str, Any]) -> Iterator[Hit]:
         yield Hit((*path, "maxFailedIndexes"), f"{failures} of {completions} indices")
     parallelism = as_int(spec.get("parallelism"))
     if completions and parallelism and parallelism > completions:
-        message = f"{parallelism} pods at once, and {completions} completions"
-        yield Hit((*path, "parallelism"), message)
+        message = f"{parallelism} pods at once, {completions} completions"
+        fix = "lower it; for a queue of work, no completions"
+        yield Hit((*path, "parallelism"), message, fix=fix)

@@ -126,6 +126,9 @@ def _check_parent(
         yield Hit((*path, "port"), f"Gateway {name} has no listener on port {port}")
 
 
+_ADMIT = "allowedRoutes: {namespaces: {from: All}}, or Selector"
+
+
 def _check_admission(
     path: Path, gateway: Object, section: str, obj: Object, context: Context
 ) -> Iterator[Hit]:
@@ -138,14 +141,16 @@ def _check_admission(
         sources = [dig(item, "allowedRoutes", "namespaces", "from") for item in listeners]
         if all(source in (None, "Same") for source in sources):
             message = f"Gateway {gateway.name} takes no routes of {obj.namespace}: from is Same"
-            yield Hit((*path, "namespace"), message)
+            yield Hit((*path, "namespace"), message, fix=_ADMIT)
     if all(dig(item, "allowedRoutes", "namespaces", "from") == "None" for item in listeners):
-        yield Hit((*path, "name"), f"Gateway {gateway.name} takes no routes: from is None")
+        message = f"Gateway {gateway.name} takes no routes: from is None"
+        yield Hit((*path, "name"), message, fix=_ADMIT)
     hosts = list(map(as_text, as_list(obj.spec.get("hostnames"))))
     names = [as_text(item.get("hostname")) for item in listeners]
     if hosts and all(names) and not _share_host(hosts, names):
         message = f"Gateway {gateway.name} has {', '.join(names[:3])}, and none of {hosts[0]}"
-        yield Hit(("spec", "hostnames"), message)
+        fix = "name a host that a listener has"
+        yield Hit(("spec", "hostnames"), message, fix=fix)
 
 
 def _share_host(hosts: list[str], names: list[str]) -> bool:

@@ -262,4 +262,5 @@ def secret_not_encoded(obj: Object, context: Context) -> Iterator[Hit]:
     key = needed.get(as_text(obj.body.get("type")), "")
     keys = as_map(obj.body.get("data")).keys() | as_map(obj.body.get("stringData")).keys()
     if key and keys and key not in keys and key != "username":
-        yield Hit(("type",), f"needs the key {key}; it has {', '.join(sorted(keys)[:5])}")
+        message = f"needs the key {key}; it has {', '.join(sorted(keys)[:5])}"
+        yield Hit(("type",), message, fix=f"name the key {key}")

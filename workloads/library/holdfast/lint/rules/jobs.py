@@ -83,8 +83,13 @@ def no_pod_failure_policy(job: Job, context: Context) -> Iterator[Hit]:
             return
     pool = context.place(job.pod).on_spot if job.pod else None
     basis = context.platform.basis(pool, f"pool {pool.name} is Spot") if pool else ""
-    path = (*job.path, "podFailurePolicy") if job.spec.get("podFailurePolicy") else job.path
-    yield Hit(path, "evictions count as failures of the Job", basis)
+    path = job.path
+    fix = ""
+    if job.spec.get("podFailurePolicy"):
+        path = (*job.path, "podFailurePolicy")
+        fix = "its first rule: Ignore on DisruptionTarget"
+    message = "evictions count as failures of the Job"
+    yield Hit(path, message, basis, fix)
 
 
 @rule(
@@ -359,7 +364,8 @@ def nodes_are_not_the_pods(job: Job, context: Context) -> Iterator[Hit]:
             nodes = container.number(name)
             if nodes is not None and nodes != job.parallelism:
                 message = f"{name} {nodes}, but the Job has {job.parallelism} pods"
-                yield Hit(container.command_path, message)
+                fix = f"write {name} {job.parallelism}, or make it {nodes} pods"
+                yield Hit(container.command_path, message, fix=fix)
             completions = as_int(job.spec.get("completions"))
             pods = as_int(job.spec.get("parallelism")) or 1
             # Members that meet cannot come in two rows.

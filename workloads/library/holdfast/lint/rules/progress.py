@@ -257,9 +257,13 @@ def check_groups(obj: Object, context: Context) -> Iterator[Hit]:
         path = ("spec", "leaderWorkerTemplate", "restartPolicy")
         is_group = (as_int(dig(template, "size")) or 1) > 1
         if is_group and dig(template, "restartPolicy") == "None":
-            yield Hit(path, "the others wait for the pod that was lost")
+            message = "the others wait for the pod that was lost"
+            fix = "restartPolicy: RecreateGroupOnPodRestart"
+            yield Hit(path, message, fix=fix)
     elif obj.spec.get("shutdownAfterJobFinishes") is False and not obj.spec.get("clusterSelector"):
-        yield Hit(("spec", "shutdownAfterJobFinishes"), "the cluster stays after its job")
+        path = ("spec", "shutdownAfterJobFinishes")
+        fix = "shutdownAfterJobFinishes: true"
+        yield Hit(path, "the cluster stays after its job", fix=fix)
 
 
 @rule(

@@ -81,10 +81,14 @@ def schedule_wrong(obj: Object, context: Context) -> Iterator[Hit]:
     zone = as_text(obj.spec.get("timeZone"))
     if zone and zone not in available_timezones():
         hint = suggest(zone, available_timezones(), 0.7)
-        yield Hit(("spec", "timeZone"), f"no time zone {zone}{hint}")
+        fix = "write a name of the IANA database, as Europe/Berlin"
+        message = f"no time zone {zone}{hint}"
+        yield Hit(("spec", "timeZone"), message, fix=fix)
     deadline_s = as_int(obj.spec.get("startingDeadlineSeconds"))
     if deadline_s is not None and deadline_s < _SHORTEST_START_S:
-        yield Hit(("spec", "startingDeadlineSeconds"), "every start is missed: 10 at least")
+        path = ("spec", "startingDeadlineSeconds")
+        message = "every start is missed: 10 at least"
+        yield Hit(path, message, fix="raise it, or leave it out")
 
 
 def _judge_schedule(schedule: str) -> str:
