@@ -33,6 +33,11 @@ def line(
     }
 
 
+def make_kills(count: int) -> tuple[tuple[float, str], ...]:
+    """Returns kills of attempts that live for 10 to 16 seconds, by both signals in turn."""
+    return tuple((10.0 + n % 7, "SIGKILL" if n % 2 else "SIGTERM") for n in range(count))
+
+
 def write(path: Path, lines: Iterable[Line]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("".join(json.dumps(row) + "\n" for row in lines))

@@ -65,7 +65,7 @@ def million_events(count: int) -> dict[str, float]:
 
 def make_lines(count: int) -> list[bytes]:
     """Repeats the events of one job under other names, as a process belongs to one job only."""
-    kills = tuple((10.0 + n % 7, "SIGKILL" if n % 2 else "SIGTERM") for n in range(400))
+    kills = sample.make_kills(400)
     job_lines = sample.encoded(sample.training("job", total=20_000, every=20, kills=kills))
     text = b"\n".join(job_lines)
     lines: list[bytes] = []

@@ -59,7 +59,9 @@ def workload(
 
 
 def request(**conditions: str) -> Object:
-    rows = [{"type": kind, "status": value} for kind, value in conditions.items()]
+    rows: list[Object] = []
+    for kind, value in conditions.items():
+        rows.append({"type": kind, "status": value})
     return {
         "metadata": {
             "uid": "r",

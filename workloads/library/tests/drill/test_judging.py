@@ -82,7 +82,9 @@ def test_a_drill_is_judged_by_its_objectives(
     ],
 )
 def test_the_worst_drill_decides_and_none_is_never_zero(verdicts: str, code: int) -> None:
-    by_letter = {verdict.value[0]: verdict for verdict in Verdict}
+    by_letter: dict[str, Verdict] = {}
+    for verdict in Verdict:
+        by_letter[verdict.value[0]] = verdict
     assert exit_code([by_letter[letter] for letter in verdicts]) == code
 
 

@@ -135,6 +135,7 @@ def test_ctrl_c_after_the_fault_leaves_no_process(tmp_path: Path) -> None:
     journal = json.loads(path.read_text())
     assert journal["signal"] == signal.SIGINT
     assert journal["verdict"] == "stopped"
+    assert journal["rollbacks"], "nothing was undone"
     for step in journal["rollbacks"]:
         assert step["succeeded"]
     assert not find_processes(tmp_path)

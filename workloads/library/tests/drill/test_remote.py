@@ -205,8 +205,8 @@ CREATION_TIMES = {
 }
 
 
-@pytest.mark.parametrize("fault", [Fault.EVICT, Fault.PREEMPT])
-def test_the_oldest_pods_are_hit_first(fault: Fault) -> None:
+@pytest.mark.parametrize(("fault", "kind"), [(Fault.EVICT, "pod"), (Fault.PREEMPT, "node")])
+def test_the_oldest_pods_are_hit_first(fault: Fault, kind: str) -> None:
     api: Any = Nodes()
     cluster = Cluster(api, Named(namespace="n", selector="a=b"), fault, TaintEvictor(api))
-    assert [name.split("/")[1] for name in cluster.candidates()] == ["b", "c", "a"]
+    assert cluster.candidates() == [f"{kind}/b", f"{kind}/c", f"{kind}/a"]

@@ -120,7 +120,9 @@ def test_a_failed_rollback_step_does_not_stop_the_others() -> None:
     assert record.fail_step == "rollback"
     assert record.why == "first: disk"
     assert target.done[-1] == "undone"
-    assert [step["succeeded"] for step in record.rollbacks] == [False, True]
+    failed, undone = record.rollbacks
+    assert not failed["succeeded"]
+    assert undone["succeeded"]
 
 
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
@@ -143,8 +145,9 @@ def test_the_journal_is_whole_and_two_runs_do_not_write_into_one_folder(tmp_path
     assert code == 0
     assert journal["drill"]["name"] == "by-hand"
     assert (journal["verdict"], journal["deviated"]) == ("held", False)
-    verdicts = [objective["verdict"] for objective in journal["objectives"]]
-    assert verdicts == ["held", "held"]
+    assert len(journal["objectives"]) == 2
+    for objective in journal["objectives"]:
+        assert objective["verdict"] == "held"
     (path,) = tmp_path.glob(f"by-hand/*/{store.JOURNAL}")
     assert json.loads(path.read_text()) == json.loads(json.dumps(journal))
     refused = pytest.raises(InputError, match="another demo writes to this folder")

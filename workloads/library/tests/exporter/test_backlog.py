@@ -46,7 +46,11 @@ def test_the_backlog_is_shown_until_the_database_fails(tmp_path: Path) -> None:
         )
 
         def read_metrics() -> dict[str, float]:
-            return {sample.metric: sample.value for sample in exporter.gather() if sample.labels}
+            values: dict[str, float] = {}
+            for sample in exporter.gather():
+                if sample.labels:
+                    values[sample.metric] = sample.value
+            return values
 
         with loop.running([backlog]):
             until("the backlog is shown", lambda: "batch_backlog_items" in read_metrics() or None)

@@ -109,8 +109,8 @@ def test_lines_from_the_future_are_refused() -> None:
     after = line(latest_s + 1, "commit", step=2)
     lines = sample.encoded([before, after])
     reading = parse(lines, now_s=NOW)
-    steps = [event.fields["step"] for event in reading.events]
-    assert steps == [1]
+    (event,) = reading.events
+    assert event.fields["step"] == 1
     assert dict(reading.problems) == {"lines from the future": 1}
 
 
@@ -194,7 +194,8 @@ def test_a_pod_cannot_write_about_another_index() -> None:
     indexed = Lines(lines, "j", "training", "j-7-abcde", index=7)
     jobs = Jobs(FakeSource([indexed]))
     jobs.read(NOW)
-    assert [run.index for run in jobs.runs] == [7]
+    (run,) = jobs.runs
+    assert run.index == 7
     assert jobs.refused["training", "j", jobs_module.FOREIGN_INDEX] == 49
     without_index = Lines(lines, "j", "training", "j-abcde")
     jobs = Jobs(FakeSource([without_index]))

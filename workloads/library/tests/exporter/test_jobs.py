@@ -1,5 +1,6 @@
 """Tests the exporter's metrics of jobs, from the lines that they write."""
 
+import re
 import urllib.request
 from typing import Any
 
@@ -29,7 +30,9 @@ def commit(after_s: float, **fields: Any) -> Line:
 
 def read_samples(jobs: Jobs, after_s: float, running: dict[JobIdentity, float]) -> dict[str, float]:
     """Returns metric -> value. `running`: run -> seconds after EPOCH at which its pods started."""
-    since = {run: EPOCH + start_s for run, start_s in running.items()}
+    since: dict[JobIdentity, float] = {}
+    for run, start_s in running.items():
+        since[run] = EPOCH + start_s
     return {s.metric: s.value for s in jobs.samples(EPOCH + after_s, since)}
 
 
@@ -226,8 +229,8 @@ def test_one_pass_is_served_to_prometheus() -> None:
     thread.join()
     assert 'holdfast_preemptions_total{pool="spot-l4",zone="us-central1-a"} 0.0' in text
     series = "holdfast_exporter_heartbeat_seconds "
-    [beat] = [row for row in text.splitlines() if row.startswith(series)]
-    assert float(beat.split()[1]) == EPOCH + 100
+    (beat,) = re.findall(rf"^{series}(.*)$", text, re.MULTILINE)
+    assert float(beat) == EPOCH + 100
     assert 'holdfast_goodput_ratio{job="run-7",namespace="training"} 0.8' in text
 
 
@@ -307,7 +310,7 @@ def test_a_hanging_process_ages_although_it_is_silent() -> None:
 
 
 def test_runs_by_index_age_apart() -> None:
-    jobs = read_jobs(*(commit(n, process=f"p{n}", index=n) for n in (0, 1)))
+    jobs = read_jobs(commit(0, process="p0", index=0), commit(1, process="p1", index=1))
     running = {JobIdentity(namespace="training", job="job", index=1): EPOCH}
     ages = []
     for s in jobs.samples(EPOCH + 9, running):

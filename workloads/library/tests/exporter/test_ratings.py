@@ -198,8 +198,11 @@ def test_the_same_machines_are_asked_for_once_in_the_interval(advisor: Advisor) 
 def test_nothing_is_asked_while_no_pod_waits_or_the_pool_is_full(advisor: Advisor) -> None:
     watched = Watched()
     watched.pass_at(0)
-    pools = [pool for pool in EXAMPLE.pools if pool.pool_class == POOL.pool_class]
-    limit = sum(pool.max_nodes for pool in pools)
+    limit = 0
+    for pool in EXAMPLE.pools:
+        if pool.pool_class == POOL.pool_class:
+            limit += pool.max_nodes
+    assert limit
     for number in range(limit):
         watched.add_node(f"node-{number}", 0)
     watched.add_waiting_pod("a")
@@ -216,8 +219,8 @@ def test_a_refusal_is_one_line_and_the_exporter_goes_on(
     for seconds in range(0, 7_200, 60):
         watched.pass_at(seconds)
     assert len(advisor.requests) == 4
-    [message] = [record.getMessage() for record in caplog.records]
-    assert message.startswith("machines are not rated: Google answered 403")
+    (record,) = caplog.records
+    assert record.getMessage().startswith("machines are not rated: Google answered 403")
     assert read_ratings(capsys) == []
     assert any(list(watched.exporter.newest.collect()))
 

@@ -116,11 +116,12 @@ def test_the_job_selects_a_class_that_the_platform_renders(fields: dict[str, Any
     assert pod["nodeSelector"] == {CLASS: "any-1xl4-1xa100"}
     assert prepared.bodies[-1]["metadata"]["labels"][QUEUE] == "any"
     rules = list_rendered("ComputeClass")["any-1xl4-1xa100"]["priorities"]
-    types = [rule["gpu"]["type"] for rule in rules]
-    assert types == ["nvidia-l4"] * 3 + ["nvidia-tesla-a100"]
+    types: list[str] = []
     for rule in rules:
+        types.append(rule["gpu"]["type"])
         assert rule["spot"]
         assert rule["gpu"]["count"] == 1
+    assert types == ["nvidia-l4"] * 3 + ["nvidia-tesla-a100"]
     flavor = list_rendered("ResourceFlavor")["any-1xl4-1xa100"]
     assert flavor["nodeLabels"] == pod["nodeSelector"]
     # The pod fits the smallest of the machines.
@@ -132,12 +133,12 @@ def test_the_job_selects_a_class_that_the_platform_renders(fields: dict[str, Any
 def test_the_most_expensive_machine_is_priced() -> None:
     prepared = prepared_job.prepare(own_any(), with_images("example"))
     (purchase,) = prepared_job.plan(prepared).purchases
-    one_gpu = set()
+    one_gpu_spot = set()
     for pool in EXAMPLE.pools:
-        if pool.gpus_per_node == 1:
-            one_gpu.add(pool.name)
-    assert {*purchase.pools} == {name for name in one_gpu if "spot" in name}
-    a100 = next(pool for pool in EXAMPLE.pools if pool.name == "spot-a100")
+        if pool.gpus_per_node == 1 and "spot" in pool.name:
+            one_gpu_spot.add(pool.name)
+    assert {*purchase.pools} == one_gpu_spot
+    a100 = EXAMPLE.pool("spot-a100")
     quote = PRICES.quote(prices.MACHINE_TYPES[a100.machine_type], EXAMPLE.region, a100.capacity)
     assert quote is not None
     assert purchase.usd_per_hour == pytest.approx(quote.usd)
@@ -148,6 +149,7 @@ def test_queue_lends_what_auto_provisioning_allows(environment: str) -> None:
     platform = load(environment)
     queue = list_rendered("ClusterQueue", environment)["any"]
     (group,) = queue["resourceGroups"]
+    assert group["flavors"]
     for flavor in group["flavors"]:
         assert flavor["name"] in list_rendered("ComputeClass", environment)
         lent = int(flavor["resources"][0]["nominalQuota"])

@@ -44,8 +44,11 @@ def test_cached_data_stays_on_the_disk() -> None:
     assert annotations["gke-gcsfuse/ephemeral-storage-request"] == "23552Mi"
     assert annotations["gke-gcsfuse/memory-limit"] == "1Gi"
     (container,) = get_pod_spec(bodies)["containers"]
+    mounts = set()
     for mount in container["volumeMounts"]:
-        assert mount["name"] != "gke-gcsfuse-cache"
+        mounts.add(mount["name"])
+    assert "data" in mounts
+    assert "gke-gcsfuse-cache" not in mounts
 
 
 def test_a_cache_in_memory_lowers_what_the_pod_may_use() -> None:

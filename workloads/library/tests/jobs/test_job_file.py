@@ -105,16 +105,6 @@ def test_a_gang_is_rigid_elastic_or_sharded() -> None:
     )
 
 
-NODES = {
-    "8..4": "4..8",
-    "0..4": "1..4",
-    "4..4": "4",
-    "4..2000": "4..1000",
-    "4-8": "4..8",
-}
-"""Wrong ranges and what was meant."""
-
-
 @pytest.mark.parametrize(
     ("fields", "problem", "fix"),
     [
@@ -132,8 +122,14 @@ NODES = {
         ({"gpus": "a100"}, "gpus", "8xa100"),
         ({"gpus": "0xl4"}, "gpus", "8xa100"),
         ({"capacity": "spott"}, "capacity", "write spot"),
-        *(({"nodes": got}, "nodes", "such a number") for got in (0, True)),
-        *(({"nodes": got}, "nodes", f"write {fix}") for got, fix in NODES.items()),
+        ({"nodes": 0}, "nodes", "such a number"),
+        ({"nodes": True}, "nodes", "such a number"),
+        # Wrong ranges and what was meant.
+        ({"nodes": "8..4"}, "nodes", "write 4..8"),
+        ({"nodes": "0..4"}, "nodes", "write 1..4"),
+        ({"nodes": "4..4"}, "nodes", "write 4"),
+        ({"nodes": "4..2000"}, "nodes", "write 4..1000"),
+        ({"nodes": "4-8"}, "nodes", "write 4..8"),
         ({"nodes": "4..8", "on_notice": "wrap"}, "on_notice", "leave it out"),
         ({"nodes": "4..8", "resumes": False}, "resumes", "leave it out"),
         (
@@ -257,8 +253,10 @@ STATED = {
 
 
 def test_a_field_without_a_default_must_be_given() -> None:
+    fields = {**STATED}
+    del fields["image"]
     with pytest.raises(InputError, match=r"got no image; .*fix: add image; "):
-        file_text.assign([], {key: value for key, value in STATED.items() if key != "image"})
+        file_text.assign([], fields)
 
 
 def test_each_field_can_be_set_by_name() -> None:

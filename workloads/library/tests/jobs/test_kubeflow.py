@@ -24,6 +24,7 @@ from tests import support
 from tests.platforms import load
 from tests.tools.build import TOOLS
 from workloads.library.tests.jobs.test_job_file import own
+from workloads.library.tests.jobs.test_manifests import list_kinds, read_variables
 from workloads.operators.catalogue import JOBSET
 
 NAME = "holdfast-gang"
@@ -125,7 +126,7 @@ def test_trainer_finds_its_group_and_its_container() -> None:
 def test_queue_belongs_to_the_train_job() -> None:
     """A queue on the JobSet would suspend it, and Trainer would start it again at once."""
     (runtime,), (*_, train_job) = kubeflow.convert(render(priority="high"))
-    assert not [text for text in yaml_text([runtime]).splitlines() if "queue-name" in text]
+    assert "queue-name" not in yaml_text([runtime])
     assert "suspend" not in runtime["spec"]["template"]["spec"]
     labels = train_job["metadata"]["labels"]
     assert labels["kueue.x-k8s.io/queue-name"] == "spot"
@@ -139,7 +140,7 @@ def test_variables_follow_the_train_job() -> None:
     variables = read_container(runtime)["env"]
     assert variables[0]["name"] == "HOLDFAST_JOB"
     assert "jobset-name" in variables[0]["valueFrom"]["fieldRef"]["fieldPath"]
-    values = {entry["name"]: entry.get("value", "") for entry in variables[1:]}
+    values = read_variables(read_container(runtime))
     assert values["HOLDFAST_RUN"] == "$(HOLDFAST_JOB)"
     assert values["HOLDFAST_OUTPUT"].endswith("/$(HOLDFAST_JOB)/output")
     assert values["PET_MASTER_ADDR"] == "$(HOLDFAST_JOB)-node-0-0.$(HOLDFAST_JOB)"
@@ -298,7 +299,7 @@ def test_submit_writes_the_runtime_and_the_train_job_apart(tmp_path: Path) -> No
     kinds: dict[str, list[str]] = {}
     for path in sorted((tmp_path / "out").iterdir()):
         documents = yaml.load_all(path.read_text(), yaml.CSafeLoader)
-        kinds[path.name] = [body["kind"] for body in documents]
+        kinds[path.name] = list_kinds(list(documents))
     assert kinds == {
         f"{NAME}-runtime.yaml": ["ClusterTrainingRuntime"],
         f"{NAME}-trainjob.yaml": ["NetworkPolicy", "PodDisruptionBudget", "TrainJob"],

@@ -123,14 +123,8 @@ def test_an_eviction_is_no_crash_whatever_the_exit_code() -> None:
 INDEXED = {"backoffLimitPerIndex": 0}
 CHARGED = {"index_ignored_failure_count": 3, "index_failure_count": 1}
 TAKEN = [
-    pod(
-        "Failed",
-        143,
-        True,
-        completion_index=0,
-        index_ignored_failure_count=count,
-    )
-    for count in (0, 1)
+    pod("Failed", 143, True, completion_index=0, index_ignored_failure_count=0),
+    pod("Failed", 143, True, completion_index=0, index_ignored_failure_count=1),
 ]
 RUNNING = [pod("Running"), pod("Running")]
 LATE = [pod("Running", created=LATER), pod("Running", created=LATER)]

@@ -46,8 +46,18 @@ def get_pod_spec(bodies: list[Object]) -> Object:
     return spec["template"]["spec"]
 
 
-def variables(container: Object) -> set[tuple[str, str]]:
-    return {(entry["name"], entry.get("value", "")) for entry in container["env"]}
+def find_body(bodies: list[Object], kind: str) -> Object:
+    """Returns the first object of a kind."""
+    return next(body for body in bodies if body["kind"] == kind)
+
+
+def list_kinds(bodies: list[Object]) -> list[str]:
+    return [body["kind"] for body in bodies]
+
+
+def read_variables(container: Object) -> dict[str, str]:
+    """Returns the environment of a container, with "" for what only a cluster knows."""
+    return {entry["name"]: entry.get("value", "") for entry in container["env"]}
 
 
 def choose_run(environment: str) -> str:
@@ -87,6 +97,7 @@ OPTIONS: tuple[dict[str, Any], ...] = (
 def test_every_offered_machine_runs_jobs_that_pass_the_linter(name: str) -> None:
     """Tests jobs that fill a machine and jobs with one of its GPUs, alone and as a gang."""
     options = itertools.cycle(OPTIONS)
+    rendered = 0
     for offer, (whole, nodes) in itertools.product(
         list_offers(load(name)), ((True, 1), (False, 1), (True, 2))
     ):
@@ -104,6 +115,7 @@ def test_every_offered_machine_runs_jobs_that_pass_the_linter(name: str) -> None
         placed = placement.place(job, load(name), PRICES)
         assert placed.offer is not None and placed.offer.capacity is offer.capacity
         pod = get_pod_spec(render(job))
+        rendered += 1
         (container,) = pod["containers"]
         assert container["resources"]["limits"]["nvidia.com/gpu"] == str(gpus)
         assert container["image"] == IMAGE and container["command"][-len(job.command) :] == list(
@@ -113,16 +125,21 @@ def test_every_offered_machine_runs_jobs_that_pass_the_linter(name: str) -> None
             pod["securityContext"]["runAsNonRoot"]
             and container["securityContext"]["readOnlyRootFilesystem"]
         )
+    assert rendered >= len(OPTIONS), "each option has its turn"
 
 
 def test_a_gang_finds_its_first_pod_and_counts_its_ranks_without_options() -> None:
     bodies = render(own(gpus="1xa100", nodes=3, capacity="spot"))
-    assert [body["kind"] for body in bodies] == ["NetworkPolicy", "PodDisruptionBudget", "JobSet"]
-    env = {entry["name"]: entry for entry in get_pod_spec(bodies)["containers"][0]["env"]}
+    assert list_kinds(bodies) == ["NetworkPolicy", "PodDisruptionBudget", "JobSet"]
+    entries: dict[str, Object] = {}
+    for entry in get_pod_spec(bodies)["containers"][0]["env"]:
+        entries[entry["name"]] = entry
     head = "$(HOLDFAST_JOB)-workers-0-0.$(HOLDFAST_JOB)"
-    assert env["PET_MASTER_ADDR"]["value"] == env["MASTER_ADDR"]["value"] == head
-    assert env["PET_NNODES"]["value"] == "3" and env["PET_NPROC_PER_NODE"]["value"] == "1"
-    assert "job-completion-index" in env["PET_NODE_RANK"]["valueFrom"]["fieldRef"]["fieldPath"]
+    assert entries["PET_MASTER_ADDR"]["value"] == entries["MASTER_ADDR"]["value"] == head
+    assert entries["PET_NNODES"]["value"] == "3"
+    assert entries["PET_NPROC_PER_NODE"]["value"] == "1"
+    rank_field = entries["PET_NODE_RANK"]["valueFrom"]["fieldRef"]
+    assert "job-completion-index" in rank_field["fieldPath"]
 
 
 def test_gang_that_reaches_max_hours_is_not_restarted() -> None:
@@ -141,12 +158,14 @@ def test_gang_that_reaches_max_hours_is_not_restarted() -> None:
 def test_secrets_are_references_and_files_never_values() -> None:
     bodies = render(own(secrets={"HF_TOKEN": "hf/3"}, checkpoint_key="signing"))
     assert bodies[0]["kind"] == "SecretProviderClass" and bodies[0]["spec"]["provider"] == "gke"
-    choose_run = YAML(typ="safe").load(bodies[0]["spec"]["parameters"]["secrets"])
-    assert {entry["path"]: entry["resourceName"] for entry in choose_run} == {
+    resources: dict[str, str] = {}
+    for entry in YAML(typ="safe").load(bodies[0]["spec"]["parameters"]["secrets"]):
+        resources[entry["path"]] = entry["resourceName"]
+    assert resources == {
         "HF_TOKEN": "projects/acme-ai-platform/secrets/hf/versions/3",
         "checkpoint-key": "projects/acme-ai-platform/secrets/signing/versions/latest",
     }
-    env = dict(variables(get_pod_spec(bodies)["containers"][0]))
+    env = read_variables(get_pod_spec(bodies)["containers"][0])
     assert env["HF_TOKEN_FILE"] == "/etc/holdfast/secrets/HF_TOKEN" and "HF_TOKEN" not in env
     assert env["HOLDFAST_CHECKPOINT_KEY_FILE"] == "/etc/holdfast/secrets/checkpoint-key"
 
@@ -173,7 +192,9 @@ def test_a_batch_fills_its_queue_before_a_worker_looks_into_it() -> None:
         )
     )
     pod = get_pod_spec(bodies)
-    assert [container["name"] for container in pod["initContainers"]] == ["cloud-sql-proxy", "load"]
+    proxy, load = pod["initContainers"]
+    assert proxy["name"] == "cloud-sql-proxy"
+    assert load["name"] == "load"
     command = pod["containers"][0]["command"]
     assert command[3:6] == ["batch", "run", "my-run"] and command[-4:] == [
         "--set",
@@ -385,15 +406,22 @@ def test_what_no_environment_can_run_is_refused(
 
 def test_run_has_its_key_if_checkpoints_are_signed() -> None:
     def get_key(environment: str, **changes: Any) -> tuple[str, str]:
-        spec = get_pod_spec(
-            render(own(name=choose_run(environment), environment=environment, **changes))
-        )
-        main = next(c for c in spec["containers"] if c["name"] == "main")
-        secrets = (v["secret"]["secretName"] for v in spec["volumes"] if "secret" in v)
-        return next(secrets, ""), dict(variables(main)).get(ENV_KEY_FILE, "")
+        job = own(name=choose_run(environment), environment=environment, **changes)
+        spec = get_pod_spec(render(job))
+        secret = ""
+        for volume in spec["volumes"]:
+            if "secret" in volume and not secret:
+                secret = volume["secret"]["secretName"]
+        for container in spec["containers"]:
+            if container["name"] == "main":
+                return secret, read_variables(container).get(ENV_KEY_FILE, "")
+        raise LookupError("no container main")
 
-    signs = next(name for name in names() if load(name).security.signed_checkpoints)
-    free = next(name for name in names() if not load(name).security.signed_checkpoints)
+    by_signing: dict[bool, str] = {}
+    for name in names():
+        by_signing.setdefault(load(name).security.signed_checkpoints, name)
+    signs = by_signing[True]
+    free = by_signing[False]
     assert get_key(signs) == (f"run-key-{choose_run(signs)}", f"{KEY_FOLDER}/key")
     assert get_key(free) == get_key(signs, on_notice="wrap") == ("", "")
 
@@ -424,12 +452,7 @@ def test_elastic_gang_has_service_budget_and_the_price_at_full_size() -> None:
             restarts=5,
         )
     )
-    assert [body["kind"] for body in bodies] == [
-        "Service",
-        "NetworkPolicy",
-        "PodDisruptionBudget",
-        "Job",
-    ]
+    assert list_kinds(bodies) == ["Service", "NetworkPolicy", "PodDisruptionBudget", "Job"]
     spec = bodies[-1]["spec"]
     main = get_pod_spec(bodies)["containers"][0]
     assert (
@@ -439,7 +462,9 @@ def test_elastic_gang_has_service_budget_and_the_price_at_full_size() -> None:
         spec["suspend"],
     ) == (4, 4, 5, True)
     assert bodies[-1]["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "spot"
-    assert {("HOLDFAST_GANG_NODES", "4"), ("HOLDFAST_GANG_MIN_NODES", "2")} <= variables(main)
+    env = read_variables(main)
+    assert env["HOLDFAST_GANG_NODES"] == "4"
+    assert env["HOLDFAST_GANG_MIN_NODES"] == "2"
     assert main["env"][-1]["name"] == "HOLDFAST_GANG_ADDRESS", (
         "Kubernetes expands only variables that come before"
     )
@@ -489,16 +514,12 @@ def test_sharded_gang_has_a_launcher_and_is_drained_one_by_one() -> None:
         "command": program,
     }
     bodies = render(own(**fields, wait_hours=2.0, state="40Gi"))
-    assert [body["kind"] for body in bodies] == [
-        "Service",
-        "NetworkPolicy",
-        "PodDisruptionBudget",
-        "Job",
-    ]
+    assert list_kinds(bodies) == ["Service", "NetworkPolicy", "PodDisruptionBudget", "Job"]
     assert bodies[2]["spec"]["minAvailable"] == 3
     main = get_pod_spec(bodies)["containers"][0]
     template = bodies[-1]["spec"]["template"]
-    assert {("HOLDFAST_GANG_NODES", "4"), ("NNODES", "4")} <= variables(main)
+    env = read_variables(main)
+    assert env["HOLDFAST_GANG_NODES"] == env["NNODES"] == "4"
     launcher = [
         *pod_parts.RANKS,
         "1",

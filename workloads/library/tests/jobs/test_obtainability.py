@@ -65,7 +65,9 @@ def test_place_has_a_column_for_now(advisor: Advisor, document: Path) -> None:
     assert " 0.2, 10 min " in rows["spot"]
     assert " 0.9, 1 h " in rows["flex-start"]
     body = json.loads(place(document, "--json").stdout)
-    answers = {row["capacity"]: row["obtainability"] for row in body["now"]}
+    answers: dict[str, float] = {}
+    for row in body["now"]:
+        answers[row["capacity"]] = row["obtainability"]
     assert answers == {"spot": 0.2, "flex-start": 0.9}
     (_, request) = advisor.requests[0]
     assert request["size"] == 1

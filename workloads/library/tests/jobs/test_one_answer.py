@@ -149,7 +149,8 @@ def test_report_explain_and_list_agree_to_the_digit_on_every_history(tmp_path: P
     assert figures["elastic"] == ("87.5", 60)
     assert listed["elastic"]["why"].startswith("8/8 nodes for ")
     assert listed["calm"]["why"] == "none"
-    assert [figures[name][1] for name in ("evicted", "calm", "batch")] == [300, 300, None]
+    assert listed["evicted"]["step"] == listed["calm"]["step"] == 300
+    assert listed["batch"]["step"] is None
 
 
 def load_training_jobs() -> dict[str, tuple[Object, Object]]:

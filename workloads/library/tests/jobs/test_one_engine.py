@@ -96,7 +96,10 @@ def list_jobs(env: str) -> list[dict[str, Any]]:
     # An environment that keeps runs apart takes only those that it lists.
     names = [run.name for run in platforms.load(env).runs] or ["my-run"]
     count = -(-JOBS // len(platforms.names()))
-    return [draw_job(random, names[number % len(names)]) for number in range(count)]
+    jobs: list[dict[str, Any]] = []
+    for number in range(count):
+        jobs.append(draw_job(random, names[number % len(names)]))
+    return jobs
 
 
 def check(
@@ -109,11 +112,11 @@ def check(
     choice = answer["chosen"]
     assert purchase["capacity"] in CAPACITIES[choice["placement"]]
     assert purchase["capacity"] == choice["capacity"]
-    (option,) = (
-        option
-        for option in answer["options"]
-        if (option["placement"], option["how"]) == (choice["placement"], choice["how"])
-    )
+    options: list[dict[str, Any]] = []
+    for option in answer["options"]:
+        if option["placement"] == choice["placement"] and option["how"] == choice["how"]:
+            options.append(option)
+    (option,) = options
     assert purchase["usd_per_hour"] == pytest.approx(option["usd_per_hour"], rel=1e-6)
     assert sorted(purchase["pools"]) == sorted(choice["pools"])
     gpus = int(choice["gpus"].partition("x")[0])

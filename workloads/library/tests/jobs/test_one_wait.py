@@ -147,9 +147,10 @@ def test_chart_and_report_show_one_wait() -> None:
     (firing,) = firings([alert], recorder)
     assert {("accelerator", "nvidia-l4"), ("queue", "spot")} <= set(firing.labels)
     cluster.queues.workload("MODIFIED", workload("Admitted", "True"))
-    report_capacities: Capacities = capacities(
-        parse(json.dumps(line).encode() for line in cluster.lines(NOW)).events
-    )
+    lines: list[bytes] = []
+    for line in cluster.lines(NOW):
+        lines.append(json.dumps(line).encode())
+    report_capacities: Capacities = capacities(parse(lines).events)
     (wait,) = report_capacities.queue_waits
     assert wait.kind["queue"] == "spot"
     assert wait.kind["accelerator"] == "nvidia-l4"

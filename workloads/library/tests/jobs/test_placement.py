@@ -103,16 +103,14 @@ def test_what_is_not_moved_in_time_is_not_promised() -> None:
     placed = placement.place(own(gpus="1xl4", hours=10.0), EXAMPLE, PRICES)
     assert placed.offer is not None, "hours without a deadline"
     assert "%" in placed.reason, "hours without a deadline"
-    alone, gang = (
-        own(
-            gpus="1xa100",
-            nodes=n,
-            command=("sleep", "9"),
-            hours=48.0,
-            deadline_hours=60.0,
-        )
-        for n in (1, 2)
-    )
+    fields: dict[str, Any] = {
+        "gpus": "1xa100",
+        "command": ("sleep", "9"),
+        "hours": 48.0,
+        "deadline_hours": 60.0,
+    }
+    alone = own(nodes=1, **fields)
+    gang = own(nodes=2, **fields)
     with pytest.raises(InputError, match="keeps the deadline"):
         placement.place(alone, without_on_demand(), PRICES)
     priced, _ = place_and_render(gang, EXAMPLE)
@@ -148,11 +146,11 @@ def waits_for(body: Any, flavor: dict[str, str], queue: str) -> set[tuple[str, .
             },
         },
     )
-    pending = []
+    waits_of_pods = set()
     for entry in cluster.samples(2_000.0):
         if entry.metric == "pending_seconds" and entry.value == 1_000.0:
-            pending.append(entry)
-    return {tuple(value for _, value in entry.labels) for entry in pending}
+            waits_of_pods.add(tuple(value for _, value in entry.labels))
+    return waits_of_pods
 
 
 def test_a_deadline_that_the_environment_cannot_keep_is_refused() -> None:
@@ -179,7 +177,7 @@ def test_copies_on_disk_need_local_ssds_for_a_large_state() -> None:
         copies_in="disk",
     )
     assert job.pod_disk_gib > 120
-    pool = next(pool for pool in EXAMPLE.pools if pool.name == "spot-a100")
+    pool = EXAMPLE.pool("spot-a100")
     assert pool.free_disk_gib < 120 < replace(pool, local_ssds=1).free_disk_gib
     assert replace(pool, local_ssds=8).free_disk_gib == int(0.9 * 3000 - 100)
 

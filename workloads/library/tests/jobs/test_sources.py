@@ -18,7 +18,7 @@ from holdfast.jobs.submit.prepared_job import Prepared
 from holdfast.support.errors import Unjudged
 from tests.platforms import file, with_images
 from workloads.library.tests.jobs.test_job_file import IMAGE, own
-from workloads.library.tests.jobs.test_manifests import get_pod_spec
+from workloads.library.tests.jobs.test_manifests import get_pod_spec, list_kinds, read_variables
 
 TRAIN = """\
 import os, pathlib, sys
@@ -72,9 +72,7 @@ def run_pod(prepared: Prepared, folder: Path) -> str:
                 place + word.removeprefix(path) if word.startswith(path) else word
                 for word in command
             ]
-        env = {"PATH": os.environ["PATH"]}
-        for variable in container["env"]:
-            env[variable["name"]] = variable.get("value", "")
+        env = {"PATH": os.environ["PATH"]} | read_variables(container)
         shown = subprocess.run(
             command,
             cwd=places.get(container.get("workingDir", ""), folder),
@@ -95,8 +93,8 @@ def test_a_folder_runs_without_a_new_image(code: Path, tmp_path: Path) -> None:
     assert job["metadata"]["annotations"]["holdfast.dev/source"] == digest
     pod = job["spec"]["template"]
     assert pod["metadata"]["annotations"]["holdfast.dev/source"] == digest
-    images = {container["image"] for container in pod["spec"]["initContainers"]}
-    assert images == {IMAGE}
+    (unpack,) = pod["spec"]["initContainers"]
+    assert unpack["image"] == IMAGE
     (note,) = [line for line in prepared.notes if line.startswith("source:")]
     assert "3 files" in note
     assert digest in note
@@ -111,13 +109,12 @@ def test_an_edit_makes_another_job_that_resumes_the_run(code: Path) -> None:
     first = prepare(code)
     (code / "train.py").write_text(TRAIN + "# an edit\n")
     second = prepare(code)
-    first_names, second_names = (
-        [body["metadata"]["name"] for body in prepared.bodies] for prepared in (first, second)
-    )
-    assert not {*first_names} & {*second_names}
+    names: list[str] = []
     labels = set()
     for prepared in (first, second):
         labels.add(prepared.bodies[-1]["metadata"]["labels"]["app.kubernetes.io/name"])
+        names += {body["metadata"]["name"] for body in prepared.bodies}
+    assert len(names) == len(set(names))
     assert labels == {"my-run"}
 
 
@@ -177,7 +174,7 @@ def test_a_large_folder_goes_through_the_bucket(
     digest = archive.pack(code).digest
     assert prepared.upload is not None
     assert prepared.upload.url.endswith(f"/my-run/source/{digest}.tar.gz")
-    assert [body["kind"] for body in prepared.bodies] == ["Job"]
+    assert list_kinds(prepared.bodies) == ["Job"]
     pod = get_pod_spec(prepared.bodies)
     (volume,) = [volume for volume in pod["volumes"] if volume["name"] == "source-archive"]
     attributes = volume["csi"]["volumeAttributes"]

@@ -15,6 +15,7 @@ from holdfast.support.errors import InputError
 from holdfast.vocabulary.capacity import Capacity
 from holdfast.vocabulary.pools import LABEL_ACCELERATOR, LABEL_FLEX_START, Pool
 from tests import platforms
+from workloads.library.tests.jobs.test_manifests import list_kinds
 
 ENV = platforms.load("example")
 TABLE = prices.load()
@@ -148,8 +149,7 @@ def test_one_job_is_taken_with_everything_that_is_no_job(tmp_path: Path) -> None
                 "metadata": {"name": name},
             }
         )
-    kinds = [doc["kind"] for doc in only(documents, "b")]
-    assert kinds == [
+    assert list_kinds(only(documents, "b")) == [
         "PodDisruptionBudget",
         "JobSet",
         "ClusterRole",

@@ -17,6 +17,7 @@ from holdfast.vocabulary.kubernetes import ANNOTATION_INDEX
 from tests.platforms import with_images
 from workloads.library.tests.jobs.test_forecast import MAX_USD, SPENT, ask, make_cluster
 from workloads.library.tests.jobs.test_job_file import own
+from workloads.library.tests.jobs.test_manifests import find_body
 
 BEGIN = "2026-11-28T10:00:00Z"
 END = "2026-11-28T12:00:00Z"
@@ -42,7 +43,7 @@ def test_sweeps_are_told_from_other_jobs() -> None:
     for fields, expected in (({"sweep": {"SEED": [1, 2]}}, True), ({"nodes": 1}, False)):
         job = own(**{"gpus": "1xl4", "hours": 2.0} | fields)
         prepared = prepared_job.prepare(job, with_images("example"))
-        [body] = [body for body in prepared.bodies if body["kind"] == "Job"]
+        body = find_body(prepared.bodies, "Job")
         assert is_sweep(JobSnapshot(body=body, pods=[])) is expected
 
 

@@ -19,7 +19,7 @@ from holdfast.jobs.submit import prepared_job
 from holdfast.support.errors import InputError
 from tests.platforms import load, with_images
 from workloads.library.tests.jobs.test_job_file import own
-from workloads.library.tests.jobs.test_manifests import get_pod_spec, render
+from workloads.library.tests.jobs.test_manifests import find_body, get_pod_spec, render
 
 LISTS = {
     "LR": [0.001, 3e-4, "1e-2"],
@@ -42,7 +42,8 @@ def search(**fields: Any) -> OwnJob:
 
 def start_point(bodies: list[dict[str, Any]], point: int, folder: Path) -> list[Any]:
     """Run the command of a pod as a container runtime does, and return what its program printed."""
-    table = next(body for body in bodies if body["metadata"]["name"].startswith("sweep-"))
+    table = find_body(bodies, "ConfigMap")
+    assert table["metadata"]["name"].startswith("sweep-")
     stored = folder / "points.json"
     stored.write_bytes(base64.b64decode(table["binaryData"]["points.json"]))
     (container,) = get_pod_spec(bodies)["containers"]
@@ -76,8 +77,10 @@ def test_each_rendered_pod_starts_its_own_point(tmp_path: Path) -> None:
         "1",
         "my-run-0",
     ]
-    assert [row[1] for row in shown] == ["0.001", "0.001", "0.0003", "0.0003", "1e-2", "1e-2"]
-    assert [row[3] for row in shown] == [f"my-run-{point}" for point in range(6)]
+    rates = ("0.001", "0.001", "0.0003", "0.0003", "1e-2", "1e-2")
+    for point, (row, rate) in enumerate(zip(shown, rates, strict=True)):
+        assert row[1] == rate
+        assert row[3] == f"my-run-{point}"
 
 
 def test_points_restart_and_fail_each_for_itself() -> None:
@@ -110,19 +113,9 @@ def test_values_reach_the_process_as_they_are(tmp_path: Path) -> None:
 
 
 def test_table_is_immutable_and_named_by_its_content() -> None:
-    first, second, other = (
-        next(body for body in render(job) if body["kind"] == "ConfigMap")
-        for job in (
-            search(),
-            search(restarts=9),
-            search(
-                sweep={
-                    "LR": [1],
-                    "SEED": [1],
-                }
-            ),
-        )
-    )
+    first = find_body(render(search()), "ConfigMap")
+    second = find_body(render(search(restarts=9)), "ConfigMap")
+    other = find_body(render(search(sweep={"LR": [1], "SEED": [1]})), "ConfigMap")
     assert first["immutable"]
     assert first == second
     assert first["metadata"]["name"] != other["metadata"]["name"]

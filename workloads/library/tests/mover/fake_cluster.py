@@ -102,7 +102,9 @@ class FakeCluster(ClusterApi):
     def patch(self, path: str, ops: Patch) -> None:
         self.requests.append(f"patch {path}")
         self.patches.append(ops)
-        self.queue = next((op["value"] for op in ops if "queue-name" in op["path"]), self.queue)
+        for op in reversed(ops):
+            if "queue-name" in op["path"]:
+                self.queue = op["value"]
 
     def delete(self, path: str) -> None:
         """Kueue stops the job and makes another Workload in the queue of the label."""

@@ -121,10 +121,9 @@ def test_events_are_bounded_for_each_job_and_dropped_with_it(
     source.prints("v", window(1))
     source.prints("f", *(window(n) | {"index": n} for n in range(1, 50)))
     progress.read(EPOCH + 100)
-    assert {uid: len(events) for uid, events in progress.events_by_job.items()} == {
-        "uid-victim": 1,
-        "uid-forger": 3,
-    }
+    assert progress.events_by_job.keys() == {"uid-victim", "uid-forger"}
+    assert len(progress.events_by_job["uid-victim"]) == 1
+    assert len(progress.events_by_job["uid-forger"]) == 3
     JOBS.apply(view)("DELETED", make_job("forger"))
     progress.forget_all_but(view.uids)
     assert list(progress.events_by_job) == ["uid-victim"]

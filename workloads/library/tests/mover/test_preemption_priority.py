@@ -240,9 +240,8 @@ def simulate_month(
 
 def average_months(**settings: Any) -> tuple[float, float]:
     months = [simulate_month(seed, **settings) for seed in range(20)]
-    own_h = statistics.mean(month[0] for month in months)
-    others_h = statistics.mean(month[1] for month in months)
-    return own_h, others_h
+    own_h, others_h = zip(*months, strict=True)
+    return statistics.mean(own_h), statistics.mean(others_h)
 
 
 def test_fewer_node_hours_are_lost_than_in_kueues_order() -> None:

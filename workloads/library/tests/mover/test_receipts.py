@@ -139,7 +139,8 @@ def run_passes(*pods: tuple[str, str], passes: int = 4, gap_s: float = 15.0) -> 
     """Runs pods (uid, node) of run-7 for some passes, and returns their usage."""
     view = View()
     now = EPOCH
-    for name in {on for _, on in pods}:
+    nodes = dict(pods).values()
+    for name in set(nodes):
         view.node("ADDED", node(name, labels=MACHINE))
     take(view, "ADDED", job(status="False"))
     for uid, on in pods:
@@ -170,9 +171,8 @@ def test_a_node_that_two_jobs_share_counts_half_for_each() -> None:
         view.pod("ADDED", body)
     for n in range(3):
         view.count_time(EPOCH + 10 * n)
-    assert [dict(node_usage.node_s) for node_usage in view.node_usages.by_job.values()] == [
-        {L4: 10.0}
-    ] * 2
+    first, second = view.node_usages.by_job.values()
+    assert dict(first.node_s) == dict(second.node_s) == {L4: 10.0}
 
 
 def test_a_lane_costs_what_its_machines_cost_on_their_capacity() -> None:
@@ -253,8 +253,12 @@ def test_a_job_that_ends_gets_line_json_and_annotation(
     assert (bill["schema"], bill["job"], bill["evictions"]) == ("holdfast.receipt/1", "run-7", 1)
     assert 0 < bill["paid_usd"] < bill["on_demand_usd"]
     # An earlier test may have set up the log of pods, which adds log lines.
-    lines = map(json.loads, capsys.readouterr().out.splitlines())
-    assert [line for line in lines if "schema" in line] == [bill]
+    bills = []
+    for text in capsys.readouterr().out.splitlines():
+        line = json.loads(text)
+        if "schema" in line:
+            bills.append(line)
+    assert bills == [bill]
     assert "no receipt of run-7 yet" in caplog.text
     assert "run-7: paid $" in caplog.text and f"source {SOURCE}" in caplog.text
     assert bill["source"] == SOURCE

@@ -46,7 +46,7 @@ def test_a_pod_past_its_grace_period_fails_and_is_deleted(phase: str, first: lis
         pod(due=""),
         pod(due="2026-09-21T15:00:01Z"),
         pod(node="other"),
-        pod(**{key: "false" for key in EXPENDABLE}),
+        pod(**dict.fromkeys(EXPENDABLE, "false")),
     ],
     ids=["not-asked-to-go", "within-its-grace-period", "on-another-node", "not-expendable"],
 )

@@ -86,11 +86,13 @@ def pod(
 
 def make_workload(name: str, *conditions: str) -> Object:
     owner = {"uid": "uid-run-7", "controller": True}
-    status = [{"type": kind, "status": "True"} for kind in conditions]
+    rows: list[Object] = []
+    for kind in conditions:
+        rows.append({"type": kind, "status": "True"})
     return {
         "metadata": {"name": name, "ownerReferences": [owner]},
         "spec": {"active": True},
-        "status": {"conditions": status},
+        "status": {"conditions": rows},
     }
 
 

@@ -11,7 +11,17 @@ from holdfast.place.job import Job
 from holdfast.place.options import Option, World
 from holdfast.support.errors import InputError, Unjudged
 from holdfast.vocabulary.capacity import Capacity, Placement
-from workloads.library.tests.place.worlds import A100, A100_80, H100, L4, REGION, by, option, world
+from workloads.library.tests.place.worlds import (
+    A100,
+    A100_80,
+    H100,
+    L4,
+    REGION,
+    by,
+    list_by_placement,
+    option,
+    world,
+)
 
 
 def recommend(question: Job, beliefs: World, region: str = REGION) -> Option:
@@ -190,7 +200,7 @@ def test_a_queue_with_a_way_out_is_never_late() -> None:
         deadline_h=104,
     )
     options = advice.options(question, world(0.5), REGION)
-    plain, safe = (o for o in options if o.placement is Placement.FLEX_START)
+    plain, safe = list_by_placement(options, Placement.FLEX_START)
     assert plain.late > 0.02
     assert safe.late == 0.0
     assert plain.mean_usd < safe.mean_usd < by(options)[Placement.ON_DEMAND].mean_usd
@@ -225,7 +235,8 @@ def test_batch_takes_the_least_host_per_gpu_and_hardly_notices_churn() -> None:
 
 
 def test_gang_stops_with_each_node_group_and_pays_survivors() -> None:
-    single_node, eight_nodes = (Job(accelerator=H100, gpus=8 * n, hours=20) for n in (1, 8))
+    single_node = Job(accelerator=H100, gpus=8, hours=20)
+    eight_nodes = Job(accelerator=H100, gpus=64, hours=20)
     beliefs = world(0.05, spot_wait_h=0.3)
     alone = by(advice.options(single_node, beliefs, REGION))[Placement.SPOT]
     gang = by(advice.options(eight_nodes, beliefs, REGION))[Placement.SPOT]
@@ -241,7 +252,7 @@ def test_loss_groups_are_no_rarer_than_in_the_record() -> None:
     groups: dict[int, int] = {}
     for nodes in range(1, 65):
         groups[nodes] = advice.groups(Job(accelerator=H100, gpus=8 * nodes, hours=1))
-    assert [groups[nodes] for nodes in (1, 2, 6, 7, 12, 64)] == [1, 2, 3, 7, 4, 8]
+    assert groups.items() >= {1: 1, 2: 2, 6: 3, 7: 7, 12: 4, 64: 8}.items()
     assert (
         advice.groups(
             Job(
@@ -296,15 +307,16 @@ def test_answer_takes_the_cheapest_allowed_region_and_names_others() -> None:
     } | several
     for region, beginnings in allowed.items():
         answer = recommendation.answer(QUESTION, BELIEFS, region)
-        usd = [estimate.usd for estimate in answer.elsewhere]
+        usd = []
+        answer_regions = {answer.region}
+        for estimate in answer.elsewhere:
+            usd.append(estimate.usd)
+            answer_regions.add(estimate.region)
         priced_regions = set()
         for name in prices.load().regions(A100_80):
             if name.startswith(beginnings):
                 priced_regions.add(name)
-        assert {
-            answer.region,
-            *(estimate.region for estimate in answer.elsewhere),
-        } == priced_regions
+        assert answer_regions == priced_regions
         assert usd == sorted(usd)
         assert (answer.region == CHEAPEST) is (region == "")
 
@@ -376,7 +388,7 @@ def test_an_hour_later_has_a_price_without_a_deadline() -> None:
     question = Job(accelerator=H100, gpus=8, hours=40)
     beliefs = recommendation.make_world(question, "", 4.0, ("us-central1",))
     rows = advice.options(question, beliefs, REGION)
-    (spot,) = (option for option in rows if option.placement is Placement.SPOT)
+    (spot,) = list_by_placement(rows, Placement.SPOT)
     taken = recommendation.choose(question, rows)
     assert spot.mean_usd < taken.mean_usd
     assert spot.finish_at(50) > 2 * taken.finish_at(95)

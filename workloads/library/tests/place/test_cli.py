@@ -45,22 +45,32 @@ def find_option(body: dict[str, Any], placement: Placement) -> dict[str, Any]:
     raise LookupError(f"no option {placement}")
 
 
+def list_names(scenarios: list[dict[str, Any]]) -> list[str]:
+    return [scenario["name"] for scenario in scenarios]
+
+
+def list_ways(body: dict[str, Any]) -> list[str]:
+    """Returns the way of each option, as the table names it."""
+    return [option["how"] for option in body["options"]]
+
+
 DATED = ("--gpu", "a100", "--gpus", "8", "--hours", "40", "--deadline", "72h")
 
 
 def test_place_prints_one_json_object_with_every_option_in_every_scenario() -> None:
     body = place_json(*DATED, "--checkpoint", "30s", "--anywhere", REGION)
     assert body["schema"] == "holdfast.place/3"
-    placements = {o["placement"] for o in body["options"]}
-    assert placements == {p.value for p in Placement}
-    names = [scenario["name"] for scenario in body["scenarios"]]
+    names = list_names(body["scenarios"])
     assert names == ["Spot comes back at once", MIDDLE, "as in the record's worst week"]
+    placements = set()
     for option in body["options"]:
+        placements.add(Placement(option["placement"]))
         assert list(option["scenarios"]) == names
         usd = []
         for name in names:
             usd.append(option["scenarios"][name]["usd"]["mean"])
         assert usd == sorted(usd) or option["how"] == "wait for Spot"
+    assert placements == set(Placement)
     demand = find_option(body, Placement.ON_DEMAND)
     assert demand["scenarios"][MIDDLE]["finish_hours"]["p50"] == pytest.approx(40 + 5 / 60), (
         "hours are by the clock"
@@ -72,8 +82,8 @@ def test_place_prints_one_json_object_with_every_option_in_every_scenario() -> N
 def test_answer_has_table_choice_and_basis_in_25_lines() -> None:
     place = get_command(app).commands["place"]  # pyright: ignore[reportAttributeAccessIssue]
     shared = {"platform", "context", "as_json", "form"}
-    questions = [parameter for parameter in place.params if parameter.name not in shared]
-    assert len(questions) <= 10
+    questions = {parameter.name for parameter in place.params} - shared
+    assert 0 < len(questions) <= 10
     for arguments in (
         (*DATED, "--nodes", "4..8", "--anywhere", REGION),
         ("--gpu", "a100-80", "--hours", "9", "--anywhere", "all"),
@@ -87,12 +97,10 @@ def test_answer_has_table_choice_and_basis_in_25_lines() -> None:
         assert out.count("<- chosen") == 1
         assert "assumed: restart 5 min" in out
     code, out = run("place", "--gpu", "l4", "--hours", "10", "--anywhere", REGION)
-    assert [line.split()[0] for line in out.splitlines()[1:5]] == [
-        "on-demand",
-        "flex-start",
-        "spot",
-        "hybrid",
-    ]
+    lines = out.splitlines()[1:5]
+    placements = ("on-demand", "flex-start", "spot", "hybrid")
+    for placement, line in zip(placements, lines, strict=True):
+        assert line.split()[0] == placement
     assert "Spot stops paying against on-demand above 7." in out
     out = run("place", "--anywhere", "all", "--gpu", "l4", "--hours", "0.5")[1]
     assert "$0." in out, "small sums are not rounded to nothing"
@@ -138,11 +146,7 @@ def test_what_the_user_knows_replaces_what_is_assumed(tmp_path: Path) -> None:
         "per_hour": pytest.approx(0.25),
         "basis": "as given",
     }
-    names = [scenario["name"] for scenario in answer["scenarios"]]
-    assert names == [
-        "Spot comes back at once",
-        "as stated",
-    ]
+    assert list_names(answer["scenarios"]) == ["Spot comes back at once", "as stated"]
     spot = find_option(answer, Placement.SPOT)["scenarios"]
     waited = (
         spot["as stated"]["finish_hours"]["p50"]
@@ -295,10 +299,10 @@ def test_a_job_file_is_the_whole_question(tmp_path: Path) -> None:
     assert rigid["region"] == "us-central1"
     assert rigid["machine"] == "a2-highgpu-1g"
     assert rigid["nodes"] == 2
-    assert "Spot, on-demand in time" in {option["how"] for option in rigid["options"]}
+    assert "Spot, on-demand in time" in list_ways(rigid)
     elastic = place_json(*write_question(tmp_path, gpus="1xa100", nodes="4..8"))
     assert elastic["nodes"] == 8
-    assert "elastic 4..8, wait for Spot" in {option["how"] for option in elastic["options"]}
+    assert "elastic 4..8, wait for Spot" in list_ways(elastic)
 
 
 def test_sharded_gang_loses_only_the_steps_since_a_copy(tmp_path: Path) -> None:
@@ -394,7 +398,9 @@ def no_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_prices_say_how_many_gpus_a_machine_has() -> None:
     rows = json.loads(run("place", "prices", "--json")[1])["usd_per_hour"]
-    gpus = {row["machine"]: row["gpus"] for row in rows}
+    gpus: dict[str, int] = {}
+    for row in rows:
+        gpus[row["machine"]] = row["gpus"]
     assert gpus["a4-highgpu-8g"] == 8
     assert gpus["g2-standard-8"] == 1
 

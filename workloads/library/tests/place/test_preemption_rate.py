@@ -172,9 +172,10 @@ def measure_churn(hours_each: float, churn: float, machines: int) -> preemption_
     run_hours = np.minimum(lives, hours_each)
     evictions = int(np.count_nonzero(lives < hours_each))
     edges = np.append(preemption_rate.AGES_H, np.inf)
-    ages = np.array(
-        [np.sum(np.clip(run_hours, low, high) - low) for low, high in itertools.pairwise(edges)]
-    )
+    hours_by_age = []
+    for low, high in itertools.pairwise(edges):
+        hours_by_age.append(np.sum(np.clip(run_hours, low, high) - low))
+    ages = np.array(hours_by_age)
     return preemption_rate.measure(
         preemption_rate.prior(A100),
         events=evictions,

@@ -21,14 +21,14 @@ from workloads.library.tests.place.worlds import A100, H100, L4
     ],
 )
 def test_each_scenario_waits_longer_than_the_one_before(accelerator: str, gang: int) -> None:
-    results = scenarios.list_scenarios(accelerator, gang)
-    names = [scenario.name for scenario in results]
-    assert names == [AT_ONCE, RECORDED, WORST_WEEK]
-    first = [float(scenario.waits.first_h.mean()) for scenario in results]
-    assert first[0] == 0.0
-    assert first == sorted(first)
-    assert first[2] > 1.2 * first[1]
-    assert not results[0].waits.later_h.any()
+    at_once, recorded, worst_week = scenarios.list_scenarios(accelerator, gang)
+    assert at_once.name == AT_ONCE
+    assert recorded.name == RECORDED
+    assert worst_week.name == WORST_WEEK
+    assert at_once.waits.first_h.mean() == 0.0
+    assert recorded.waits.first_h.mean() >= 0.0
+    assert worst_week.waits.first_h.mean() > 1.2 * recorded.waits.first_h.mean()
+    assert not at_once.waits.later_h.any()
 
 
 def test_larger_gangs_find_capacity_less_often() -> None:
@@ -66,11 +66,11 @@ def test_worst_week_is_a_week_with_some_starts() -> None:
     assert words[:3] == ["one", "week", "of"]
     assert worst.waits.first_h.shape[0] == 1
     zones = find_region_zones(words[3].rstrip(":"))
-    up = np.logical_or.reduce([counts >= 16 for counts in zones])
+    up = np.logical_or.reduce(np.stack(zones) >= 16)
     shares = []
     for half in np.array_split(up, 2):
         shares.append(f"{half.mean():.0%}")
-    assert any(worst.basis.endswith(share) for share in shares)
+    assert worst.basis.endswith(tuple(shares))
 
 
 def play_record(region: str, work_h: float, restart_h: float) -> list[float]:
@@ -80,7 +80,7 @@ def play_record(region: str, work_h: float, restart_h: float) -> list[float]:
     another when its zone has none. Returns the hours until it is done.
     """
     tick_h = 1 / 6
-    up = np.stack([counts >= 1 for counts in find_region_zones(region)])
+    up = np.stack(find_region_zones(region)) >= 1
     done: list[float] = []
     for begin in range(0, 9 * 144, 6):
         zone = -1
@@ -146,6 +146,5 @@ def test_the_record_states_where_it_comes_from_and_under_which_licence() -> None
     assert body["licence"] == "Apache-2.0"
     assert "skynomad-artifact" in body["source"]
     assert body["notice"]
-    lengths = {len(counts) for counts in scenarios.record().values()}
-    assert len(lengths) == 1
-    assert lengths.pop() * body["gap_seconds"] == pytest.approx(14.68 * 86_400, rel=0.01)
+    samples = np.stack(list(scenarios.record().values()))
+    assert samples.shape[1] * body["gap_seconds"] == pytest.approx(14.68 * 86_400, rel=0.01)

@@ -32,6 +32,10 @@ def by(options: list[Option]) -> dict[Placement, Option]:
     return {option.placement: option for option in reversed(options)}
 
 
+def list_by_placement(options: list[Option], placement: Placement) -> list[Option]:
+    return [option for option in options if option.placement is placement]
+
+
 def option(
     placement: Placement,
     usd: float,

@@ -29,11 +29,12 @@ def browser(
 @pytest.fixture(scope="module")
 def pages(browser: Page, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Three reports: of the demo; with money, churn and waits; and one beyond the page's limits."""
-    folders = {name: tmp_path_factory.mktemp(name) for name in ("demo", "priced", "long")}
-    demo, priced, long = folders.values()
+    demo = tmp_path_factory.mktemp("demo")
+    priced = tmp_path_factory.mktemp("priced")
+    long = tmp_path_factory.mktemp("long")
     summaries = {demo: sample.demo(demo)}
     sample.watched(priced / "events")
-    kills = tuple((10.0 + n % 7, "SIGKILL" if n % 2 else "SIGTERM") for n in range(90))
+    kills = sample.make_kills(90)
     for n in range(9):
         lines = sample.training(
             f"train-{n}",
@@ -46,11 +47,11 @@ def pages(browser: Page, tmp_path_factory: pytest.TempPathFactory) -> dict[str, 
     sample.write(
         long / "events" / "batch.jsonl", sample.batch("batch", workers=40, items=3000, kills=150)
     )
-    for folder in folders.values():
-        write_report(
-            folder / "events", summaries.get(folder), folder / "report.html", as_json=False
-        )
-    return {name: folder / "report.html" for name, folder in folders.items()}
+    paths = {}
+    for name, folder in (("demo", demo), ("priced", priced), ("long", long)):
+        paths[name] = folder / "report.html"
+        write_report(folder / "events", summaries.get(folder), paths[name], as_json=False)
+    return paths
 
 
 def test_the_demo_page_loads_nothing_and_opens_by_keyboard(

@@ -36,7 +36,9 @@ def specs(folder: Path) -> dict[str, str]:
 
 def _format(spec: dict[str, Any]) -> str:
     # The address of the schema says only the version of Altair.
-    text = json.dumps({key: value for key, value in spec.items() if key != "$schema"})
+    stable = {**spec}
+    del stable["$schema"]
+    text = json.dumps(stable)
     # Versions of Python differ in the last bits of a sum.
     rounded = json.loads(text, parse_float=lambda digits: round(float(digits), 6))
     return json.dumps(rounded, indent=1, sort_keys=True) + "\n"

@@ -99,8 +99,9 @@ def test_a_goal_nobody_measured_is_inconclusive_not_held(report: Report) -> None
         "training": {"evictions": 6, "lost_steps": 0},
         "batch": {"documents": 3},
     }
-    objectives = build(report.ledgers, {}, summary).objectives
-    verdicts = {objective.goal: objective.verdict for objective in objectives}
+    verdicts: dict[str, ObjectiveVerdict] = {}
+    for objective in build(report.ledgers, {}, summary).objectives:
+        verdicts[objective.goal] = objective.verdict
     for goal in (
         "final parameters equal those of an undisturbed run",
         "no document lost under 0 kills",
@@ -112,9 +113,8 @@ def test_the_file_needs_no_other_and_has_a_table_for_every_plot(html: str) -> No
     elements = Elements(html)
     assert elements.links == ["data:,"]
     assert not re.search(r"@import|url\((?!#)", html)
-    addresses = re.findall(r"https?://[^\s\"'<]+", html)
-    texts = [text for text in addresses if not text.startswith("http://www.w3.org/")]
-    assert texts == []
+    for address in re.findall(r"https?://[^\s\"'<]+", html):
+        assert address.startswith("http://www.w3.org/")
     assert elements.tags["script"] == 0
     # A table for every plot: states and evictions, for training and for batch.
     assert elements.tags["svg"] == elements.tags["details"] == html.count("<desc ") == 4
@@ -123,7 +123,9 @@ def test_the_file_needs_no_other_and_has_a_table_for_every_plot(html: str) -> No
 
 
 def test_training_and_batch_have_separate_recovery_figures(report: Report) -> None:
-    notes = {figure.label: figure.note for figure in report.figures}
+    notes: dict[str, str] = {}
+    for figure in report.figures:
+        notes[figure.label] = figure.note
     count, slowest = re.fullmatch(
         r"(\d+) times, the slowest (.+)", notes["training back at work, median"]
     ).groups()  # pyright: ignore[reportOptionalMemberAccess]
@@ -172,7 +174,7 @@ def test_exit_code_shows_a_broken_objective(
     code = write_report(tmp_path / "events", summary, tmp_path / "a.html", as_json=True)
     assert code == EXIT_FINDINGS
     assert json.loads(capsys.readouterr().out)["schema"] == "holdfast.report/4"
-    assert [path.name for path in tmp_path.glob("*.html")] == ["a.html"]
+    assert list(tmp_path.glob("*.html")) == [tmp_path / "a.html"]
 
 
 @pytest.mark.parametrize(

@@ -27,10 +27,6 @@ DAY_S = 86_400.0
 pytestmark = pytest.mark.process
 
 
-def kills(count: int) -> tuple[tuple[float, str], ...]:
-    return tuple((10.0 + n % 7, "SIGKILL" if n % 2 else "SIGTERM") for n in range(count))
-
-
 def nodes() -> list[Line]:
     """Returns the lines of twelve pools that lose a node every few hours."""
     lines: list[Line] = []
@@ -69,7 +65,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Report:
             seed=n,
             total=total,
             every=10,
-            kills=kills(count),
+            kills=sample.make_kills(count),
         )
         sample.write(folder / f"{job}.jsonl", lines)
     for n in range(3):
@@ -98,6 +94,7 @@ def whole(report: Report) -> dict[str, Any]:
 
 
 def test_totals_include_every_job(whole: dict[str, Any]) -> None:
+    assert whole["totals"].keys() == {"training", "batch"}
     for kind, total in whole["totals"].items():
         jobs = []
         evictions = 0
@@ -140,13 +137,9 @@ def test_a_long_table_ends_with_the_rest_and_the_total(report: Report) -> None:
     training = report.of_kind("training")
     many = [*training, *training]
     rows = tables.job_rows(many)
-    names = [row.name for row in rows[-2:]]
-    assert names == [
-        f"the other {2 * JOBS - MOST_ROWS} jobs",
-        f"all {2 * JOBS} jobs",
-    ]
-    parts = rows[:-1]
-    every = rows[-1]
+    *parts, every = rows
+    assert parts[-1].name == f"the other {2 * JOBS - MOST_ROWS} jobs"
+    assert every.name == f"all {2 * JOBS} jobs"
     wall_us = 0
     evictions = 0
     for ledger in many:
@@ -154,7 +147,8 @@ def test_a_long_table_ends_with_the_rest_and_the_total(report: Report) -> None:
         evictions += len(ledger.recoveries)
     assert sum(row.wall_us for row in parts) == every.wall_us == wall_us
     assert sum(row.evictions for row in parts) == every.evictions == evictions
-    assert [row.name for row in tables.job_rows(training)] == [x.job for x in training]
+    for row, ledger in zip(tables.job_rows(training), training, strict=True):
+        assert row.name == ledger.job
 
 
 def find_ends(points: list[tuple[int, float, int]], life: int) -> list[tuple[int, float, int]]:
@@ -167,7 +161,8 @@ def bars(spec: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def test_bars_by_stretch_keep_state_durations(report: Report) -> None:
-    [worst] = [x for x in report.ledgers if x.job == WORST]
+    ledgers = {ledger.job: ledger for ledger in report.ledgers}
+    worst = ledgers[WORST]
     spec = timeline([worst], slug="t", title="t").spec
     assert len(worst.spans) > MOST_BARS >= len(bars(spec))
     drawn = Counter[str]()
@@ -185,7 +180,8 @@ def test_plots_keep_to_their_marks_points_and_places(report: Report) -> None:
     training = report.of_kind("training")[:6]
     places = timeline(batch, slug="t", title="t")
     assert f"{MOST_LANES} of 120 places, those that lost the most time" in places.note
-    assert len({row["lane"] for row in bars(places.spec)}) == MOST_LANES
+    lanes = Counter(row["lane"] for row in bars(places.spec))
+    assert len(lanes) == MOST_LANES
     spec = progress(training, slug="p", unit="steps", title="p").spec
     assert 0 < len(spec["data"]["values"]) <= MOST_POINTS
     assert 0 < len(spec["layer"][2]["data"]["values"]) <= MOST_MARKS
@@ -210,11 +206,14 @@ def test_a_cut_keeps_the_heaviest_in_their_order(weights: list[int], limit: int)
 )
 def test_an_outline_keeps_both_ends_per_life(steps: list[tuple[int, float]], limit: int) -> None:
     points: list[tuple[int, float, int]] = []
+    lives: set[int] = set()
     t_us = 0
     for number, (step_us, done) in enumerate(steps):
         t_us += step_us
-        points.append((t_us, done, number // 300))
+        life = number // 300
+        lives.add(life)
+        points.append((t_us, done, life))
     outline_points = outline(points, limit)
     assert len(outline_points) <= limit
-    for life in {life for _, _, life in points}:
+    for life in lives:
         assert find_ends(outline_points, life) == find_ends(points, life)

@@ -49,8 +49,10 @@ def test_invalid_durations(text: str) -> None:
 
 def test_moments_are_read_in_every_form() -> None:
     noon = unix_s("2027-01-31T12:00:00Z")
-    spellings = ("31T13:00:00+01:00", "31t12:00:00z", "31T12:00:00.000000000Z", "31 12:00:00")
-    assert {unix_s(f"2027-01-{text}") for text in spellings} == {noon}
+    assert unix_s("2027-01-31T13:00:00+01:00") == noon
+    assert unix_s("2027-01-31t12:00:00z") == noon
+    assert unix_s("2027-01-31T12:00:00.000000000Z") == noon
+    assert unix_s("2027-01-31 12:00:00") == noon
     assert rfc3339(noon) == "2027-01-31T12:00:00Z"
 
 

@@ -172,7 +172,9 @@ class MetricServer:
     def _describe(self, request: Any) -> monitoring_v3.ListMetricDescriptorsResponse:
         number = int(request.page_token or 0)
         names = self.described[number : number + 1]
-        descriptors = [metric_pb2.MetricDescriptor(type=name) for name in names]
+        descriptors: list[metric_pb2.MetricDescriptor] = []
+        for name in names:
+            descriptors.append(metric_pb2.MetricDescriptor(type=name))
         has_more = number + 1 < len(self.described)
         return monitoring_v3.ListMetricDescriptorsResponse(
             metric_descriptors=descriptors,

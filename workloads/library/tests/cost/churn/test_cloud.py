@@ -95,8 +95,11 @@ def test_groups_and_ages_stay_apart_over_all_pages(cloud: Cloud) -> None:
     cloud.server.page_series = 3
     churn = cloud.measure(4)
     assert cloud.server.pages == [3, 3, 2] * 2
-    assert [round(churn.groups[group].hours) for group in groups] == [13, 20, 30, 40, 50, 60, 70]
-    assert [round(churn.groups[group].events) for group in groups] == [1, 1, 2, 3, 4, 5, 6]
+    hours = (13, 20, 30, 40, 50, 60, 70)
+    events = (1, 1, 2, 3, 4, 5, 6)
+    for group, group_hours, group_events in zip(groups, hours, events, strict=True):
+        assert round(churn.groups[group].hours) == group_hours
+        assert round(churn.groups[group].events) == group_events
     (low, _, oldest) = churn.ages[-1]
     assert low == 12.0
     assert round(oldest.hours) == 3
