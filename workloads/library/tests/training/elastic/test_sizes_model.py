@@ -436,7 +436,10 @@ class Model:
     def _choose(self, state: State, epoch: Epoch) -> int:
         """Returns the step that the ranks of the epoch restore; 0: there is none."""
         shards_by_keeper = dict(enumerate(self._list_held(state, epoch)))
-        fake_places: Any = SimpleNamespace(run="run", held=lambda: shards_by_keeper)
+        fake_places: Any = SimpleNamespace(
+            run="run",
+            list_heads=lambda: shards_by_keeper,
+        )
         offers = self.offers(fake_places, above=0, start=0)
         step = 0
         if offers:
