@@ -28,6 +28,7 @@ CONFIG = {
     "torch_dtype": "bfloat16",
     "max_position_embeddings": 131_072,
 }
+CHECKPOINTS = with_images("example").buckets["checkpoints"]
 MODEL = {"--model": "gs://models/llama", "--base": "1"}
 PREDICTOR = {"--predictor": "entropy", "--base": "1"}
 
@@ -90,6 +91,21 @@ CASES: dict[str, tuple[dict[str, str], str, str]] = {
     "more than the pool holds": (PREDICTOR | {"--base": "40"}, "most replicas", "raise max_nodes"),
     "one replica on Spot": (PREDICTOR | {"--set": "overflow_most=1"}, "overflow_most", "2"),
     "deadline above the notice": (PREDICTOR | {"--set": "deadline_s=30"}, "deadline_s", "lower it"),
+    "kernels of a predictor": (
+        PREDICTOR | {"--set": "compile_cache=gs://kernels"},
+        "compile_cache",
+        "leave it out",
+    ),
+    "kernels in no bucket": (
+        MODEL | {"--set": "compile_cache=/tmp/kernels"},
+        "compile_cache",
+        "gs://",
+    ),
+    "kernels where others write": (
+        MODEL | {"--set": f"compile_cache=gs://{CHECKPOINTS}"},
+        "others may write there",
+        "buckets create",
+    ),
     "deadline of a stream": (MODEL | {"--set": "deadline_s=5"}, "deadline_s", "leave it out"),
     "callers that are no namespace": (
         PREDICTOR | {"--set": "callers=nobody"},
