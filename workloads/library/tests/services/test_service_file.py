@@ -273,6 +273,21 @@ def test_models_that_nobody_can_read_are_said_to_be_unchecked(
     assert result.exception.what == "the model cannot be loaded"
 
 
+def test_copies_that_do_not_exist_are_named(tmp_path: Path, document: Path) -> None:
+    copy = tmp_path / "nothing"
+    options = MODEL | {"--model-copy": str(copy)}
+    error = new_service(document, tmp_path / "chat.yaml", options).exception
+    assert isinstance(error, InputError)
+    assert error.got == f"{copy}: no such folder"
+    assert "--model-copy" in error.fix
+
+
+REASONS = {
+    "import fails": "broken_model:make: No module named 'nothing_of_this_name'",
+    "no such function": "broken_model:make: module 'broken_model' has no attribute 'make'",
+    "no predictor": "'int' object has no attribute 'configuration'",
+    "load fails": "no weights here",
+}
 BROKEN = {
     "import fails": "import nothing_of_this_name\n",
     "no such function": "def other(spec):\n    return spec\n",
@@ -295,6 +310,8 @@ def test_a_predictor_that_does_not_load_is_refused(
     error = new_service(document, tmp_path / "chat.yaml", options).exception
     assert isinstance(error, InputError)
     assert error.what == "the predictor does not load"
+    assert REASONS[case] in error.got
+    assert "InputError" not in error.got
     assert not (tmp_path / "chat.yaml").exists()
 
 
