@@ -19,6 +19,7 @@ from holdfast.vocabulary import serving
 
 FETCH_S = 120
 """Most seconds for which the engine waits for its caches."""
+_PROGRAM = ("python", "-m", "holdfast.inference.compile_cache")
 _FORMAT = 1
 _MEMORY = "256Mi"
 _KEY_LENGTH = 32
@@ -35,6 +36,7 @@ def add_compile_cache(
     `url` is a folder that only the service writes: what lies there runs in the engine.
     """
     place = ["--url", url, "--key", find_key(work)]
+    place += ["--folder", serving.COMPILE_CACHE]
     env = dict(work.env)
     for variable, folder in serving.COMPILER_FOLDERS.items():
         env[variable] = f"{serving.COMPILE_CACHE}/{folder}"
@@ -70,8 +72,7 @@ def find_key(work: PodSettings) -> str:
 
 
 def _fetcher(context: RenderContext, place: list[str]) -> client.V1Container:
-    command = ["python", "-m", "holdfast", "serve", "fetch-compiled", *place]
-    command += ["--folder", serving.COMPILE_CACHE, "--within", f"{FETCH_S}s"]
+    command = [*_PROGRAM, "fetch", *place, "--within", str(FETCH_S)]
     container = sidecar(
         context,
         serving.CACHE_FETCHER,
@@ -85,8 +86,7 @@ def _fetcher(context: RenderContext, place: list[str]) -> client.V1Container:
 
 
 def _keeper(context: RenderContext, place: list[str], health_url: str) -> client.V1Container:
-    command = ["python", "-m", "holdfast", "serve", "keep-compiled", *place]
-    command += ["--folder", serving.COMPILE_CACHE, "--health", health_url]
+    command = [*_PROGRAM, "keep", *place, "--health", health_url]
     return sidecar(
         context,
         "keep-compiled",

@@ -13,6 +13,7 @@ from holdfast.commands import app
 from holdfast.platform.cluster import PATH
 from holdfast.services.replica_start import find_newest_start
 from holdfast.support.errors import InputError
+from holdfast.vocabulary.serving import CACHE_FETCHER
 from tests import platforms
 from workloads.library.tests.http_server import answering
 from workloads.library.tests.jobs.api_server import write_kubeconfig
@@ -168,6 +169,22 @@ def test_explain_says_what_a_start_took(holdfast: Callable[..., Result]) -> None
     starts = json.loads(holdfast("explain", "scores", "--json").stdout)["starts"]
     assert starts["scores-base"]["load_s"] == 170
     assert "scores-proxy" not in starts
+
+
+def test_fetched_kernels_are_counted_apart() -> None:
+    body = example_services.render(example_services.read("chat"))
+    pod = make_pod(example_services.find(body, "Deployment", "chat-base"))
+    end = {
+        "startedAt": "2026-11-28T00:01:40Z",
+        "finishedAt": "2026-11-28T00:01:52Z",
+    }
+    fetcher = {"name": CACHE_FETCHER, "state": {"terminated": end}}
+    start = find_newest_start([set_status(pod, initContainerStatuses=[fetcher])])
+    assert start is not None
+    assert start.cache_s == 12
+    assert start.image_s == 28
+    assert start.total_s == 300
+    assert "28 s for images and sidecars, 12 s for compiled kernels, 170 s to load" in str(start)
 
 
 def set_status(pod: Object, **changes: object) -> Object:

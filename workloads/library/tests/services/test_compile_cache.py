@@ -116,7 +116,7 @@ class Replica:
 
     @contextmanager
     def keeper(self) -> Generator["subprocess.Popen[bytes]"]:
-        command = [*self.read_command("keep-compiled"), "--settle", "0.1s"]
+        command = [*self.read_command("keep-compiled"), "--settle", "0.1"]
         with self._running(command, "keeper", os.environ) as process:
             yield process
 
@@ -250,7 +250,7 @@ def test_fetching_ends_before_the_engine_starts() -> None:
     fetcher = spec["initContainers"][0]
     assert fetcher["name"] == CACHE_FETCHER
     assert "restartPolicy" not in fetcher
-    assert option(fetcher["command"], "--within") == f"{FETCH_S}s"
+    assert option(fetcher["command"], "--within") == str(FETCH_S)
     keeper = find_container(spec, "keep-compiled")
     assert keeper["restartPolicy"] == "Always"
     assert spec["terminationGracePeriodSeconds"] == DEFAULT_WINDOW.pod_s

@@ -28,6 +28,7 @@ CONFIG = {
     "torch_dtype": "bfloat16",
     "max_position_embeddings": 131_072,
 }
+CHECKPOINTS = with_images("example").buckets["checkpoints"]
 MODEL = {"--model": "gs://models/llama", "--base": "1"}
 PREDICTOR = {"--predictor": "entropy", "--base": "1"}
 
@@ -90,6 +91,21 @@ CASES: dict[str, tuple[dict[str, str], str, str]] = {
     "more than the pool holds": (PREDICTOR | {"--base": "40"}, "most replicas", "raise max_nodes"),
     "one replica on Spot": (PREDICTOR | {"--set": "overflow_most=1"}, "overflow_most", "2"),
     "deadline above the notice": (PREDICTOR | {"--set": "deadline_s=30"}, "deadline_s", "lower it"),
+    "kernels of a predictor": (
+        PREDICTOR | {"--set": "compile_cache=gs://kernels"},
+        "compile_cache",
+        "leave it out",
+    ),
+    "kernels in no bucket": (
+        MODEL | {"--set": "compile_cache=/tmp/kernels"},
+        "compile_cache",
+        "gs://",
+    ),
+    "kernels where others write": (
+        MODEL | {"--set": f"compile_cache=gs://{CHECKPOINTS}"},
+        "others may write there",
+        "buckets create",
+    ),
     "deadline of a stream": (MODEL | {"--set": "deadline_s=5"}, "deadline_s", "leave it out"),
     "callers that are no namespace": (
         PREDICTOR | {"--set": "callers=nobody"},
@@ -257,6 +273,21 @@ def test_models_that_nobody_can_read_are_said_to_be_unchecked(
     assert result.exception.what == "the model cannot be loaded"
 
 
+def test_copies_that_do_not_exist_are_named(tmp_path: Path, document: Path) -> None:
+    copy = tmp_path / "nothing"
+    options = MODEL | {"--model-copy": str(copy)}
+    error = new_service(document, tmp_path / "chat.yaml", options).exception
+    assert isinstance(error, InputError)
+    assert error.got == f"{copy}: no such folder"
+    assert "--model-copy" in error.fix
+
+
+REASONS = {
+    "import fails": "broken_model:make: No module named 'nothing_of_this_name'",
+    "no such function": "broken_model:make: module 'broken_model' has no attribute 'make'",
+    "no predictor": "'int' object has no attribute 'configuration'",
+    "load fails": "no weights here",
+}
 BROKEN = {
     "import fails": "import nothing_of_this_name\n",
     "no such function": "def other(spec):\n    return spec\n",
@@ -279,6 +310,8 @@ def test_a_predictor_that_does_not_load_is_refused(
     error = new_service(document, tmp_path / "chat.yaml", options).exception
     assert isinstance(error, InputError)
     assert error.what == "the predictor does not load"
+    assert REASONS[case] in error.got
+    assert "InputError" not in error.got
     assert not (tmp_path / "chat.yaml").exists()
 
 

@@ -14,6 +14,7 @@ from holdfast.platform import Platform
 from holdfast.platform.document import Team
 from holdfast.services import prepared_service
 from holdfast.services.live_service import TEAM_KINDS
+from holdfast.services.plan import compile_cache
 from holdfast.services.render.manifests import SHARED
 from holdfast.support.errors import InputError
 from holdfast.vocabulary.kubernetes import SERVICE_PRIORITIES
@@ -115,6 +116,23 @@ def test_grants_name_the_team_account(tmp_path: Path) -> None:
     prepared = prepared_service.prepare(service, share(), model_copy=None)
     notes = "\n".join(prepared.notes)
     assert "--member=serviceAccount:vision@acme.iam" in notes
+
+
+@pytest.mark.parametrize(("team", "is_own"), [("vision", True), ("vision2", False)])
+def test_teams_keep_kernels_in_their_folder(team: str, is_own: bool) -> None:
+    platform = share()
+    url = f"gs://{platform.buckets['checkpoints']}/teams/{team}/kernels"
+    service = replace(
+        read("chat"),
+        namespace="vision",
+        compile_cache=url,
+    )
+    if is_own:
+        assert not compile_cache.check(service, platform, "account")
+        return
+    with pytest.raises(InputError) as caught:
+        compile_cache.check(service, platform, "account")
+    assert "teams/vision/" in caught.value.allowed
 
 
 def test_only_namespaces_with_services_get_their_quota() -> None:

@@ -149,68 +149,6 @@ def sidecar(
         shutdown.wait()
 
 
-Url = Annotated[str, typer.Option(help="Folder of the service in a bucket.")]
-Key = Annotated[str, typer.Option(help="Name of the archive for this engine.")]
-Compiled = Annotated[Path, typer.Option(help="Folder of the compilers' caches in the pod.")]
-
-
-@app.command(
-    "fetch-compiled",
-    hidden=True,  # manifests start it
-    epilog=examples(
-        "holdfast serve fetch-compiled --url gs://my-bucket/serving/chat --key 0f3a --folder"
-        " /tmp/compiled"
-    ),
-)
-def fetch_compiled(
-    url: Url,
-    key: Key,
-    folder: Compiled,
-    within: Annotated[float, duration_option("Most time to take.")] = 120.0,
-) -> None:
-    """Fill the caches of an engine's compilers before it starts, if a bucket has them."""
-    from holdfast.inference.compile_cache.restoring import fetch
-    from holdfast.runtime.shutdown import leave_now
-
-    fetch(url, key, folder, within)
-    leave_now(0)  # a request may still be under way
-
-
-@app.command(
-    "keep-compiled",
-    hidden=True,  # manifests start it
-    epilog=examples(
-        "holdfast serve keep-compiled --url gs://my-bucket/serving/chat --key 0f3a --folder"
-        " /tmp/compiled --health http://127.0.0.1:8080/health"
-    ),
-)
-def keep_compiled(
-    url: Url,
-    key: Key,
-    folder: Compiled,
-    health: Annotated[str, typer.Option(help="Health URL of the engine: 200 once it is ready.")],
-    settle: Annotated[
-        float, duration_option("Time in which no file may change before they are stored.")
-    ] = 10.0,
-) -> None:
-    """Store the caches of an engine's compilers once it is ready. Runs until SIGTERM."""
-    from holdfast.inference.compile_cache.storing import Keeper
-    from holdfast.inference.proxy.sidecar import request
-    from holdfast.runtime.shutdown import of_process
-
-    shutdown = of_process()
-    keeper = Keeper(
-        url=url,
-        key=key,
-        folder=folder,
-        settle_s=settle,
-        is_ready=lambda: request("GET", health)[0] == 200,
-        wait=shutdown.wait,
-    )
-    keeper.run()
-    shutdown.wait()  # the pod is ready only while all of its containers run
-
-
 @app.command(
     hidden=True,  # manifests start it
     epilog=examples(

@@ -308,7 +308,8 @@ class OwnService:
         if external and not (self.members or self.keys):
             allowed = "the people and service accounts that may call, or keys"
             fix = "members: [group:team@example.org], or keys: SECRET"
-            yield "a public service that does not say who may call", "no members", allowed, fix
+            got = "no members and no keys"
+            yield "a public service that does not say who may call", got, allowed, fix
         if self.quota_per_s and not self.keys:
             allowed = "0 without keys: callers are known by their keys"
             yield "quota_per_s", self.quota_per_s, allowed, "keys: SECRET"

@@ -17,9 +17,13 @@ _LAST_LINES = 3
 _PROGRAM = """\
 import sys
 from holdfast.inference.predictor.spec import PredictorSpec, build
-predictor = build(PredictorSpec(name=sys.argv[1], model=sys.argv[2]))
-predictor.configuration, predictor.predict
-predictor.load()
+from holdfast.support.errors import InputError
+try:
+    predictor = build(PredictorSpec(name=sys.argv[1], model=sys.argv[2]))
+    predictor.configuration, predictor.predict
+    predictor.load()
+except InputError as error:
+    sys.exit(error.got)
 """
 
 
@@ -28,7 +32,7 @@ def check(service: OwnService, folder: Path) -> list[str]:
 
     Raises InputError if it does not load.
     """
-    module, colon, _ = service.predictor.partition(":")
+    module, colon, function = service.predictor.partition(":")
     if not colon:
         return []
     top = module.partition(".")[0]
@@ -52,9 +56,10 @@ def check(service: OwnService, folder: Path) -> list[str]:
     if process.returncode == 0:
         return []
     lines = [line.strip() for line in process.stderr.splitlines() if line.strip()]
+    reason = " ".join(lines[-_LAST_LINES:]).removeprefix(f"{service.predictor}: ")
     raise InputError(
         "the predictor does not load",
-        got=f"{service.predictor}: {' '.join(lines[-_LAST_LINES:])[:400]}",
+        got=f"{service.predictor}: {reason[:400]}",
         allowed="a function that returns an object with configuration, load and predict",
-        fix=f'python -c "import {module}" in this folder shows the whole error',
+        fix=f'correct it; python -c "from {module} import {function}" shows an error of the import',
     )

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.clients.gcloud import GcloudFailed, ask
-from holdfast.inference.predictor.spec import require_model_folder
 from holdfast.services.file.service_file import OwnService
 from holdfast.support.errors import InputError, Unjudged
 from holdfast.support.values import GIB
@@ -83,7 +82,14 @@ def check(service: OwnService, project: str, copy: Path | None = None) -> list[s
 
 def read_copy(folder: Path) -> Model:
     """Read a folder on this machine."""
-    require_model_folder(str(folder))
+    if not (folder / "config.json").is_file():
+        reason = "no config.json" if folder.is_dir() else "no such folder"
+        raise InputError(
+            "the model cannot be loaded",
+            got=f"{folder}: {reason}",
+            allowed="a folder with config.json, the tokenizer's files and *.safetensors",
+            fix="--model-copy FOLDER, as save_pretrained() wrote it",
+        )
     sizes = {path.name: path.stat().st_size for path in folder.glob("*.safetensors")}
     return _make_model(str(folder), sizes, lambda: (folder / "config.json").read_text())
 
