@@ -25,7 +25,7 @@ from holdfast.support.errors import InputError
 FILE = ".holdfast-lint.yaml"
 SCHEMA = "holdfast.lint-settings/1"
 _OFF = "off"
-_FIX = "correct the file; docs/reference/linter.md has an example"
+_FIX = "rules: {HF114: {level: info, reason: each Job has one pod}}"
 _FIELDS = ("schema", "rules")
 _RULE_FIELDS = ("level", "reason")
 # From the highest; a rule may be lowered only.

@@ -72,6 +72,15 @@ def test_rules_are_lowered_and_switched_off(manifest: Path, tmp_path: Path) -> N
     )
 
 
+def test_fix_can_be_written_as_it_stands(manifest: Path) -> None:
+    write(manifest.parent, "HF110: off")
+    error = holdfast("lint", str(manifest)).exception
+    assert isinstance(error, InputError)
+    text = f"schema: holdfast.lint-settings/1\n{error.fix}\n"
+    (manifest.parent / FILE).write_text(text)
+    assert "evictions count" in holdfast("lint", str(manifest)).stdout
+
+
 def test_the_nearest_file_counts(manifest: Path, tmp_path: Path) -> None:
     write(tmp_path, "HF110: {level: off, reason: far}")
     write(manifest.parent, "HF119: {level: off, reason: near}")
