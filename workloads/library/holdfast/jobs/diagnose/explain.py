@@ -220,7 +220,7 @@ def describe_similar_waits(job: JobSnapshot, cluster: ClusterSnapshot) -> str:
     selector: dict[str, str] = job.pod_spec.get("nodeSelector", {})
     own_uids = {pod["metadata"]["uid"] for pod in job.pods}
     waits: list[float] = []
-    for pod in cluster.others:
+    for pod in cluster.pods:
         wait_s = get_wait_s(pod)
         is_other = pod["metadata"]["uid"] not in own_uids
         if wait_s is not None and is_other and _matches_class(pod, selector):
