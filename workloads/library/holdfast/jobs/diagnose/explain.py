@@ -311,10 +311,10 @@ def in_place_text(job: JobSnapshot, now_s: float, usd_per_hour: float | None = N
     text = f"{subject} in place for {_list_places(missing)}{_describe_loss_time(job, now_s)}"
     gpu_hours = waiting * pricing.count_gpus(job.pod_spec)
     if gpu_hours:
-        price = ""
+        text += f", which costs {gpu_hours} GPU-hours an hour"
         if usd_per_hour is not None:
-            price = f" (${waiting * usd_per_hour:.2f}, ${waiting * usd_per_hour / 60:.2f} a minute)"
-        text += f", which costs {gpu_hours} GPU-hours an hour{price}"
+            usd = waiting * usd_per_hour
+            text += f" (${usd:.2f}, ${usd / 60:.2f} a minute)"
     return text
 
 
