@@ -20,13 +20,13 @@ def main(tag: str, folder: Path) -> None:
             f"v{version}, the library's version",
             "run the workflow of the release's own tag",
         )
-    wanted = [f"holdfast_gke-{version}-py3-none-any.whl", f"holdfast_gke-{version}.tar.gz"]
+    expected_files = [f"holdfast_gke-{version}-py3-none-any.whl", f"holdfast_gke-{version}.tar.gz"]
     files = sorted(path.name for path in folder.iterdir())
-    if files != wanted:
+    if files != expected_files:
         refuse(
             "files of the release",
             ", ".join(files) or "none",
-            ", ".join(wanted),
+            ", ".join(expected_files),
             "download these two, and nothing else",
         )
     command = [
@@ -34,7 +34,7 @@ def main(tag: str, folder: Path) -> None:
         "publish",
         "--trusted-publishing",
         "always",
-        *(folder / name for name in wanted),
+        *(folder / name for name in expected_files),
     ]
     sys.exit(subprocess.run(command, check=False).returncode)
 

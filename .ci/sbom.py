@@ -13,7 +13,7 @@ _HASH = re.compile(r"--hash=sha256:([0-9a-f]{64})")
 
 
 def make_bill(lock: str, version: str) -> dict[str, Any]:
-    """What an environment with the library of this version and this lock contains."""
+    """Describe an environment with the library of this version and what this lock pins."""
     library = _component(LIBRARY, version)
     components = list(_components(lock))
     return {
@@ -25,7 +25,7 @@ def make_bill(lock: str, version: str) -> dict[str, Any]:
         "dependencies": [
             {
                 "ref": library["bom-ref"],
-                "dependsOn": sorted(each["bom-ref"] for each in components),
+                "dependsOn": sorted(component["bom-ref"] for component in components),
             }
         ],
     }

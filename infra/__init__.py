@@ -1,1 +1,1 @@
-"""What exists: capacity, names, cloud resources."""
+"""Defines what exists: capacity, names, cloud resources."""

@@ -45,8 +45,8 @@ def require_choice(field: str, got: str, allowed: Collection[str]) -> None:
     """Require that `got` is one of `allowed`; the fix names the nearest."""
     if got in allowed:
         return
-    near = get_close_matches(str(got), list(allowed), n=1, cutoff=0.4)
-    fix = f"write {near[0]!r}" if near else "choose one of the allowed values"
+    matches = get_close_matches(str(got), list(allowed), n=1, cutoff=0.4)
+    fix = f"write {matches[0]!r}" if matches else "choose one of the allowed values"
     raise InputError(
         field,
         got=repr(got),

@@ -251,7 +251,7 @@ class Environment:
 
     @property
     def database_roles(self) -> tuple[str, ...]:
-        """Whose service accounts log in to the results database."""
+        """The roles whose service accounts log in to the results database."""
         return *roles.DATABASE_ROLES, *(team.role for team in self.teams)
 
     def database_user(self, role: str) -> str:

@@ -146,12 +146,12 @@ def show(
         print_json("drift", environment=environment.name, changes=items)
         return
     losses: list[tuple[str, str, str]] = []
-    others: list[tuple[str, str, str]] = []
+    other_changes: list[tuple[str, str, str]] = []
     for item in items:
         address = f"{item['address']} {item['difference']}".rstrip()
-        rows = losses if "delete" in item["actions"] else others
+        rows = losses if "delete" in item["actions"] else other_changes
         rows.append((item["stack"], item["actions"], address))
-    print_table(("STACK", "ACTION", "ADDRESS"), [*losses, *others])
+    print_table(("STACK", "ACTION", "ADDRESS"), [*losses, *other_changes])
     print(f"{environment.name}: {len(items)} changes, {len(losses)} destroy or replace")
     for item in items:
         if item["fix"]:  # `deploy` does not change what Terraform ignores

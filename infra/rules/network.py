@@ -17,7 +17,7 @@ SURGE_NODES = 1  # of each pool during an upgrade
 
 
 NamedRange = tuple[str, str, IPv4Network]
-"""Where the range is stated, its name, the range."""
+"""The place where the range is stated, its name, the range."""
 
 
 def _iter_subnet_ranges(facts: Facts) -> Iterator[NamedRange]:

@@ -162,8 +162,9 @@ def _flavor(name: str, labels: dict[str, str], tolerations: list[dict[str, str]]
 
 
 def _gpu_quota(flavor: Body, gpus: int, limits: Mapping[str, int]) -> Body:
-    """What is guaranteed of a flavor, and where its accelerator has a limit, what may be borrowed
-    beyond.
+    """Returns the quota that is guaranteed of a flavor.
+
+    If its accelerator has a limit, the rest up to the limit may be borrowed.
     """
     quota: Body = {
         "name": GPU_RESOURCE,

@@ -115,7 +115,9 @@ class Ranks:
         # them.
         keys = [f"{self._turn}/{rank}" for rank in range(1, self.world_size)]
         self._wait(keys, timeout_s)
-        values = [value, *(json.loads(self.store.get(key)) for key in keys)]
+        values = [value]
+        for key in keys:
+            values.append(json.loads(self.store.get(key)))
         decision = decide(values)
         self.store.set(verdict, json.dumps(decision))
         return decision

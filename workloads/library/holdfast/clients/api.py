@@ -37,8 +37,8 @@ class ApiError(Unjudged):
     def __init__(self, status: int, message: str) -> None:
         self.status = status
         self.message = message
-        what, fix = _describe_status(status)
-        super().__init__(what, got=f"{status}: {message}", fix=fix)
+        problem, fix = _describe_status(status)
+        super().__init__(problem, got=f"{status}: {message}", fix=fix)
 
     def __str__(self) -> str:
         return self.got
@@ -351,8 +351,9 @@ def list_contexts(kubeconfig: Path | None) -> list[str]:
     from kubernetes import config
 
     with _reading(kubeconfig):
-        known: Any = config.list_kube_config_contexts(str(kubeconfig) if kubeconfig else None)
-        return sorted(str(context["name"]) for context in known[0])
+        path = str(kubeconfig) if kubeconfig else None
+        contexts: Any = config.list_kube_config_contexts(path)[0]
+        return sorted(str(context["name"]) for context in contexts)
 
 
 def _require_context(kubeconfig: Path | None, context: str) -> None:
@@ -378,22 +379,22 @@ def _reading(kubeconfig: Path | None) -> Generator[None]:
     from kubernetes import config
     from yaml import YAMLError
 
-    where = kubeconfig or config.KUBE_CONFIG_DEFAULT_LOCATION
+    path = kubeconfig or config.KUBE_CONFIG_DEFAULT_LOCATION
     try:
         yield
     except config.ConfigException as error:
-        raise Unjudged(f"no cluster in {where}", got=str(error), fix=_GET_CREDENTIALS) from error
+        raise Unjudged(f"no cluster in {path}", got=str(error), fix=_GET_CREDENTIALS) from error
     except (YAMLError, UnicodeDecodeError) as error:
         # Not the error's text: it quotes the file, which holds credentials.
-        raise _unusable_kubeconfig(where, "not YAML") from error
+        raise _unusable_kubeconfig(path, "not YAML") from error
     except OSError as error:
-        raise _unusable_kubeconfig(where, error.strerror or type(error).__name__) from error
+        raise _unusable_kubeconfig(path, error.strerror or type(error).__name__) from error
     except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
-        raise _unusable_kubeconfig(where, "not of a kubeconfig's form") from error
+        raise _unusable_kubeconfig(path, "not of a kubeconfig's form") from error
 
 
-def _unusable_kubeconfig(where: object, reason: str) -> Unjudged:
-    return Unjudged(f"no cluster in {where}", got=reason, fix=_GET_CREDENTIALS)
+def _unusable_kubeconfig(path: object, reason: str) -> Unjudged:
+    return Unjudged(f"no cluster in {path}", got=reason, fix=_GET_CREDENTIALS)
 
 
 @contextmanager

@@ -110,7 +110,7 @@ def post(request: Request, address: str, token: str) -> Advice:
     except ValueError:  # its text may have the token
         raise Unjudged(f"the address {address} or the token has another form") from None
     try:
-        return read_answer(json.loads(answer))
+        return parse_answer(json.loads(answer))
     except ValueError as error:
         raise Unjudged("Google answered in another form") from error
 
@@ -131,12 +131,12 @@ def make_body(request: Request) -> dict[str, Any]:
     }
 
 
-def read_answer(body: Any) -> Advice:
-    """Read the best recommendation. Raises ValueError if there is none of the known form."""
+def parse_answer(body: Any) -> Advice:
+    """Parse the best recommendation. Raises ValueError if there is none of the known form."""
     answers: list[Advice] = []
     try:
         for recommendation in body["recommendations"]:
-            answers.append(_read_recommendation(recommendation))
+            answers.append(_parse_recommendation(recommendation))
     except (AttributeError, KeyError, TypeError) as error:
         raise ValueError(f"{type(error).__name__}: {error}") from error
     if not answers:
@@ -144,7 +144,7 @@ def read_answer(body: Any) -> Advice:
     return max(answers, key=lambda advice: advice.obtainability)
 
 
-def _read_recommendation(body: dict[str, Any]) -> Advice:
+def _parse_recommendation(body: dict[str, Any]) -> Advice:
     scores = body["scores"]
     obtainability = float(scores["obtainability"])
     if not 0 <= obtainability <= 1:
@@ -154,13 +154,13 @@ def _read_recommendation(body: dict[str, Any]) -> Advice:
         zones.add(str(shard.get("zone", "")).rpartition("/")[2])
     return Advice(
         obtainability=obtainability,
-        uptime_s=_read_seconds(scores.get("estimatedUptime")),
+        uptime_s=_parse_seconds(scores.get("estimatedUptime")),
         zones=tuple(sorted(zones - {""})),
     )
 
 
-def _read_seconds(text: object) -> float | None:
-    """Read a duration of JSON, `600s`; None for anything else."""
+def _parse_seconds(text: object) -> float | None:
+    """Return the seconds of a duration in JSON, `600s`; None for anything else."""
     digits = str(text or "").removesuffix("s")
     try:
         seconds = float(digits)

@@ -132,7 +132,7 @@ class CloudLogs(threading.Thread):
         for _ in range(PAGES_A_JOB):
             page = self._fetch_page(query)
             # Lines that other pods wrote about the job do not count for it.
-            for entry in _read_entries(page):
+            for entry in _list_entries(page):
                 if speaks_for(entry, job, namespace):
                     lines.append(_make_line(entry))
             token = page.get("nextPageToken")
@@ -212,7 +212,7 @@ class CloudLogs(threading.Thread):
         except Unjudged:
             self._floods.apart[flood] = apart
             raise
-        entries = _read_entries(page)
+        entries = _list_entries(page)
         tally = Tally()
         for entry in entries:
             tally.add((), unix_s(entry["timestamp"]))
@@ -247,7 +247,7 @@ class CloudLogs(threading.Thread):
         if not self._query:
             self._query = self._make_common_query(BUSY_LATE_S if self._turns else LATE_S)
         page = self._fetch_page(self._query)
-        entries = _read_entries(page)
+        entries = _list_entries(page)
         for entry in entries:
             t = unix_s(entry["timestamp"])
             self._tally.add(_find_writers(entry), t)
@@ -272,7 +272,7 @@ class CloudLogs(threading.Thread):
     def _hand_on(self, entries: Iterable[Entry]) -> None:
         with self._lock:
             for entry in entries:
-                writer = (find_entry_job(entry), *_read_pod(entry))
+                writer = (find_entry_job(entry), *_find_pod(entry))
                 self._waiting.setdefault(writer, []).append(_make_line(entry))
                 self._indexes[writer] = _find_index(entry)
 
@@ -319,7 +319,7 @@ def find_entry_job(entry: Entry) -> str:
 
     The log agent's labels decide; the container cannot choose them.
     """
-    namespace, _ = _read_pod(entry)
+    namespace, _ = _find_pod(entry)
     if namespace == NAMESPACE_MONITORING:
         line = entry["jsonPayload"]
         if line.get("event") == FAULTY:
@@ -344,11 +344,11 @@ def _find_index(entry: Entry) -> int | None:
 def speaks_for(entry: Entry, job: str, namespace: str = "") -> bool:
     if find_entry_job(entry) != job:
         return False
-    writer_namespace, _ = _read_pod(entry)
+    writer_namespace, _ = _find_pod(entry)
     return not namespace or writer_namespace in (namespace, NAMESPACE_MONITORING)
 
 
-def _read_pod(entry: Entry) -> tuple[str, str]:
+def _find_pod(entry: Entry) -> tuple[str, str]:
     """Returns namespace and name of the pod, as the log agent states them."""
     resource = entry.get("resource") or {}
     labels = resource.get("labels") or {}
@@ -357,7 +357,7 @@ def _read_pod(entry: Entry) -> tuple[str, str]:
 
 def _find_writers(entry: Entry) -> list[Flood]:
     """Returns the pod that wrote an entry, and its job; none for the platform's own pods."""
-    namespace, pod = _read_pod(entry)
+    namespace, pod = _find_pod(entry)
     if namespace == NAMESPACE_MONITORING:
         return []
     job = find_entry_job(entry)
@@ -370,7 +370,7 @@ def _find_writers(entry: Entry) -> list[Flood]:
     return writers
 
 
-def _read_entries(page: Mapping[str, Any]) -> Sequence[Entry]:
+def _list_entries(page: Mapping[str, Any]) -> Sequence[Entry]:
     return page.get("entries", ())
 
 

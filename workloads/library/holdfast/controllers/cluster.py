@@ -17,8 +17,8 @@ from holdfast.controllers.cluster_objects import (
     Node,
     Pod,
     is_taken,
-    read_node,
-    read_pod,
+    parse_node,
+    parse_pod,
     since_s,
 )
 from holdfast.controllers.event_lines import Line
@@ -62,7 +62,7 @@ class Cluster:
                 self._mark_taken(name)
             self._remove_node(name)
             return
-        now = read_node(body)
+        now = parse_node(body)
         if before is None:
             self._report_end(name)
             self._lines.append(event_lines.make_node_up_line(name, now, self.clock()))
@@ -90,7 +90,7 @@ class Cluster:
         if change == "DELETED" or phase in ("Succeeded", "Failed"):
             self.pods.pop(uid, None)
             return
-        now = read_pod(body)
+        now = parse_pod(body)
         if before and now.node and not before.node:
             self._report_scheduling(body, now)
         self.pods[uid] = now

@@ -93,7 +93,7 @@ class Pod:
         )
 
 
-def read_node(body: Mapping[str, Any]) -> Node:
+def parse_node(body: Mapping[str, Any]) -> Node:
     meta = body["metadata"]
     labels = meta.get("labels") or {}
     annotations = meta.get("annotations") or {}
@@ -101,29 +101,29 @@ def read_node(body: Mapping[str, Any]) -> Node:
         pool=labels.get(pools.LABEL_NODEPOOL, ""),
         zone=labels.get(pools.LABEL_ZONE, ""),
         machine_type=labels.get(LABEL_MACHINE_TYPE, ""),
-        capacity=_read_capacity(labels),
+        capacity=_find_capacity(labels),
         born_s=unix_s(meta.get("creationTimestamp")),
         ends_s=unix_s(annotations.get(ANNOTATION_TERMINATION)),
         taken=is_taken(body),
-        silent=pools.UNREACHABLE in _read_taints(body),
-        own_usd_per_hour=_read_price(labels.get(pools.LABEL_OWN_PRICE, "")),
+        silent=pools.UNREACHABLE in _list_taints(body),
+        own_usd_per_hour=_parse_price(labels.get(pools.LABEL_OWN_PRICE, "")),
     )
 
 
-def _read_price(label: str) -> float:
+def _parse_price(label: str) -> float:
     if not re.fullmatch(r"\d{1,6}(\.\d{1,6})?", label):
         return 0.0
     return float(label)
 
 
-def _read_taints(node: Mapping[str, Any]) -> set[str]:
+def _list_taints(node: Mapping[str, Any]) -> set[str]:
     spec = node.get("spec") or {}
     return {taint.get("key", "") for taint in spec.get("taints") or ()}
 
 
 def is_taken(node: Mapping[str, Any]) -> bool:
     """Returns whether a node is being reclaimed, by its taints or its condition Ready."""
-    if TERMINATION_TAINTS & _read_taints(node):
+    if TERMINATION_TAINTS & _list_taints(node):
         return True
     ready = find_condition(node, "Ready")
     if ready.get("status", "True") == "True":
@@ -132,7 +132,7 @@ def is_taken(node: Mapping[str, Any]) -> bool:
     return any(reason in message for reason in SHUTDOWN_REASONS)
 
 
-def _read_pod_capacity(labels: Mapping[str, str], selector: Mapping[str, str]) -> str:
+def _find_pod_capacity(labels: Mapping[str, str], selector: Mapping[str, str]) -> str:
     """Returns the capacity that a pod asks for.
 
     The pods of a movable job select a pool's class and no capacity, so their queue counts first.
@@ -141,11 +141,11 @@ def _read_pod_capacity(labels: Mapping[str, str], selector: Mapping[str, str]) -
     queue = labels.get(LABEL_CLUSTER_QUEUE, "").rpartition("-")[2]
     if queue in (QUEUES[Capacity.SPOT], QUEUE_ANY):
         return SPOT
-    return _read_capacity(selector)
+    return _find_capacity(selector)
 
 
-def _read_capacity(labels: Mapping[str, str]) -> str:
-    """Reads the capacity from a node's labels, or from a pod's selector."""
+def _find_capacity(labels: Mapping[str, str]) -> str:
+    """Returns the capacity by a node's labels, or by a pod's selector."""
     provisioning = labels.get(pools.LABEL_PROVISIONING)
     if labels.get(pools.LABEL_SPOT) == "true" or provisioning == SPOT:
         return SPOT
@@ -154,7 +154,7 @@ def _read_capacity(labels: Mapping[str, str]) -> str:
     return "on-demand"
 
 
-def read_pod(body: Mapping[str, Any]) -> Pod:
+def parse_pod(body: Mapping[str, Any]) -> Pod:
     meta = body["metadata"]
     spec = body.get("spec") or {}
     status = body.get("status") or {}
@@ -166,12 +166,12 @@ def read_pod(body: Mapping[str, Any]) -> Pod:
     return Pod(
         namespace=meta["namespace"],
         job=find_job(labels),
-        index=_read_index(labels),
+        index=_find_index(labels),
         node=spec.get("nodeName") or "",
         running_since_s=_find_start_s(status),
         waits_since_s=since_s(body, "PodScheduled", "False"),
-        capacity=_read_pod_capacity(labels, selector),
-        accelerator=read_accelerator(selector),
+        capacity=_find_pod_capacity(labels, selector),
+        accelerator=find_accelerator(selector),
         system=meta["namespace"] in SYSTEM_NAMESPACES and not belongs_to_node,
         disrupted=bool(find_disruption(body)[0]),
         owner=find_controller(body),
@@ -189,7 +189,7 @@ def _count_gpus(spec: Mapping[str, Any]) -> int:
     return int(count)
 
 
-def read_accelerator(selector: Mapping[str, str]) -> str:
+def find_accelerator(selector: Mapping[str, str]) -> str:
     """Returns the accelerator that a pod's selector asks for: a known one, `none`, or `other`."""
     accelerator = selector.get(pools.LABEL_ACCELERATOR) or NONE
     return bound_label(accelerator, {NONE, *ACCELERATORS})
@@ -217,7 +217,7 @@ def find_job(labels: Mapping[str, str]) -> str:
     return ""
 
 
-def _read_index(labels: Mapping[str, str]) -> int | None:
+def _find_index(labels: Mapping[str, str]) -> int | None:
     index = labels.get(ANNOTATION_INDEX, "")
     if labels.get(LABEL_RUN_PER_INDEX) == "true" and is_count(index):
         return int(index)

@@ -104,7 +104,7 @@ class Tally:
 
 @dataclass(frozen=True, slots=True)
 class Apart:
-    """How far the lines of a writer that is set apart are read."""
+    """The progress of reading the lines of a writer that is set apart."""
 
     read_until_s: float
     """Time up to which its lines were read or given up."""

@@ -12,9 +12,9 @@ from typing import Any
 
 from holdfast.controllers.cluster_objects import (
     NONE,
+    find_accelerator,
     find_condition,
     is_true,
-    read_accelerator,
     since_s,
 )
 from holdfast.controllers.event_lines import Line, make_admission_line
@@ -64,7 +64,7 @@ class Queues:
             self.workloads.pop(uid, None)
             return
         before = self.workloads.get(uid)
-        now = read_workload(workload)
+        now = parse_workload(workload)
         # The previous exporter counted the Workloads that started before this one watched.
         if before and before.reason and not now.reason:
             self._record_start(workload, now, before.since_s)
@@ -137,13 +137,13 @@ class Queues:
             yield sample("provisioning_requests_lost_total", count, reason=kind)
 
 
-def read_workload(workload: Mapping[str, Any]) -> Waiting:
+def parse_workload(workload: Mapping[str, Any]) -> Waiting:
     spec = workload.get("spec") or {}
     status = workload.get("status") or {}
     return Waiting(
         queue=bound_label(spec.get("queueName") or NONE, KNOWN_QUEUES),
-        flavor=_read_flavor(status),
-        accelerator=_read_accelerator(spec),
+        flavor=_find_flavor(status),
+        accelerator=_find_accelerator(spec),
         reason=_find_reason(workload),
         since_s=_find_wait_begin_s(workload),
     )
@@ -169,7 +169,7 @@ def _find_wait_begin_s(workload: Mapping[str, Any]) -> float:
     return max(created_s, since_s(workload, "Evicted"))
 
 
-def _read_flavor(status: Mapping[str, Any]) -> str:
+def _find_flavor(status: Mapping[str, Any]) -> str:
     admission = status.get("admission") or {}
     names: list[str] = []
     for assignment in admission.get("podSetAssignments") or ():
@@ -180,12 +180,12 @@ def _read_flavor(status: Mapping[str, Any]) -> str:
     return names[0] if names else NONE
 
 
-def _read_accelerator(spec: Mapping[str, Any]) -> str:
+def _find_accelerator(spec: Mapping[str, Any]) -> str:
     for pod_set in spec.get("podSets") or ():
         template = pod_set.get("template") or {}
         pod = template.get("spec") or {}
         selector = pod.get("nodeSelector") or {}
-        accelerator = read_accelerator(selector)
+        accelerator = find_accelerator(selector)
         if accelerator != NONE:
             return accelerator
     return NONE

@@ -35,9 +35,9 @@ def sample(metric: str, value: float, **labels: str) -> Sample:
     return Sample(metric, float(value), tuple(sorted(labels.items())))
 
 
-def bound_label(value: str, known: Container[str]) -> str:
-    """Returns a label's value if it is known, else OTHER.
+def bound_label(value: str, values: Container[str]) -> str:
+    """Returns a label's value if it is one of `values`, else OTHER.
 
     Anybody who may create a pod chooses its selector, and each value is a series kept for years.
     """
-    return value if value in known else OTHER
+    return value if value in values else OTHER

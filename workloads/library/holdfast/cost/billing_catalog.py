@@ -96,7 +96,7 @@ def refresh(old: Table, today: datetime.date, endpoint: str = ENDPOINT) -> Table
     catalog has no known machine, InputError if its prices contradict each other.
     """
     listed: list[Sku] = []
-    for sku in merge(_read_skus(fetch(endpoint))):
+    for sku in merge(_select_skus(fetch(endpoint))):
         listed.append(replace(sku, as_of=today.isoformat()))
     if not listed:
         raise Unjudged(
@@ -186,7 +186,7 @@ def _report_two_prices(first: Sku, second: Sku) -> InputError:
     )
 
 
-def _read_skus(rows: Iterable[Mapping[str, Any]]) -> Iterator[Sku]:
+def _select_skus(rows: Iterable[Mapping[str, Any]]) -> Iterator[Sku]:
     """Yields the SKUs of known machines in regions that have them."""
     known_regions = _list_regions()
     for row in rows:

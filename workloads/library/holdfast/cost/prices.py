@@ -158,7 +158,7 @@ def load(path: Path = TABLE) -> Table:
             fetched_at=datetime.date.fromisoformat(body["fetched_at"]),
             sources=tuple(body["sources"]),
             notes=tuple(Note(**note) for note in body["notes"]),
-            skus=tuple(_read_sku(row) for row in body["skus"]),
+            skus=tuple(_parse_sku(row) for row in body["skus"]),
         )
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise InputError(
@@ -237,7 +237,7 @@ def _is_in_order(usd: dict[Capacity, float]) -> bool:
     return flex <= on_demand * (1 + 1e-9)
 
 
-def _read_sku(row: dict[str, Any]) -> Sku:
+def _parse_sku(row: dict[str, Any]) -> Sku:
     typed: dict[str, Any] = {
         "capacity": Capacity(row["capacity"]),
         "regions": tuple(row["regions"]),

@@ -80,7 +80,10 @@ def run_all(
             signum = record.signal
             if signum:
                 break
-    code = 128 + signum if signum else exit_code([record.verdict for record in records])
+    if signum:
+        code = 128 + signum
+    else:
+        code = exit_code([record.verdict for record in records])
     return code, [record.journal() for record in records]
 
 

@@ -145,8 +145,10 @@ def _make_pod_policy(
     *gpus: tuple[str, str],
     priorities: Sequence[str] = JOB_PRIORITIES,
 ) -> Iterator[Body]:
-    """For a kind with pod templates. An update that changes neither them nor the queue, and starts
-    nothing, passes: it may suspend a job that is older than the policy.
+    """Makes the policy of a kind with pod templates.
+
+    An update that changes neither them nor the queue, and starts nothing, passes: it may suspend a
+    job that is older than the policy.
     """
     changed = f"request.operation == 'CREATE' || object.{judged} != oldObject.{judged}"
     changed += f" || object{_QUEUE} != oldObject{_QUEUE} || ({_STARTS})"
@@ -212,20 +214,20 @@ def _network_policies() -> Iterator[Body]:
 def _workloads() -> Iterator[Body]:
     """RBAC knows no fields: a patch of a Workload could also raise its priority."""
     names = ("podSets", "queueName", "priority", "priorityClassRef", "maximumExecutionTimeSeconds")
-    same = [f"object.spec.?{name} == oldObject.spec.?{name}" for name in names]
-    same.append("object.metadata.?labels == oldObject.metadata.?labels")
+    conditions = [f"object.spec.?{name} == oldObject.spec.?{name}" for name in names]
+    conditions.append("object.metadata.?labels == oldObject.metadata.?labels")
     before = "oldObject.metadata.?annotations.orValue({})"
     after = "object.metadata.?annotations.orValue({})"
-    same.append(f"{after}.all(key, {before}[?key] == optional.of({after}[key]))")
+    conditions.append(f"{after}.all(key, {before}[?key] == optional.of({after}[key]))")
     # A stop takes back what the mover would do with a gang that gave its nodes back.
     mark = f"key == '{ANNOTATION_QUEUED_AGAIN}'"
-    same.append(f"{before}.all(key, {mark} || key in {after})")
+    conditions.append(f"{before}.all(key, {mark} || key in {after})")
     yield from _policy(
         "workloads",
         [_resources(KUEUE_API, "UPDATE", plurals=["workloads"])],
         [
             (
-                " && ".join(same),
+                " && ".join(conditions),
                 "people of a team change spec.active of a Workload and nothing else.",
             )
         ],
@@ -242,7 +244,7 @@ def _platform_objects() -> Iterator[Body]:
         JOBSET_API: ["jobsets"],
     }
     label = f".metadata.?labels[?'{LABEL_HALF}'].orValue('')"
-    own = f"oldObject{label} != '{PLATFORM_HALF}'"
+    is_foreign = f"oldObject{label} != '{PLATFORM_HALF}'"
     rules: list[Body] = []
     for version, plurals in kinds.items():
         rules.append(_resources(version, "UPDATE", "DELETE", plurals=plurals))
@@ -251,7 +253,7 @@ def _platform_objects() -> Iterator[Body]:
         rules,
         [
             (
-                own,
+                is_foreign,
                 f"objects with the label {LABEL_HALF}={PLATFORM_HALF} belong to the platform team.",
             )
         ],

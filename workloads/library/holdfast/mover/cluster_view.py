@@ -13,7 +13,7 @@ from holdfast.ledger.events import Event
 from holdfast.mover.movable_jobs import Movable
 from holdfast.mover.mover import Observation, Pods
 from holdfast.mover.node_usage import NodeUsage, NodeUsages
-from holdfast.mover.spending import LimitedJob, Spending, read_limited_job
+from holdfast.mover.spending import LimitedJob, Spending, parse_limited_job
 from holdfast.support.values import unix_s
 from holdfast.vocabulary.job_identity import read_source
 from holdfast.vocabulary.kubernetes import ANNOTATION_SOURCE, JOB_API, JOBSET_API, api_path
@@ -75,7 +75,7 @@ class View(Cluster):
             parents.pop(uid, None)
             return
         parents[uid] = find_controller(body)
-        limited_job = read_limited_job(path, body)
+        limited_job = parse_limited_job(path, body)
         if limited_job is not None:
             limited[uid] = limited_job
         end_s = find_end_s(body)

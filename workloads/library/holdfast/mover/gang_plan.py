@@ -185,8 +185,8 @@ def grow(gangs: Iterable[Gang], free: int) -> tuple[Resize, ...]:
     return tuple(resizes)
 
 
-def read_gang(job: Object, workload: Object | None) -> Gang | None:
-    """Reads a gang and the Workload that holds its quota.
+def parse_gang(job: Object, workload: Object | None) -> Gang | None:
+    """Parses a gang and the Workload that holds its quota.
 
     Returns None if it is not admitted, or was stopped.
     """

@@ -29,7 +29,7 @@ from holdfast.mover.gang_plan import (
     grow,
     list_newcomers,
     make_plan,
-    read_gang,
+    parse_gang,
     take_back,
 )
 from holdfast.mover.preemption_priority import ANNOTATION_BOOST
@@ -78,7 +78,7 @@ class GangSizes:
         gangs: list[Gang] = []
         changes = 0
         for uid, job in jobs.items():
-            gang = read_gang(job, workload_by_job.get(uid))
+            gang = parse_gang(job, workload_by_job.get(uid))
             if gang:
                 gangs.append(gang)
             else:

@@ -136,7 +136,7 @@ class IdleGangs:
         if not is_true(workload, "Admitted"):
             self._forget(uid)
             return False
-        least_nodes = _read_count(job["metadata"]["labels"][LABEL_LEAST_NODES])
+        least_nodes = _parse_count(job["metadata"]["labels"][LABEL_LEAST_NODES])
         ready = int((job.get("status") or {}).get("ready") or 0)
         pods: list[Object] = []
         if ready < least_nodes:
@@ -160,7 +160,7 @@ class IdleGangs:
         if not billed and not ends_s:
             del self.below_since_s[uid]
             return False
-        wait_s = _read_wait_s(job)
+        wait_s = _find_wait_s(job)
         if uid not in self.started:
             # It holds nothing in memory that it would have to write.
             return bool(billed) and now_s >= since + max(wait_s, START_S)
@@ -185,7 +185,7 @@ class IdleGangs:
     ) -> None:
         """Makes Kueue end the pods and release the quota."""
         annotations = workload["metadata"].get("annotations") or {}
-        count = _read_count(annotations.get(ANNOTATION_GIVEN_BACK, "")) + 1
+        count = _parse_count(annotations.get(ANNOTATION_GIVEN_BACK, "")) + 1
         if now_s - since_s(workload, "Admitted") > RECOVERED_S:
             count = 1
         pause_s = min(PAUSE_S * 2 ** (count - 1), MOST_PAUSE_S)
@@ -278,12 +278,12 @@ def _find_retry_s(pod: Object) -> float:
     return 0.0
 
 
-def _read_wait_s(job: Object) -> float:
+def _find_wait_s(job: Object) -> float:
     annotations = job["metadata"].get("annotations") or {}
-    return float(_read_count(annotations.get(ANNOTATION_WAIT, "")))
+    return float(_parse_count(annotations.get(ANNOTATION_WAIT, "")))
 
 
-def _read_count(text: str) -> int:
+def _parse_count(text: str) -> int:
     return int(text) if text.isdecimal() and text.isascii() else 0
 
 

@@ -80,7 +80,7 @@ class Movable:
         return self.queue
 
 
-def read_movable_jobs(
+def list_movable_jobs(
     jobs: Iterable[Object], workloads: Iterable[Object]
 ) -> tuple[list[Movable], list[tuple[Object, str]]]:
     """Returns the jobs that may run, and (metadata, reason) of those with unreadable plans."""
@@ -100,13 +100,13 @@ def read_movable_jobs(
         if job_workload and not job_workload["spec"].get("active", True):
             continue
         try:
-            movable_jobs.append(_read_job(job, job_workload))
+            movable_jobs.append(_parse_job(job, job_workload))
         except InputError as error:
             unreadable.append((meta, f"{error.what}: {error.got}"))
     return movable_jobs, unreadable
 
 
-def _read_job(job: Object, workload: Object | None) -> Movable:
+def _parse_job(job: Object, workload: Object | None) -> Movable:
     meta = job["metadata"]
     spec = job.get("spec") or {}
     annotations = meta.get("annotations") or {}
@@ -126,17 +126,17 @@ def _read_job(job: Object, workload: Object | None) -> Movable:
         name=name,
         uid=meta["uid"],
         version=meta["resourceVersion"],
-        plan=plan.read_plan(annotations.get(ANNOTATION_PLAN, "")),
+        plan=plan.parse_plan(annotations.get(ANNOTATION_PLAN, "")),
         created_s=unix_s(meta.get("creationTimestamp")),
         queue=labels.get(LABEL_QUEUE, ""),
-        workload=_read_workload(workload) if workload else None,
+        workload=_parse_workload(workload) if workload else None,
         suspended=bool(spec.get("suspend")),
         templates=tuple(templates),
-        original_templates=_read_templates(annotations.get(ANNOTATION_TEMPLATES, "")),
+        original_templates=_parse_templates(annotations.get(ANNOTATION_TEMPLATES, "")),
     )
 
 
-def _read_templates(text: str) -> tuple[Object, ...]:
+def _parse_templates(text: str) -> tuple[Object, ...]:
     """Returns no templates if the mover did not write the text: then nothing is restored."""
     if not text:
         return ()
@@ -156,7 +156,7 @@ def _has_marks(template: Object) -> bool:
     return LABEL_CLUSTER_QUEUE in (meta.get("labels") or {})
 
 
-def _read_workload(workload: Object) -> Workload:
+def _parse_workload(workload: Object) -> Workload:
     meta = workload["metadata"]
     spec = workload.get("spec") or {}
     pod_sets = spec.get("podSets") or ()

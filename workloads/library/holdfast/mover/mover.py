@@ -16,7 +16,7 @@ from holdfast.ledger.events import Event
 from holdfast.ledger.progress import done_h
 from holdfast.mover import patches
 from holdfast.mover.cluster_api import MAX_MESSAGE, ClusterApi
-from holdfast.mover.movable_jobs import Movable, read_movable_jobs
+from holdfast.mover.movable_jobs import Movable, list_movable_jobs
 from holdfast.place.plan import REACTION_S, Standing
 from holdfast.vocabulary.machines import MACHINE_TYPES
 
@@ -117,7 +117,7 @@ class Mover:
     def step(self, observation: Observation, now_s: float) -> list[Move]:
         """Moves jobs. Returns the moves; a refused request is tried again in the next step."""
         self.spot.look(observation.spot_machines, observation.waiting_for_spot, now_s)
-        jobs, unreadable = read_movable_jobs(*self.api.read())
+        jobs, unreadable = list_movable_jobs(*self.api.read())
         for meta, reason in unreadable:
             message = f"{meta['name']} is not moved: {reason}"
             self._complain(meta["uid"], meta["resourceVersion"], message)

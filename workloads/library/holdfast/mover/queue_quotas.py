@@ -100,7 +100,7 @@ def read_quotas(api: Api, namespaces: Iterable[str]) -> Quotas:
     for cluster_queue in api.items(f"{KUEUE}/clusterqueues"):
         name = cluster_queue["metadata"]["name"]
         cohorts[name] = cluster_queue["spec"].get("cohortName") or ""
-        for flavor, quota in _read_flavors(cluster_queue):
+        for flavor, quota in _list_flavors(cluster_queue):
             flavors[name, flavor] = quota
     node_labels: dict[str, Mapping[str, str]] = {}
     for flavor in api.items(f"{KUEUE}/resourceflavors"):
@@ -114,7 +114,7 @@ def read_quotas(api: Api, namespaces: Iterable[str]) -> Quotas:
     )
 
 
-def _read_flavors(cluster_queue: Object) -> Iterable[tuple[str, FlavorQuota]]:
+def _list_flavors(cluster_queue: Object) -> Iterable[tuple[str, FlavorQuota]]:
     used: dict[str, int] = {}
     status = cluster_queue.get("status") or {}
     for flavor in status.get("flavorsReservation") or ():

@@ -73,7 +73,7 @@ def _list_jobs(api: Api, namespace: str, now_s: float) -> dict[str, Object]:
     return jobs
 
 
-def _read_restarts(job: Object) -> int:
+def _count_restarts(job: Object) -> int:
     text = job["metadata"]["labels"][LABEL_REQUEUES]
     if not (text.isdecimal() and text.isascii()):
         return 0
@@ -92,7 +92,7 @@ def _may_requeue(job: Object, now_s: float) -> bool:
         created_s = unix_s(meta["creationTimestamp"])
         if now_s > created_s + int(limit):
             return False
-    return _read_restarts(job) > 0
+    return _count_restarts(job) > 0
 
 
 def _advance(
@@ -133,7 +133,7 @@ def _deactivate(api: Api, workload: Object) -> None:
 
 
 def _announce(api: Api, job: Object, now_s: float) -> None:
-    restarts = _read_restarts(job) - 1
+    restarts = _count_restarts(job) - 1
     message = (
         "the nodes of its request have ended: it waits for new ones, and"
         f" {restarts} restarts are left"
@@ -176,6 +176,6 @@ def _take_one_restart(job: Object) -> Patch:
         {
             "op": "replace",
             "path": f"/metadata/labels/{escape_key(LABEL_REQUEUES)}",
-            "value": str(_read_restarts(job) - 1),
+            "value": str(_count_restarts(job) - 1),
         },
     ]

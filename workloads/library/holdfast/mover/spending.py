@@ -75,8 +75,8 @@ class Spent:
         return f"{self.usd:.4f} {self.until_s:.0f}"
 
 
-def read_spent(text: object) -> Spent:
-    """Reads the annotation; nothing is spent if it is missing or has another form."""
+def parse_spent(text: object) -> Spent:
+    """Parses the annotation; nothing is spent if it is missing or has another form."""
     usd, _, until_s = str(text or "").partition(" ")
     try:
         spent = Spent(float(usd), float(until_s))
@@ -86,8 +86,11 @@ def read_spent(text: object) -> Spent:
     return spent if is_finite and spent.usd >= 0 else Spent()
 
 
-def read_limited_job(watch_path: str, body: Mapping[str, Any]) -> LimitedJob | None:
-    """Reads a Job or JobSet. None if it has no limit, has ended, or belongs to another object."""
+def parse_limited_job(watch_path: str, body: Mapping[str, Any]) -> LimitedJob | None:
+    """Parses a Job or JobSet.
+
+    Returns None if it has no limit, has ended, or belongs to another object.
+    """
     meta = body["metadata"]
     annotations = meta.get("annotations") or {}
     try:
@@ -103,7 +106,7 @@ def read_limited_job(watch_path: str, body: Mapping[str, Any]) -> LimitedJob | N
         path=f"{watch_path}/{meta['name']}",
         body=involved | {"apiVersion": _find_api_version(watch_path), "kind": kind},
         max_usd=max_usd,
-        spent=read_spent(annotations.get(ANNOTATION_SPENT_USD)),
+        spent=parse_spent(annotations.get(ANNOTATION_SPENT_USD)),
         window_s=_find_window_s(spec),
         queued=LABEL_QUEUE in (meta.get("labels") or {}),
         suspended=bool(spec.get("suspend")),

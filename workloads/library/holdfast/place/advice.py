@@ -51,8 +51,10 @@ def groups(job: Job) -> int:
     times as often as one. Nodes that work from a queue do not stop each other.
     """
     nodes = 1 if job.batch else job.nodes
-    smallest = math.isqrt(nodes - 1) + 1
-    return next(n for n in range(smallest, nodes + 1) if nodes % n == 0)
+    count = math.isqrt(nodes - 1) + 1
+    while nodes % count:
+        count += 1
+    return count
 
 
 def job_churn(job: Job, node_churn: float) -> float:

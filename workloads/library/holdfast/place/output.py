@@ -55,7 +55,7 @@ def print_prices(*, as_json: bool) -> None:
         for row in rows:
             dates = _dates(table, row[0], row[1])
             cells = dict(zip(head, row, strict=True))
-            body.append(_read_cells(cells) | {"as_of": dates})
+            body.append(_convert_cells(cells) | {"as_of": dates})
         print_json("price-list", fetched_at=table.fetched_at.isoformat(), usd_per_hour=body)
         return
     print_table(head, rows)
@@ -67,7 +67,7 @@ def print_prices(*, as_json: bool) -> None:
         print(f"note: {note.accelerator} in {note.region}: {note.text}", file=sys.stderr)
 
 
-def _read_cells(cells: dict[str, str]) -> dict[str, Any]:
+def _convert_cells(cells: dict[str, str]) -> dict[str, Any]:
     """Return a row for programs: prices are numbers, or null, and inferred ones are listed."""
     values: dict[str, Any] = {
         **cells,

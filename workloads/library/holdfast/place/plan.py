@@ -138,8 +138,8 @@ class Plan:
         return json.dumps(body, separators=(",", ":"))
 
 
-def read_plan(text: str) -> Plan:
-    """Read the plan of an annotation, which any user may have written.
+def parse_plan(text: str) -> Plan:
+    """Parse the plan of an annotation, which any user may have written.
 
     Raises InputError if it is no plan.
     """

@@ -1,4 +1,4 @@
-"""How often a Spot machine is preempted, by age: a prior, updated by what was measured here.
+"""Estimates how often a Spot machine is preempted, by age: a prior, updated by measurements.
 
 The shape over age comes from 1,442 recorded lifetimes of preemptible VMs (2019, CPU machines), the
 level is a guess. Why: infra/decisions/0053.

@@ -148,9 +148,11 @@ def _summarize_waits(
     """Yields the durations of each kind; a wait that has not ended has no event."""
     durations_by_kind: dict[tuple[str, ...], list[float]] = defaultdict(list)
     for event in events:
-        if event.type == event_type:
-            kind = tuple(str(event.fields.get(name, value)) for name, value in defaults.items())
-            durations_by_kind[kind].append(float(event.fields.get("seconds") or 0))
+        if event.type != event_type:
+            continue
+        fields = {**defaults, **event.fields}
+        kind = tuple(str(fields[name]) for name in defaults)
+        durations_by_kind[kind].append(float(fields.get("seconds") or 0))
     for kind, durations in sorted(durations_by_kind.items()):
         durations.sort()
         yield Wait(

@@ -171,7 +171,10 @@ Stretch = tuple[int, int, State]
 
 def _make_bars(lane: Lane, unit_s: float, limit: int) -> Iterator[Row]:
     """Yields a bar for each span, or bars by stretch if there are more than `limit` spans."""
-    stretches = _merge_slivers(lane) if len(lane.spans) <= limit else _sum_stretches(lane, limit)
+    if len(lane.spans) <= limit:
+        stretches: Iterable[Stretch] = _merge_slivers(lane)
+    else:
+        stretches = _sum_stretches(lane, limit)
     for begin_us, end_us, state in stretches:
         yield {
             "lane": lane.name,

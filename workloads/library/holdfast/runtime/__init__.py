@@ -1,1 +1,1 @@
-"""What every process in a pod shares: events, signals, the stop agreement, deadlines."""
+"""Holds what every process in a pod shares: events, signals, the stop agreement, deadlines."""

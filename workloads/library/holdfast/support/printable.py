@@ -3,13 +3,13 @@
 MOST_CHARACTERS = 400
 
 
-def printable(text: str, most: int = MOST_CHARACTERS) -> str:
-    """Returns one line without control characters, cut to `most`; they become escapes.
+def printable(text: str, limit: int = MOST_CHARACTERS) -> str:
+    """Returns one line without control characters, cut to `limit`; they become escapes.
 
     GitHub's runner takes `##[` anywhere in a line for a command, which is changed here. It also
     takes `::` at the start of a line, which the caller must avoid.
     """
-    line = text if len(text) <= most else text[:most] + "..."
+    line = text if len(text) <= limit else text[:limit] + "..."
     if not line.isprintable():
         line = "".join(_escape(character) for character in line)
     return line.replace("##[", "#_[")

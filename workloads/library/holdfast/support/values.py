@@ -138,7 +138,7 @@ def settings_help(settings: Mapping[str, str]) -> str:
     return f"Repeatable: {'; '.join(texts)}."
 
 
-def read_settings(given: Iterable[str], kind: type, names: Collection[str]) -> dict[str, Any]:
+def read_settings(assignments: Iterable[str], kind: type, names: Collection[str]) -> dict[str, Any]:
     """Reads the fields `names` of the dataclass `kind` from NAME=VALUE.
 
     Each value has the type of the field's default. Raises InputError.
@@ -148,7 +148,7 @@ def read_settings(given: Iterable[str], kind: type, names: Collection[str]) -> d
         if field.name in names:
             defaults[field.name] = field.default
     values: dict[str, Any] = {}
-    for text in given:
+    for text in assignments:
         name, _, value = text.partition("=")
         if name not in defaults or name in values:
             problem = "is given twice" if name in values else "is unknown"

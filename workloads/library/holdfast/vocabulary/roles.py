@@ -33,7 +33,7 @@ def team_role(team: str) -> str:
 
 
 def team_folder(team: str) -> str:
-    """Where a team's checkpoints are. A run named like a team is elsewhere."""
+    """Returns the folder of a team's checkpoints. A run named like a team is elsewhere."""
     return f"{TEAMS_FOLDER}/{team}"
 
 

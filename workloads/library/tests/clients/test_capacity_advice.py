@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.clients import capacity_advice
-from holdfast.clients.capacity_advice import Advice, Request, ask, post, read_answer
+from holdfast.clients.capacity_advice import Advice, Request, ask, parse_answer, post
 from holdfast.support.errors import Unjudged
 from holdfast.vocabulary.capacity import Capacity
 from workloads.library.tests.clients.capacity_advisor import Advisor, advising
@@ -134,12 +134,12 @@ def test_an_unusable_address_or_token_is_one_line(address: str, token: str, prob
 )
 def test_unknown_scores_are_no_advice(scores: object) -> None:
     with pytest.raises(ValueError):
-        read_answer({"recommendations": [{"scores": scores}]})
+        parse_answer({"recommendations": [{"scores": scores}]})
 
 
 def test_the_best_recommendation_counts() -> None:
     bodies = [{"scores": {"obtainability": value}} for value in (0.3, 0.8, 0.5)]
-    assert read_answer(json.loads(json.dumps({"recommendations": bodies}))).obtainability == 0.8
+    assert parse_answer(json.loads(json.dumps({"recommendations": bodies}))).obtainability == 0.8
 
 
 def test_on_demand_is_not_asked_for() -> None:

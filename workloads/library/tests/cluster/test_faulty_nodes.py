@@ -10,7 +10,7 @@ import pytest
 from kubernetes import client
 
 from holdfast.clients.api import Api, ApiError, Object
-from holdfast.controllers.cluster_objects import read_node
+from holdfast.controllers.cluster_objects import parse_node
 from holdfast.manifests.render_context import RenderContext
 from holdfast.mover.faulty_nodes import REASON, FaultyNodes
 from holdfast.vocabulary.pools import LABEL_GPU_FAULT, Pool
@@ -97,7 +97,7 @@ def test_its_job_moves_and_the_node_goes(
     until("the job runs there", lambda: running_on(api, job) == [broken])
     faulty = FaultyNodes(mover, 2, {exporter_on(api, broken): BROKEN}.get)  # type: ignore[arg-type]
     path = f"{nodes.NODES}/{broken}"
-    observed = {broken: read_node(api.get(path))}
+    observed = {broken: parse_node(api.get(path))}
     assert faulty.step(observed, NOW) == [], "a mover that starts waits its turn"
     spare = world.add_nodes(spot, 1, labels={OWN: world.name})
     (line,) = faulty.step(observed, NOW + 1_800)

@@ -24,7 +24,7 @@ from holdfast.jobs.plan import placement
 from holdfast.jobs.render import manifests
 from holdfast.manifests.render_context import RenderContext
 from holdfast.mover.gang_sizes import CALM_S, GangSizes
-from holdfast.mover.spending import Spending, Spent, read_limited_job
+from holdfast.mover.spending import Spending, Spent, parse_limited_job
 from holdfast.vocabulary.capacity import ANNOTATION_MAX_USD, ANNOTATION_SPENT_USD
 from holdfast.vocabulary.exit_codes import EXIT_COMPLETE
 from holdfast.vocabulary.kubernetes import ANNOTATION_CHARGED_FAILURES
@@ -242,7 +242,7 @@ def stop_for_max_usd(api: Api, gang: Submitted) -> None:
 
     def is_suspended() -> bool:
         body = api.get(path)
-        job = read_limited_job(path.rpartition("/")[0], body)
+        job = parse_limited_job(path.rpartition("/")[0], body)
         assert job
         spending.count({uid: job}, [], {}, now_s)
         spending.act(api, now_s)

@@ -20,10 +20,10 @@ from holdfast.ledger.events import Event
 from holdfast.manifests.render_context import RenderContext
 from holdfast.mover.cluster_api import ClusterApi
 from holdfast.mover.cluster_view import View
-from holdfast.mover.movable_jobs import Movable, read_movable_jobs
+from holdfast.mover.movable_jobs import Movable, list_movable_jobs
 from holdfast.mover.mover import Mover
 from holdfast.mover.patches import escape_key
-from holdfast.mover.spending import Spending, read_limited_job
+from holdfast.mover.spending import Spending, parse_limited_job
 from holdfast.place.plan import Plan
 from holdfast.vocabulary.capacity import (
     ANNOTATION_BOOST,
@@ -267,7 +267,7 @@ def test_jobset_with_its_old_flavor_selector_is_repaired(
 
     def waiting() -> Movable | None:
         """With a Workload that was made from its template."""
-        (job,), _ = read_movable_jobs(*cluster.read())
+        (job,), _ = list_movable_jobs(*cluster.read())
         if job.suspended and job.workload and not job.workload.admitted:
             return job
         return None
@@ -473,7 +473,7 @@ def test_mover_stops_a_job_that_has_a_limit(
         spent = {"metadata": {"annotations": {ANNOTATION_SPENT_USD: f"2 {now_s:.0f}"}}}
         mover.merge(path, spent)
         job = api.get(path)
-        limited_job = read_limited_job(path.rpartition("/")[0], job)
+        limited_job = parse_limited_job(path.rpartition("/")[0], job)
         assert limited_job
         spending = Spending()
         spending.count({job["metadata"]["uid"]: limited_job}, [], {}, now_s)

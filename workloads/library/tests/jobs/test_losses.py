@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from holdfast.clients.api import Object
-from holdfast.controllers.queues import read_workload
+from holdfast.controllers.queues import parse_workload
 from holdfast.jobs.diagnose.cluster_snapshot import ClusterSnapshot, fit
 from holdfast.jobs.diagnose.explain import describe_coming_end, in_place_text, progress_text
 from holdfast.jobs.diagnose.failures import losses
@@ -248,13 +248,13 @@ def test_a_job_in_the_queue_waits_as_long_as_the_exporter_counts(condition: str)
         pods=[],
         workload=workload,
     )
-    assert find_hold_start_s(job) == read_workload(workload).since_s
+    assert find_hold_start_s(job) == parse_workload(workload).since_s
     taken_s = when("2026-01-01T02:00:00Z")
     queued = explain_kueue(job, ClusterSnapshot(taken_s=taken_s, workloads=[workload]))
     assert queued is not None
     assert (
         queued.position
-        == f"1 of 1 waiting in queue team, for {taken_s - read_workload(workload).since_s:.0f} s"
+        == f"1 of 1 waiting in queue team, for {taken_s - parse_workload(workload).since_s:.0f} s"
     )
 
     workload["status"] = {"conditions": [{"type": "Admitted", "status": "True"}]}

@@ -21,7 +21,7 @@ from holdfast.jobs.file.job_file import OwnJob
 from holdfast.jobs.plan import question
 from holdfast.jobs.submit import prepared_job
 from holdfast.place.job import Wish
-from holdfast.place.plan import read_plan
+from holdfast.place.plan import parse_plan
 from holdfast.platform import Platform
 from holdfast.support.errors import InputError
 from holdfast.vocabulary.capacity import ANNOTATION_PLAN, ANNOTATION_REQUEUES_FOR
@@ -127,7 +127,7 @@ def check(
     moves = choice["how"].startswith(("Spot, on-demand in time", "queue, on-demand in time"))
     assert (text is not None) == moves
     if text is not None:
-        assert read_plan(text).spot_usd == pytest.approx(option["usd_per_hour"], rel=1e-4)
+        assert parse_plan(text).spot_usd == pytest.approx(option["usd_per_hour"], rel=1e-4)
     groups = job["spec"].get("replicatedJobs")
     spec = groups[0]["template"]["spec"] if groups else job["spec"]
     # Each Job of a gang on queued nodes ends with them; the mover queues the next one until then.

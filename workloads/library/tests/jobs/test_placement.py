@@ -65,7 +65,7 @@ def test_job_with_deadline_carries_its_policy_and_names_no_capacity() -> None:
     meta = body["metadata"]
     assert meta["labels"]["holdfast.dev/moves"] == "true"
     assert (
-        plan.read_plan(meta["annotations"]["holdfast.dev/placement-plan"]).text() == priced.text()
+        plan.parse_plan(meta["annotations"]["holdfast.dev/placement-plan"]).text() == priced.text()
     )
     assert priced.work_h == 40.0
     assert priced.deadline_h == 60.0

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from holdfast.clients.api import Object
-from holdfast.controllers.cluster_objects import read_pod
+from holdfast.controllers.cluster_objects import parse_pod
 from holdfast.manifests import training
 from holdfast.manifests.render_context import RenderContext
 from holdfast.support.values import quantity
@@ -195,7 +195,7 @@ def test_process_identity_matches_the_exporters_view(env: str) -> None:
         }
         # A line has no namespace: the exporter knows it from the pod that wrote the line.
         identity = JobIdentity.of_run(run, environ)
-        assert replace(identity, namespace="training") == read_pod(pod).identity
+        assert replace(identity, namespace="training") == parse_pod(pod).identity
         assert identity.job == body["metadata"]["name"]
         indices.add(identity.index)
     assert indices == {None, 1}

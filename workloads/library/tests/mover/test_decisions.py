@@ -69,7 +69,7 @@ def replay(job_plan: Plan, trace: Paths) -> list[Standing]:
         starts = not (on_demand or on_spot) and bool(state.up[0])
         observation = cluster.observe()
         mover.spot.look(observation.spot_machines, observation.waiting_for_spot, now_s)
-        job = mover_module.read_movable_jobs(*cluster.read())[0][0]
+        job = mover_module.list_movable_jobs(*cluster.read())[0][0]
         moves = fleet.decide()
         move = mover.judge(job, observation, now_s)
         if moves.to_demand[0]:

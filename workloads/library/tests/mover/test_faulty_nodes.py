@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.controllers.cluster_objects import Node, read_node
+from holdfast.controllers.cluster_objects import Node, parse_node
 from holdfast.mover.faulty_nodes import FaultyNodes, find_fault
 from holdfast.vocabulary.kubernetes import LABEL_NAME
 from holdfast.vocabulary.pools import LABEL_GPU_FAULT, LABEL_SPOT
@@ -72,7 +72,7 @@ class Nodes(Server):
 
 
 def spot(*names: str) -> dict[str, Node]:
-    return {name: read_node(node(name)) for name in names}
+    return {name: parse_node(node(name)) for name in names}
 
 
 def faulty(server: Any, per_hour: int, texts: dict[str, str] | None = None) -> FaultyNodes:
@@ -113,7 +113,7 @@ def test_by_default_a_fault_is_reported_once_on_spot_nodes_only() -> None:
         if s.metric == "gpu_faults_total":
             counts.append(s)
     labels = {
-        "pool": read_node(node("a")).pool,
+        "pool": parse_node(node("a")).pool,
         "fault": "xid-79",
         "answer": "reported",
     }

@@ -7,7 +7,7 @@ import pytest
 
 from holdfast.clients.api import ApiError
 from holdfast.mover import preemption_priority
-from holdfast.mover.gang_plan import SLICE_S, Gang, Newcomer, Resize, grow, make_plan, read_gang
+from holdfast.mover.gang_plan import SLICE_S, Gang, Newcomer, Resize, grow, make_plan, parse_gang
 from holdfast.mover.gang_sizes import CALM_S, POKE, GangSizes
 from holdfast.mover.preemption_priority import ANNOTATION_BOOST
 from holdfast.mover.queue_quotas import count_gpus, read_quotas
@@ -101,7 +101,7 @@ def job(size: int = 8, name: str = "g", *, suspended: bool = False) -> Any:
 
 def gang(name: str = "g", size: int = 8, *, gpus: int = 1, **fields: Any) -> Gang:
     """Returns a gang of 4 to 8 nodes."""
-    parsed = read_gang(
+    parsed = parse_gang(
         job(size, name),
         workload(
             name,

@@ -14,7 +14,7 @@ from holdfast.mover.idle_gangs import (
     STORE_S,
     IdleGangs,
 )
-from holdfast.mover.spending import Spending, read_limited_job
+from holdfast.mover.spending import Spending, parse_limited_job
 from holdfast.support.values import rfc3339
 from holdfast.vocabulary.capacity import (
     ANNOTATION_GIVEN_BACK,
@@ -250,7 +250,7 @@ def test_gang_that_max_usd_stopped_in_its_pause_stays_stopped() -> None:
     (job,) = gang.items(JOBS)
     job["metadata"]["labels"][LABEL_QUEUE] = "spot"
     job["metadata"]["annotations"] |= {ANNOTATION_MAX_USD: "1", ANNOTATION_SPENT_USD: f"2 {now_s}"}
-    limited = read_limited_job(JOBS, job)
+    limited = parse_limited_job(JOBS, job)
     assert limited
     spending = Spending()
     spending.count({"u": limited}, [], {}, now_s)

@@ -9,7 +9,7 @@ from holdfast.controllers import event_lines
 from holdfast.ledger.events import parse
 from holdfast.ledger.job_ledger import job_ledger
 from holdfast.mover import patches
-from holdfast.mover.movable_jobs import Object, read_movable_jobs
+from holdfast.mover.movable_jobs import Object, list_movable_jobs
 from holdfast.mover.mover import Mover
 from holdfast.place import plan
 from holdfast.place.plan import Plan
@@ -38,7 +38,7 @@ LATE_S = CREATED_S + 3.5 * 3_600  # nothing done, and half an hour of slack left
 
 
 def test_a_job_that_waits_too_long_moves_to_on_demand_and_is_announced() -> None:
-    assert plan.read_plan(PLAN.text()) == PLAN
+    assert plan.parse_plan(PLAN.text()) == PLAN
     cluster = FakeCluster(PLAN)
     mover = Mover(cluster)
     assert mover.step(cluster.observe(), CREATED_S + 60) == [], "there is time"
@@ -122,7 +122,7 @@ def test_a_stopped_job_is_not_moved_before_it_is_resumed() -> None:
 
 
 def test_a_suspended_jobset_gets_its_original_template_back() -> None:
-    (job,), _ = read_movable_jobs(*FakeCluster(PLAN).read())
+    (job,), _ = list_movable_jobs(*FakeCluster(PLAN).read())
     ops = {}
     for op in patches.to_queue(job, "on-demand"):
         ops[op["path"]] = op["value"]
@@ -133,7 +133,7 @@ def test_a_suspended_jobset_gets_its_original_template_back() -> None:
 
 def save_templates() -> str:
     """Returns the annotation that a move leaves."""
-    (job,), _ = read_movable_jobs(*FakeCluster(PLAN).read())
+    (job,), _ = list_movable_jobs(*FakeCluster(PLAN).read())
     for op in patches.to_queue(job, "on-demand"):
         if op["path"].endswith("pod-templates"):
             return op["value"]
@@ -202,7 +202,7 @@ def test_a_jobset_without_annotation_or_marks_is_left_alone(saved: str) -> None:
 )
 def test_an_invalid_plan_moves_nothing(text: str, caplog: pytest.LogCaptureFixture) -> None:
     with pytest.raises(InputError):
-        plan.read_plan(text)
+        plan.parse_plan(text)
     cluster = FakeCluster(PLAN, annotation=text or " ")
     mover = Mover(cluster)
     with caplog.at_level("WARNING"):

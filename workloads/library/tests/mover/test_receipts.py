@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from holdfast.clients.api import ApiError, Object
-from holdfast.controllers.cluster_objects import read_node, read_pod
+from holdfast.controllers.cluster_objects import parse_node, parse_pod
 from holdfast.cost.money import find_prices
 from holdfast.cost.receipt import ANNOTATION, leave
 from holdfast.ledger.events import Event, parse
@@ -191,12 +191,12 @@ def test_a_lane_costs_what_its_machines_cost_on_their_capacity() -> None:
 
 def test_a_reserved_machine_costs_what_its_label_says() -> None:
     labels = {LABEL_OWN_PRICE: "1.25", "node.kubernetes.io/instance-type": "g2-standard-8"}
-    reserved = read_node(
+    reserved = parse_node(
         {"metadata": {"name": "n", "labels": labels | {LABEL_ZONE: "us-central1-a"}}}
     )
     assert reserved.capacity == "on-demand", "nobody takes it away"
     usages = NodeUsages()
-    on_it = read_pod(pod("p", on="n"))
+    on_it = parse_pod(pod("p", on="n"))
     for now_s in (1_000.0, 1_100.0):
         usages.count_time([("uid", on_it)], {"n": reserved}, now_s)
     paid, demand, hours = lane_prices(job_ledgers(make_events("training")), usages.by_job["uid"])

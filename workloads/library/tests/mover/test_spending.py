@@ -9,7 +9,7 @@ from holdfast.clients.api import ApiError, Object
 from holdfast.cost.money import find_prices
 from holdfast.mover.cluster_view import View, list_job_kinds
 from holdfast.mover.requeue import requeue
-from holdfast.mover.spending import MARGIN_S, Spent, read_limited_job, read_spent
+from holdfast.mover.spending import MARGIN_S, Spent, parse_limited_job, parse_spent
 from holdfast.support.values import rfc3339
 from holdfast.vocabulary.capacity import LABEL_REQUEUES
 from holdfast.vocabulary.kubernetes import KUEUE_REVOKED
@@ -159,7 +159,7 @@ class Cluster:
 
     @property
     def spent(self) -> Spent:
-        return read_spent(self.annotations.get("holdfast.dev/spent"))
+        return parse_spent(self.annotations.get("holdfast.dev/spent"))
 
     @property
     def spent_usd_in_memory(self) -> float:
@@ -340,13 +340,13 @@ def test_a_failing_request_is_tried_again() -> None:
 
 @pytest.mark.parametrize("text", ["", "1", "a b", "nan 1", "-1 5", "inf 1"])
 def test_an_unreadable_annotation_counts_nothing(text: str) -> None:
-    assert read_spent(text) == Spent()
+    assert parse_spent(text) == Spent()
 
 
 @pytest.mark.parametrize("text", ["", "0", "-3", "nan", "inf", "ten"])
 def test_a_limit_that_is_no_amount_is_none(text: str) -> None:
     body = job(**{MAX_USD: text})
-    assert read_limited_job("/apis/batch/v1/namespaces/training/jobs", body) is None
+    assert parse_limited_job("/apis/batch/v1/namespaces/training/jobs", body) is None
 
 
 def test_a_gang_is_limited_by_its_jobset() -> None:
@@ -356,7 +356,7 @@ def test_a_gang_is_limited_by_its_jobset() -> None:
     group = {"template": {"spec": job_spec}}
     body["spec"] = {"replicatedJobs": [group]}
     path = "/apis/jobset.x-k8s.io/v1alpha2/namespaces/training/jobsets"
-    limit = read_limited_job(path, body)
+    limit = parse_limited_job(path, body)
     assert limit is not None
     assert limit.window_s == 300
     assert limit.body["kind"] == "JobSet"

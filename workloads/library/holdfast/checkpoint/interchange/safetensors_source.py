@@ -63,8 +63,12 @@ def _list_files(path: Path) -> tuple[list[Path], dict[str, str]]:
     """Return the files to read, and the file's name by tensor if an index names them."""
     if path.is_file() and not path.name.endswith(INDEX_SUFFIX):
         return [path], {}
-    folder = path if path.is_dir() else path.parent
-    indexes = [path] if path.is_file() else sorted(folder.glob(f"*{INDEX_SUFFIX}"))
+    if path.is_file():
+        folder = path.parent
+        indexes = [path]
+    else:
+        folder = path if path.is_dir() else path.parent
+        indexes = sorted(folder.glob(f"*{INDEX_SUFFIX}"))
     if not indexes:
         return sorted(folder.glob(f"*{SUFFIX}")), {}
     if len(indexes) > 1:

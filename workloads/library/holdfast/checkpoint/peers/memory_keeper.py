@@ -41,7 +41,7 @@ from holdfast.checkpoint.peers.slots import (
     check_epoch,
     check_room,
     choose_slot,
-    get_stored_step,
+    get_step,
     make_slots,
 )
 from holdfast.support.errors import InputError
@@ -384,7 +384,7 @@ class Keeper:
                 if slot.arriving:
                     remaining += 1
                     continue
-                if slot.shard is None or get_stored_step(slot) < keep[0]:
+                if slot.shard is None or get_step(slot) < keep[0]:
                     slot.release()
                 remaining += slot.size > 0
         return remaining

@@ -102,10 +102,10 @@ def choose_slot(
     if not free_slots:
         raise Refused("another copy of this rank is arriving")
     # The older of two that are complete: a neighbour may need the newer one in a moment.
-    return min(free_slots, key=get_stored_step)
+    return min(free_slots, key=get_step)
 
 
-def get_stored_step(slot: Slot) -> int:
+def get_step(slot: Slot) -> int:
     return slot.shard.version[0] if slot.shard else -1
 
 

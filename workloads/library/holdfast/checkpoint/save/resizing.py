@@ -51,7 +51,8 @@ def check_meshes(captured: Captured, places: PeerPlaces, world_size: int) -> Non
         if sharded is None:
             continue
         mesh = sharded.device_mesh
-        nodes = mesh.mesh.flatten(1) // size if mesh.ndim > 1 else mesh.mesh.unsqueeze(1) // size
+        ranks = mesh.mesh.flatten(1) if mesh.ndim > 1 else mesh.mesh.unsqueeze(1)
+        nodes = ranks // size
         if len(nodes.unique()) == 1 and mesh.size() < world_size:
             continue  # inside a node, such as tensor parallelism alone
         is_inside = all(len(block.unique()) == 1 for block in nodes)

@@ -28,7 +28,7 @@ class SharedShards:
         self._changing: set[int] = set()
         self._stored: dict[int, int] = {}
 
-    def take_stored_bytes(self) -> int:
+    def take_byte_count(self) -> int:
         """Return how many bytes were written since the last call."""
         stored = self._stored
         self._stored = {}

@@ -182,7 +182,7 @@ class Saves:
         tuning = self._tuning
         memory = self._memories[job.memory].view(job.length)
         # What a save that failed had stored by then is no part of this one.
-        self._shared.take_stored_bytes()
+        self._shared.take_byte_count()
         manifest = upload(
             self._storage,
             memory,
@@ -190,7 +190,7 @@ class Saves:
             parallel=tuning.parallel,
             shared=self._shared,
         )
-        once_bytes = self._shared.take_stored_bytes()
+        once_bytes = self._shared.take_byte_count()
         written = {
             "written_bytes": once_bytes + _count_own_bytes(manifest),
             "once_bytes": once_bytes,

@@ -449,8 +449,9 @@ def _assign_boxes(
 ) -> Iterator[Box]:
     load = [0] * world_size
     # First what is not trained: its shards may be those of the checkpoint before.
-    items = sorted(captured.tensors.items(), key=lambda item: item[0] not in captured.frozen)
-    for key, tensor in items:
+    frozen_first = sorted(captured.tensors, key=lambda key: key not in captured.frozen)
+    for key in frozen_first:
+        tensor = captured.tensors[key]
         boxes = list_boxes(key, tensor)
         if as_dtensor(tensor) is not None or key in captured.per_rank:
             for box in boxes:

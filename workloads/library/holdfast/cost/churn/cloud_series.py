@@ -109,7 +109,7 @@ class CloudReader:
         try:
             pages = self.client.list_time_series(request, retry=retry, timeout=PAGE_S).pages
             for page in pages:
-                increases += _read_increases(page, metric)
+                increases += _list_increases(page, metric)
         except exceptions.GoogleAPIError as error:
             # A RetryError hides the error that was retried.
             cause = getattr(error, "cause", None) or error
@@ -140,7 +140,7 @@ def _format_minute(time_s: int) -> str:
     return f"{datetime.fromtimestamp(time_s, UTC):%Y-%m-%d %H:%M}"
 
 
-def _read_increases(page: monitoring_v3.ListTimeSeriesResponse, metric: str) -> Iterable[Increase]:
+def _list_increases(page: monitoring_v3.ListTimeSeriesResponse, metric: str) -> Iterable[Increase]:
     if page.execution_errors:
         errors = "; ".join(error.message for error in page.execution_errors)
         raise Unjudged(f"Cloud Monitoring could not read all of {metric}: {errors}")
@@ -162,7 +162,7 @@ def _add_up(
 
     def add(labels: dict[str, str], exposure: Exposure) -> None:
         groups[Group.of(labels)] += exposure
-        exposure_by_age[_read_age_h(labels)] += exposure
+        exposure_by_age[_find_age_h(labels)] += exposure
 
     for increase in seconds:
         add(increase.labels, Exposure(hours=increase.value / 3_600))
@@ -174,7 +174,7 @@ def _add_up(
     return dict(sorted(groups.items())), ages
 
 
-def _read_age_h(labels: dict[str, str]) -> float:
+def _find_age_h(labels: dict[str, str]) -> float:
     """Returns the lower end of the age band.
 
     Raises Unjudged for a band of another version: bands of two versions overlap, and their time at

@@ -120,7 +120,7 @@ def stop(
             is_killed = True
             _kill(api, job.namespace, remaining, report)
         if clock() > deadline:
-            raise _not_gone(job, remaining, window_s + SLACK_S)
+            raise _timeout_error(job, remaining, window_s + SLACK_S)
         streams.follow(Source(pod, pod_logs.find_container(pod)) for pod in remaining)
         sleep(POLL_S)
     # A kubelet ends the log of a container that has exited; a lost node never does.
@@ -144,7 +144,7 @@ def _stop_growth(api: Api, job: JobSnapshot) -> None:
         api.merge(f"{path}/{workload['metadata']['name']}", {"spec": {"active": False}})
 
 
-def _not_gone(job: JobSnapshot, remaining: list[Object], waited_s: float) -> Unjudged:
+def _timeout_error(job: JobSnapshot, remaining: list[Object], waited_s: float) -> Unjudged:
     names = ", ".join(pod["metadata"]["name"] for pod in remaining[:4]) or "its controller"
     return Unjudged(
         f"{job.name} was asked to stop, but {len(remaining)} of its pods are not gone",

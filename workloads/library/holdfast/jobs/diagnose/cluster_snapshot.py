@@ -22,7 +22,7 @@ class ClusterSnapshot:
     taken_s: float = field(default_factory=time.time)
     """Unix time of the snapshot."""
     nodes: list[Object] = field(default_factory=list[Object])
-    others: list[Object] = field(default_factory=list[Object])
+    pods: list[Object] = field(default_factory=list[Object])
     """Every pod of the cluster."""
     events: list[Object] = field(default_factory=list[Object])
     claims: list[Object] = field(default_factory=list[Object])
@@ -38,7 +38,7 @@ class ClusterSnapshot:
         """Return all pods, and the other objects of this namespace or of none."""
         lists: dict[str, list[Object]] = {}
         for column in fields(self):
-            if column.name in ("others", "taken_s"):
+            if column.name in ("pods", "taken_s"):
                 continue
             objects: list[Object] = getattr(self, column.name)
             lists[column.name] = [
@@ -53,7 +53,7 @@ def take_snapshot(api: Api, namespace: str = "") -> ClusterSnapshot:
     """List everything that explains the jobs of a namespace, or of all, with one request each."""
     return ClusterSnapshot(
         nodes=list(api.items("/api/v1/nodes")),
-        others=_list_pods(api, namespace),
+        pods=_list_pods(api, namespace),
         events=list(api.items(path_in("/api/v1", "events", namespace))),
         claims=list(api.items(path_in("/api/v1", "persistentvolumeclaims", namespace))),
         requests=list(api.items(path_in(PROVISIONING, "provisioningrequests", namespace))),

@@ -220,7 +220,7 @@ def describe_similar_waits(job: JobSnapshot, cluster: ClusterSnapshot) -> str:
     selector: dict[str, str] = job.pod_spec.get("nodeSelector", {})
     own_uids = {pod["metadata"]["uid"] for pod in job.pods}
     waits: list[float] = []
-    for pod in cluster.others:
+    for pod in cluster.pods:
         wait_s = get_wait_s(pod)
         is_other = pod["metadata"]["uid"] not in own_uids
         if wait_s is not None and is_other and _matches_class(pod, selector):
@@ -311,10 +311,10 @@ def in_place_text(job: JobSnapshot, now_s: float, usd_per_hour: float | None = N
     text = f"{subject} in place for {_list_places(missing)}{_describe_loss_time(job, now_s)}"
     gpu_hours = waiting * pricing.count_gpus(job.pod_spec)
     if gpu_hours:
-        price = ""
+        text += f", which costs {gpu_hours} GPU-hours an hour"
         if usd_per_hour is not None:
-            price = f" (${waiting * usd_per_hour:.2f}, ${waiting * usd_per_hour / 60:.2f} a minute)"
-        text += f", which costs {gpu_hours} GPU-hours an hour{price}"
+            usd = waiting * usd_per_hour
+            text += f" (${usd:.2f}, ${usd / 60:.2f} a minute)"
     return text
 
 

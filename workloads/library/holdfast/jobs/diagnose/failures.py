@@ -53,7 +53,8 @@ def explain_failure(job: JobSnapshot) -> Cause | None:
         endings += _list_endings(pod)
     if not endings:
         return None
-    kind, count = Counter(ending.kind for ending in endings).most_common(1)[0]
+    counts = Counter(ending.kind for ending in endings)
+    ((kind, count),) = counts.most_common(1)
     newest = next(ending for ending in reversed(endings) if ending.kind == kind)
     return _make_cause(job, newest, count)
 
@@ -99,7 +100,9 @@ def _make_cause(job: JobSnapshot, ending: Ending, count: int) -> Cause:
     name = ending.pod["metadata"]["name"]
     container = ending.container
     last_line = brief(ending.message.strip().rpartition("\n")[2])
-    details = f"exit code {ending.code} {pods}" + (f": {last_line}" if last_line else "")
+    details = f"exit code {ending.code} {pods}"
+    if last_line:
+        details += f": {last_line}"
     logs = f"kubectl logs -n {job.namespace} {name} -c {container}"
     if not container:
         message = brief(ending.message) or "the kubelet says no more"

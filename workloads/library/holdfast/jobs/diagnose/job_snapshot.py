@@ -280,10 +280,10 @@ def find(api: Api, name: str, *namespaces: str, with_servers: bool = False) -> J
     if len(matches) == 1:
         return matches[0]
     if matches:
-        found = ", ".join(job.namespace for job in matches)
+        listing = ", ".join(job.namespace for job in matches)
         raise InputError(
             "job name is not unique",
-            got=f"{name} in {found}",
+            got=f"{name} in {listing}",
             allowed="one job",
             fix=f"add --namespace {matches[0].namespace}",
         )

@@ -90,7 +90,7 @@ def explain_unscheduled(job: JobSnapshot, cluster: ClusterSnapshot) -> Cause | N
             pods.append(pod)
     if not pods:
         return None
-    fit = cluster_snapshot.fit(pods[0]["spec"], cluster.nodes, cluster.others)
+    fit = cluster_snapshot.fit(pods[0]["spec"], cluster.nodes, cluster.pods)
     waiting = _Waiting(job, cluster, pods, fit)
     return (
         _explain_gate(waiting)

@@ -330,7 +330,7 @@ def _is_command_line(program: str) -> bool:
 
     A path may hold spaces, as `./my tool`.
     """
-    first, *others = program.split() or [""]
-    if not others:
+    first, *arguments = program.split() or [""]
+    if not arguments:
         return False
-    return "/" not in first or any(word.startswith("-") or "." in word for word in others)
+    return "/" not in first or any(word.startswith("-") or "." in word for word in arguments)

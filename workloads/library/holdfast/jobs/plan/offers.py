@@ -171,8 +171,10 @@ def _holds(pool: Pool, job: OwnJob) -> bool:
     """Return whether a node has the cores, memory and disk that a pod without GPUs asks for."""
     machine = MACHINE_TYPES[pool.machine_type]
     # GKE and the system's own pods take a core and up to a quarter of the memory of small machines.
+    has_cores = job.cpus <= machine.vcpus - 1
     has_memory = (quantity(job.memory) or 0) <= 0.75 * machine.memory_gib * GIB
-    return job.cpus <= machine.vcpus - 1 and has_memory and job.pod_disk_gib <= pool.free_disk_gib
+    has_disk = job.pod_disk_gib <= pool.free_disk_gib
+    return has_cores and has_memory and has_disk
 
 
 def list_fitting(platform: Platform, accelerator: str, gpus: int, nodes: int) -> list[Offer]:

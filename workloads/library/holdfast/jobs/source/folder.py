@@ -124,7 +124,8 @@ def _find_repository(folder: Path) -> Path | None:
 
 def _require_inside(root: Path, name: str) -> None:
     path = Path(name)
-    if not path.parts or path.is_absolute() or ".." in path.parts or not (root / path).exists():
+    is_inside = path.parts and not path.is_absolute() and ".." not in path.parts
+    if not is_inside or not (root / path).exists():
         raise InputError(
             "source_include",
             got=name,

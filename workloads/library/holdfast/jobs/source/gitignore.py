@@ -116,12 +116,13 @@ def _translate_segment(segment: str) -> str:
 
 def _translate_class(segment: str, start: int) -> tuple[str, int]:
     """Return a class such as `[!a-c]`, and the position behind it."""
+    is_negated = segment.startswith(("!", "^"), start)
+    first = start + 1 if is_negated else start
     # A bracket that comes first is a letter of the class.
-    first = start + 1 if segment[start : start + 1] in ("!", "^") else start
     end = segment.find("]", first + 1)
     if end < 0:
         raise re.error("a bracket that is not closed")
-    negation = "^/" if first > start else ""
+    negation = "^/" if is_negated else ""
     letters = segment[first:end].replace("[", r"\[").replace("]", r"\]").replace("&", r"\&")
     letters = letters.replace("^", r"\^").replace("~", r"\~").replace("|", r"\|")
     return f"[{negation}{letters}]", end + 1

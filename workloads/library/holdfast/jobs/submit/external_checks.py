@@ -138,9 +138,12 @@ def _describe_grant(field: str, name: str, platform: Platform, job: OwnJob) -> s
 
 def _member(job: OwnJob, platform: Platform) -> str:
     """Return the identity of the job's pods, as policies name it."""
-    account = platform.account_of(job.name, job.home) if job.role == SHARED_ACCOUNT else job.role
+    account = job.role
+    if account == SHARED_ACCOUNT:
+        account = platform.account_of(job.name, job.home)
     if account in ROLES:
-        return f"serviceAccount:{platform.accounts[platform.role_in(job.home, account)]}"
+        role = platform.role_in(job.home, account)
+        return f"serviceAccount:{platform.accounts[role]}"
     return f"principal://{platform.pod_identities}/subject/ns/{job.home}/sa/{account}"
 
 

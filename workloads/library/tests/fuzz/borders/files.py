@@ -145,7 +145,7 @@ PLAN = {
 
 def _enter_plan(data: bytes) -> None:
     """Read a plan from a job's annotation and use it, as the exporter does."""
-    plan = placement.read_plan(data.decode("utf-8", "replace"))
+    plan = placement.parse_plan(data.decode("utf-8", "replace"))
     for standing in placement.Standing:
         plan.move(
             standing,
