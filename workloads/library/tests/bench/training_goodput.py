@@ -141,17 +141,25 @@ def restarts(folder: Path) -> dict[str, Any]:
     startups = []
     for event in variants[OURS].of("startup")[1:]:
         startups.append(event["phases"])
-    parts = {}
-    for name in startups[0]:
-        seconds = [phases[name] for phases in startups]
-        parts[name] = round(statistics.median(seconds), 2)
-    first_step_s = {}
-    for name, samples in seconds.items():
-        first_step_s[name] = round(statistics.median(samples), 2)
+    return describe_restarts(seconds, startups)
+
+
+def describe_restarts(
+    first_step_s: Mapping[str, Sequence[float]], startups: Sequence[Mapping[str, float]]
+) -> Figures:
+    """Returns the median seconds to the first step of each variant, and of each part of ours."""
+    parts_s: dict[str, list[float]] = {}
+    for phases in startups:
+        for part, seconds in phases.items():
+            parts_s.setdefault(part, []).append(seconds)
     return {
-        "first_step_s": first_step_s,
-        "parts": parts,
+        "first_step_s": _find_medians(first_step_s),
+        "parts": _find_medians(parts_s),
     }
+
+
+def _find_medians(samples: Mapping[str, Sequence[float]]) -> dict[str, float]:
+    return {name: round(statistics.median(values), 2) for name, values in samples.items()}
 
 
 def goodput(
