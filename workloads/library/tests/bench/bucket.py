@@ -49,7 +49,7 @@ def bucket(
         str(passed),
     ]
     environment = os.environ | variables
-    servers = [_start(command, environment) for command in (emulator, proxy)]
+    servers = [_start(emulator, environment), _start(proxy, environment)]
     address = f"http://127.0.0.1:{proxy_port}"
     try:
         client = gcs.Client(

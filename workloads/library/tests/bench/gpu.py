@@ -14,7 +14,7 @@ import tempfile
 from pathlib import Path
 from statistics import median
 
-from workloads.library.tests.bench.checkpoint import run_ranks
+from workloads.library.tests.bench.checkpoint import find_least, find_medians, run_ranks
 from workloads.library.tests.bench.checkpoints.methods import ASYNC, DCP, METHODS, Holdfast
 from workloads.library.tests.bench.checkpoints.on_gpu import (
     COPY,
@@ -33,7 +33,7 @@ LOCK = HoldfastLock.name
 def compute_medians(saves: dict[str, dict[str, list[float]]]) -> dict[str, dict[str, float]]:
     rows: dict[str, dict[str, float]] = {}
     for name, figures in saves.items():
-        medians = {kind: median(values) for kind, values in figures.items()}
+        medians = find_medians(figures)
         rows[name] = {kind: round(value, 4) for kind, value in medians.items()}
         if name != COPY:
             # A method that blocks until all is written has no step during the save.
@@ -48,9 +48,9 @@ def judge(rows: dict[str, dict[str, float]]) -> dict[str, bool | str]:
     copy = rows[COPY]["blocking"]
     dcp = [*DCP, DcpOverlap.name]
     nvrx = rows.get(Nvrx.name)
-    best_async = min(rows[name]["blocking"] for name in ASYNC)
-    least_lost = min(rows[name]["lost"] for name in dcp)
-    fastest_dcp = min(rows[name]["total"] for name in dcp)
+    best_async = find_least(rows, ASYNC, "blocking")
+    least_lost = find_least(rows, dcp, "lost")
+    fastest_dcp = find_least(rows, dcp, "total")
     return {
         "blocking_at_most_1.25_pinned_copy": blocking <= 1.25 * copy,
         "blocking_at_most_half_of_best_dcp_async": blocking <= best_async / 2,

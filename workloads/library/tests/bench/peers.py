@@ -163,14 +163,14 @@ def measure_costs(bench: Bench) -> Figures:
         turns_by_kind[turn["which"]].append(turn | {"blocking_s": blocking_s})
     with_copies = turns_by_kind["with"]
     without = turns_by_kind["without"]
-    step_s = statistics.median(turn["processor_s"] for turn in without) / TURN_STEPS
+    step_s = find_median(without, "processor_s") / TURN_STEPS
     copies_s = list[float]()
     for turn in with_copies:
         copying_s = turn["processor_s"] - TURN_STEPS * step_s
         copies_s.append(copying_s / turn["copies"])
-    steps_per_copy = statistics.median(turn["every"] for turn in with_copies)
-    blocking_with_s = statistics.median(turn["blocking_s"] for turn in with_copies)
-    blocking_without_s = statistics.median(turn["blocking_s"] for turn in without)
+    steps_per_copy = find_median(with_copies, "every")
+    blocking_with_s = find_median(with_copies, "blocking_s")
+    blocking_without_s = find_median(without, "blocking_s")
     return {
         "processor": round(statistics.median(copies_s) / steps_per_copy / step_s, 4),
         "blocking": round(blocking_with_s / blocking_without_s, 2),
@@ -185,6 +185,10 @@ def processor_s(processes: Mapping[int, Any]) -> float:
             times = process.cpu_times()
             seconds += times.user + times.system
     return seconds
+
+
+def find_median(turns: Iterable[Figures], key: str) -> float:
+    return statistics.median(turn[key] for turn in turns)
 
 
 def find_largest(losses: Iterable[Figures], key: str) -> float:

@@ -18,7 +18,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -141,17 +141,25 @@ def restarts(folder: Path) -> dict[str, Any]:
     startups = []
     for event in variants[OURS].of("startup")[1:]:
         startups.append(event["phases"])
-    parts = {}
-    for name in startups[0]:
-        seconds = [phases[name] for phases in startups]
-        parts[name] = round(statistics.median(seconds), 2)
-    first_step_s = {}
-    for name, samples in seconds.items():
-        first_step_s[name] = round(statistics.median(samples), 2)
+    return describe_restarts(seconds, startups)
+
+
+def describe_restarts(
+    first_step_s: Mapping[str, Sequence[float]], startups: Sequence[Mapping[str, float]]
+) -> Figures:
+    """Returns the median seconds to the first step of each variant, and of each part of ours."""
+    parts_s: dict[str, list[float]] = {}
+    for phases in startups:
+        for part, seconds in phases.items():
+            parts_s.setdefault(part, []).append(seconds)
     return {
-        "first_step_s": first_step_s,
-        "parts": parts,
+        "first_step_s": _find_medians(first_step_s),
+        "parts": _find_medians(parts_s),
     }
+
+
+def _find_medians(samples: Mapping[str, Sequence[float]]) -> dict[str, float]:
+    return {name: round(statistics.median(values), 2) for name, values in samples.items()}
 
 
 def goodput(
@@ -266,7 +274,7 @@ def first_step_t(window: Mapping[str, Any]) -> float:
 
 def summarize(turns: list[dict[str, Slice]]) -> Figures:
     """Computes the figures of all turns; a turn maps each variant to its slice."""
-    our_shares = [_productive_share(turn, OURS) for turn in turns]
+    our_shares = _productive_shares(turns, OURS)
     figures: Figures = {
         "turns": len(turns),
         "minutes": {},
@@ -276,7 +284,7 @@ def summarize(turns: list[dict[str, Slice]]) -> Figures:
         "where the time went": {},
     }
     for name in turns[0]:
-        shares = [_productive_share(turn, name) for turn in turns]
+        shares = _productive_shares(turns, name)
         wall_s = sum(turn[name].wall for turn in turns)
         figures["minutes"][name] = round(wall_s / 60, 1)
         figures["share"][name] = round(statistics.mean(shares), 3)
@@ -299,8 +307,12 @@ def _interval(values: Sequence[float]) -> list[float]:
     return [round(mean - half, 3), round(mean + half, 3)]
 
 
-def _productive_share(turn: Mapping[str, Slice], name: str) -> float:
-    return turn[name].steps_kept * _step_value_s(turn) / turn[name].wall
+def _productive_shares(turns: Iterable[Mapping[str, Slice]], name: str) -> list[float]:
+    """Returns the share of each of a variant's slices that its kept steps are worth."""
+    shares: list[float] = []
+    for turn in turns:
+        shares.append(turn[name].steps_kept * _step_value_s(turn) / turn[name].wall)
+    return shares
 
 
 def _step_value_s(turn: Mapping[str, Slice]) -> float:

@@ -15,6 +15,12 @@ from holdfast.checkpoint.state.tensors import make_pieces, stream_bytes, view_me
 from holdfast.runtime.stop import OneProcessStore
 
 
+def make_adamw(model: torch.nn.Module, lr: float = 1e-3) -> torch.optim.AdamW:
+    """Returns an optimizer of the parameters that are trained."""
+    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    return torch.optim.AdamW(parameters, lr=lr)
+
+
 def alone() -> Ranks:
     return Ranks(OneProcessStore(), 0, 1)
 

@@ -1,5 +1,6 @@
 """Habits and changes of programs that would resume with wrong bits: exact or refused."""
 
+import itertools
 import json
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterator
@@ -132,7 +133,7 @@ class PositionOnIteration:
 def test_loader_is_not_asked_for_its_state_before_it_is_loaded(tmp_path: Path) -> None:
     loader = PositionOnIteration()
     batches = iter(loader)
-    assert [next(batches) for _ in range(3)] == [0, 1, 2]
+    assert list(itertools.islice(batches, 3)) == [0, 1, 2]
     direct.save(tmp_path, {"data": loader})
     loader = PositionOnIteration()
     direct.resume(tmp_path, {"data": loader})

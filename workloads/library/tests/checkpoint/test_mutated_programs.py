@@ -121,11 +121,11 @@ class Program:
         return state
 
     def _list_held(self, holder: str) -> dict[str, nn.Parameter]:
-        names = []
+        parameters = {}
         for name in self.shapes:
             if self.holders[name] == holder:
-                names.append(name)
-        return {name: self.parameters[name] for name in names}
+                parameters[name] = self.parameters[name]
+        return parameters
 
     def train(self, state: State) -> None:
         for step in range(2):

@@ -18,8 +18,11 @@ def read_program() -> str:
     """Returns the program after the difference that the README shows."""
     blocks: list[str] = re.findall(r"```diff\n(.*?)```", README.read_text(), re.DOTALL)
     (difference,) = [block for block in blocks if "Checkpointer(" in block]
-    lines = difference.splitlines(keepends=True)
-    return "".join(line[1:] for line in lines if not line.startswith("-"))
+    program = ""
+    for line in difference.splitlines(keepends=True):
+        if not line.startswith("-"):
+            program += line[1:]
+    return program
 
 
 def test_the_page_imports_only_names_that_an_example_uses() -> None:

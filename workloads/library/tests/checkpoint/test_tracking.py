@@ -31,7 +31,8 @@ class Noisy(Dataset[torch.Tensor]):
 
 class Stream(IterableDataset[torch.Tensor]):
     def __iter__(self) -> Iterator[torch.Tensor]:
-        return (torch.rand(1) for _ in range(ITEMS))
+        for _ in range(ITEMS):
+            yield torch.rand(1)
 
 
 def make_shuffled(**options: Any) -> Iterable[Any]:

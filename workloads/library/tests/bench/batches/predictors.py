@@ -14,6 +14,10 @@ from holdfast.inference.values import Value
 FOR_EVER_S = 600.0
 
 
+def score(bodies: Sequence[bytes]) -> list[Value]:
+    return [{"score": len(body)} for body in bodies]
+
+
 class Fixed:
     """A device that takes `model` seconds for a micro-batch of any size; zero skips the wait."""
 
@@ -27,7 +31,7 @@ class Fixed:
     def predict(self, bodies: Sequence[bytes]) -> list[Value]:
         if self._seconds:
             time.sleep(self._seconds)
-        return [{"score": len(body)} for body in bodies]
+        return score(bodies)
 
 
 class Marking:
@@ -52,7 +56,7 @@ class Marking:
         if self._phase in ("predicting", "anywhere"):
             self._mark()
             time.sleep(1.0)  # the longest that the sizer of micro-batches allows
-        return [{"score": len(body)} for body in bodies]
+        return score(bodies)
 
     def _mark(self) -> None:
         (self._folder / "reached").touch()

@@ -8,7 +8,7 @@ import random
 import shutil
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import redirect_stderr
 from io import StringIO
 from pathlib import Path
@@ -61,10 +61,14 @@ def write_both(folder: Path) -> None:
         dcp.save(state(step), checkpoint_id=folder / "dcp" / str(step), no_dist=True)
 
 
+def holds(tensors: Mapping[str, torch.Tensor], step: int, prefix: str = "") -> bool:
+    """Tells whether the tensors are those of this step."""
+    return all(torch.equal(tensors[prefix + key], value) for key, value in state(step).items())
+
+
 def ours_loads(copy: Path) -> bool:
     step, tensors = load_tensors(copy, RUN, keys=["t/"])
-    expected = state(step)
-    return all(torch.equal(tensors[f"t/{key}"], value) for key, value in expected.items())
+    return holds(tensors, step, "t/")
 
 
 def dcp_loads(copy: Path) -> bool:
@@ -74,7 +78,7 @@ def dcp_loads(copy: Path) -> bool:
         dcp.load(tensors, checkpoint_id=copy / "2", no_dist=True)
     finally:
         logging.disable(logging.NOTSET)
-    return all(torch.equal(tensors[key], value) for key, value in state(2).items())
+    return holds(tensors, 2)
 
 
 def write_rival(folder: Path) -> None:
@@ -93,7 +97,7 @@ def rival_loads(copy: Path) -> bool:
         manager.load(copy / "2", into={ITEM: tensors}, strict=True)
     finally:
         logging.disable(logging.NOTSET)
-    return all(torch.equal(tensors[key], value) for key, value in state(2).items())
+    return holds(tensors, 2)
 
 
 def fate(loads: Callable[[Path], bool], copy: Path) -> str:

@@ -252,6 +252,6 @@ class Play(Blows):
             BUCKET: " MB, committed " in first,
             INSTEAD: "reading the store" in first,
             CLEAN: "has no checkpoint in the store yet" in first,
-            WITHOUT: any(REFUSED in log for log in logs.values()),
+            WITHOUT: REFUSED in "\n".join(logs.values()),
         }
         return [name for name in fallbacks if fallbacks[name]]

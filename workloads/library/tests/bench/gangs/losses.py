@@ -179,7 +179,10 @@ class Play:
                 marks.append(mark)
         times = [ready]
         for part in PARTS:
-            part_times = [mark["t"] for mark in marks if mark["what"] == part]
+            part_times = []
+            for mark in marks:
+                if mark["what"] == part:
+                    part_times.append(mark["t"])
             times.append(max(part_times))
         times.append(first_step)
         return [end - begin for begin, end in pairwise(times)]

@@ -79,7 +79,10 @@ def run_undisturbed(folder: Path, server: ForkServer | None = None) -> dict[int,
             gang.start(0)
             assert gang.all_ended() == [0], gang.logs()
             lines = read_lines(gang)
-    return {line["step"]: line["digest"] for line in lines}
+    digests: dict[int, str] = {}
+    for line in lines:
+        digests[line["step"]] = line["digest"]
+    return digests
 
 
 def read_lines(gang: ShardedGang) -> list[dict[str, Any]]:
@@ -241,8 +244,10 @@ class Play(Blows):
         first_line = len(read_lines(self._gang))
         kills = self.strike(blow)
         self.settle()
-        lines = read_lines(self._gang)[first_line:]
-        sizes = [line["size"] for line in lines if line.get("start")]
+        sizes: list[int] = []
+        for line in read_lines(self._gang)[first_line:]:
+            if line.get("start"):
+                sizes.append(line["size"])
         return Resized(
             **self.take_findings(),
             kind=blow.kind,

@@ -59,6 +59,10 @@ class Engines:
     def servers(self) -> list[Served]:
         return [served for _, served in self._places]
 
+    @property
+    def ports(self) -> list[int]:
+        return [served.port for _, served in self._places]
+
     def disrupt(self) -> None:
         """Asks for one more disruption, of the next kind at the next engine."""
         self._requests.release()

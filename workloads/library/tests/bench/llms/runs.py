@@ -146,7 +146,7 @@ def run_throughput(folder: Path, load: Load, *, streams: int) -> Figures:
     calm = replace(load, streams_open=CALM_STREAMS)
     with load.engines(folder) as engines, load.router(folder, engines) as served:
         ports = {
-            "alone": [server.port for server in engines.servers],
+            "alone": engines.ports,
             "router": [served.port],
         }
         for turn in range(2 * _TURNS):
@@ -158,11 +158,12 @@ def run_throughput(folder: Path, load: Load, *, streams: int) -> Figures:
             wrong += tally.count()["cut"] + tally.count()["streams_different"]
             if name == "router":
                 cpu_s += used[0]
-    rates = {name: tokens[name] / seconds[name] for name in tokens}
+    alone = tokens["alone"] / seconds["alone"]
+    router = tokens["router"] / seconds["router"]
     return {
-        "tokens_per_s_alone": round(rates["alone"]),
-        "tokens_per_s_router": round(rates["router"]),
-        "share": round(rates["router"] / rates["alone"], 3),
+        "tokens_per_s_alone": round(alone),
+        "tokens_per_s_router": round(router),
+        "share": round(router / alone, 3),
         "streams_wrong": wrong,
         "router_cpu_s_per_1000_tokens": round(1000 * cpu_s / tokens["router"], 4),
     }
@@ -171,8 +172,7 @@ def run_throughput(folder: Path, load: Load, *, streams: int) -> Figures:
 def run_envoy_alone(folder: Path, load: Load, *, streams: int, disruptions: int) -> Figures:
     """Runs streams through Envoy as it is rendered, without the router."""
     with load.engines(folder) as engines:
-        ports = [server.port for server in engines.servers]
-        with _proxy(folder, ports) as port:
+        with _proxy(folder, engines.ports) as port:
             tally = load.run_with_disruptions([port], engines, streams, disruptions)
         return {**tally.count(), "disruptions": engines.disruptions}
 

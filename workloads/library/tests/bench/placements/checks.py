@@ -20,10 +20,10 @@ def daly_figures() -> bool:
     minutes = []
     for life_h in (24, 6, 0.25):
         minutes.append(find_best_interval(5 / 60, life_h) * 60)
-    text = ", ".join(f"{interval:.1f} min" for interval in minutes)
+    day, quarter_day, quarter_hour = minutes
+    text = f"{day:.1f} min, {quarter_day:.1f} min, {quarter_hour:.1f} min"
     print("Daly's intervals for lives of 24 h, 6 h, 15 min:", text)
-    whole_minutes = [round(minutes[0]), round(minutes[1])]
-    return whole_minutes == [117, 57] and round(minutes[2], 1) == 9.1
+    return round(day) == 117 and round(quarter_day) == 57 and round(quarter_hour, 1) == 9.1
 
 
 def simulator_against_closed_forms() -> bool:

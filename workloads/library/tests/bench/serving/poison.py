@@ -10,7 +10,7 @@ from typing import Any
 
 from holdfast.drill.serving.fleet import HOST
 from holdfast.drill.serving.load import Load
-from workloads.library.tests.bench.serving.drains import REPLICAS, make_fleet
+from workloads.library.tests.bench.serving.drains import REPLICAS, Fleet, make_fleet
 from workloads.library.tests.inference.server.serving import INFER, Client, texts
 
 Figures = dict[str, Any]
@@ -67,7 +67,7 @@ def _send_under_load(
                 pool.submit(send, next(poisoned_texts))
             time.sleep(INTERVAL_S)
         pool.shutdown()
-        loads = _count_deaths([replica.port for replica in fleet.replicas])
+        loads = _count_deaths(fleet)
     latencies = sorted(load.seconds)
     return {
         "posts": load.requests,
@@ -85,11 +85,12 @@ def _send_often(folder: Path, fault: str) -> Figures:
     """Sends one poisoned body TIMES times, each after the answer to the one before."""
     fleet = make_fleet(folder, f"poison-often-{fault}")
     with fleet.running(REPLICAS):
-        answers = [Client(fleet.port).infer(fault) for _ in range(TIMES)]
-        codes = Counter(str(answer.status) for answer in answers)
-        deaths = _count_deaths([replica.port for replica in fleet.replicas])
+        codes = Counter[str]()
+        for _ in range(TIMES):
+            codes[str(Client(fleet.port).infer(fault).status)] += 1
+        deaths = _count_deaths(fleet)
     return {"loads": deaths, "codes": dict(codes)}
 
 
-def _count_deaths(ports: list[int]) -> int:
-    return sum(int(Client(port).metric(DEATHS)) for port in ports)
+def _count_deaths(fleet: Fleet) -> int:
+    return sum(int(Client(replica.port).metric(DEATHS)) for replica in fleet.replicas)

@@ -16,6 +16,7 @@ from holdfast.checkpoint import Checkpointer
 from holdfast.checkpoint.interchange.commands import export_checkpoint, import_checkpoint
 from holdfast.checkpoint.stores.local import LocalStorage
 from workloads.library.tests.checkpoint.jobs import TUNING
+from workloads.library.tests.checkpoint.made import make_adamw
 from workloads.library.tests.checkpoint.process_groups import same, step, whole
 
 State = dict[str, Any]
@@ -39,10 +40,9 @@ def split_tensors(model: nn.Module, mesh: Any) -> None:
 
 
 def make_state(model: nn.Module) -> State:
-    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     return {
         "model": model,
-        "optimizer": torch.optim.AdamW(trained, lr=1e-2),
+        "optimizer": make_adamw(model, lr=1e-2),
     }
 
 
@@ -138,7 +138,7 @@ def _check_layout(folder: Path, build: Callable[[int], State]) -> None:
         if "ema" in state:
             state["ema"].update_parameters(state["model"])
         ckpt.tick(1)
-    entries = [entry for entry in ("model", "ema") if entry in state]
+    entries = ["model", "ema"] if "ema" in state else ["model"]
     if dist.get_rank() == 0:
         storage = LocalStorage.open(url)
         for form in ("hf", "dcp"):

@@ -132,7 +132,7 @@ def test_other_formats_are_imported_bit_by_bit(tmp_path: Path, kind: str) -> Non
     output = invoke("import", source, tmp_path / "url", "--run", "new")
     assert "run new, step 0" in output
     _, tensors = load_tensors(tmp_path / "url", "new", keys=["model/"])
-    assert tensors.keys() == {f"model/{name}" for name in weights}
+    assert len(tensors) == len(weights)
     for name, tensor in weights.items():
         assert torch.equal(tensors[f"model/{name}"], tensor)
         assert tensors[f"model/{name}"].dtype == tensor.dtype
@@ -337,7 +337,7 @@ def test_export_over_something_is_refused(tmp_path: Path, form: str) -> None:
     (out / "keep").touch()
     error = refuse("export", tmp_path / "url", "--to", form, "--out", out)
     assert "exists" in error.what
-    assert [path.name for path in out.iterdir()] == ["keep"]
+    assert list(out.iterdir()) == [out / "keep"]
 
 
 def test_damaged_export_leaves_nothing_behind(tmp_path: Path) -> None:
@@ -356,7 +356,7 @@ def test_damaged_export_leaves_nothing_behind(tmp_path: Path) -> None:
                 tmp_path / "out",
                 form,
             )
-    assert [path.name for path in tmp_path.iterdir()] == ["url"]
+    assert list(tmp_path.iterdir()) == [tmp_path / "url"]
 
 
 def save_adapters(url: Path, *adapters: str) -> dict[str, torch.Tensor]:
@@ -386,7 +386,7 @@ def test_adapter_is_exported_as_peft_lays_it_out(tmp_path: Path) -> None:
     assert (out / "adapter_config.json").read_text() == config.read_text()
     invoke("import", out / "adapter_model.safetensors", tmp_path / "again", "--run", "r")
     _, tensors = load_tensors(tmp_path / "again", "r")
-    assert tensors.keys() == {f"model/{name}" for name in expected}
+    assert len(tensors) == len(expected)
     for name, tensor in expected.items():
         assert torch.equal(tensors[f"model/{name}"], tensor)
     config.write_text("{}")

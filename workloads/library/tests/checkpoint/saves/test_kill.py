@@ -18,7 +18,7 @@ from workloads.library.tests.processes import children
 
 pytestmark = pytest.mark.process
 
-UPLOADER_POINTS = [p for p in POINTS if p.split(".")[0] in ("upload", "commit", "retention")]
+UPLOADER_POINTS = [p for p in POINTS if p.startswith(("upload.", "commit.", "retention."))]
 TRAINER_POINTS = [p for p in POINTS if p not in UPLOADER_POINTS]
 REACHED_WHEN_DURABLE = ("upload.end", "retention.begin", "retention.uncommitted", "retention.end")
 

@@ -146,7 +146,7 @@ def test_a_child_that_outlives_its_trainer_does_not_block_the_uploader(tmp_path:
         ]
     )
     until(lambda: (tmp_path / "pids").exists())
-    uploader, child = (int(number) for number in (tmp_path / "pids").read_text().split())
+    uploader, child = map(int, (tmp_path / "pids").read_text().split())
     try:
         trainer.kill()
         trainer.wait()

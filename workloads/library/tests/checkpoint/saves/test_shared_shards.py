@@ -2,7 +2,7 @@
 
 import json
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -26,6 +26,7 @@ from holdfast.checkpoint.stores.local import LocalStorage
 from holdfast.support.errors import InputError
 from workloads.library.tests.checkpoint.jobs import TUNING, committed
 from workloads.library.tests.checkpoint.made import job as make_job
+from workloads.library.tests.checkpoint.made import make_adamw
 from workloads.library.tests.processes import until
 
 pytestmark = pytest.mark.process
@@ -57,8 +58,7 @@ def train(
 ) -> tuple[int, dict[str, torch.Tensor]]:
     """Returns the step at which it first_step, and the last weights."""
     model = Adapted(seed, frozen=frozen)
-    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    optimizer = torch.optim.AdamW(trained, lr=0.01)
+    optimizer = make_adamw(model, lr=0.01)
     state: dict[str, Any] = {"model": model}
     with Checkpointer(
         url,
@@ -84,9 +84,12 @@ def list_shared(url: Path) -> list[Path]:
     return sorted((url / "r/shared").glob("*.bin"))
 
 
-def count_bytes(url: Path, step: int) -> int:
-    files = (url / f"r/step-{step:010d}").rglob("*.bin")
+def sum_bytes(files: Iterable[Path]) -> int:
     return sum(path.stat().st_size for path in files)
+
+
+def count_bytes(url: Path, step: int) -> int:
+    return sum_bytes((url / f"r/step-{step:010d}").rglob("*.bin"))
 
 
 def check_equal(url: Path, step: int, expected: dict[str, torch.Tensor]) -> None:
@@ -100,7 +103,7 @@ def test_frozen_parameters_are_written_once(tmp_path: Path) -> None:
     _, weights = train(tmp_path, 4)
     shared = list_shared(tmp_path)
     base_bytes = 4 * WIDTH * (WIDTH + 1)
-    assert base_bytes <= sum(path.stat().st_size for path in shared) <= base_bytes + 4096
+    assert base_bytes <= sum_bytes(shared) <= base_bytes + 4096
     for step in range(1, 5):
         assert count_bytes(tmp_path, step) < 40_000, "trained parameters and random streams"
     check_equal(tmp_path, 4, weights)
@@ -117,11 +120,10 @@ def test_next_save_estimate_leaves_the_base_out(tmp_path: Path) -> None:
     takes as long again, and lose the steps since.
     """
     model = Adapted(0)
-    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     repeated: list[int] = []
     with Checkpointer(
         tmp_path,
-        {"model": model, "optimizer": torch.optim.AdamW(trained)},
+        {"model": model, "optimizer": make_adamw(model)},
         run="r",
         every=1,
         tuning=TUNING,
@@ -186,7 +188,9 @@ def test_next_save_leaves_out_what_a_failed_one_stored(tmp_path: Path) -> None:
 def test_full_training_writes_what_it_wrote(tmp_path: Path) -> None:
     train(tmp_path, 2, frozen=False)
     assert not list_shared(tmp_path)
-    for manifest in tmp_path.rglob("rank-00000.json"):
+    manifests = list(tmp_path.rglob("rank-00000.json"))
+    assert len(manifests) == 2
+    for manifest in manifests:
         assert json.loads(manifest.read_bytes())["schema"] == SCHEMA
 
 
