@@ -255,13 +255,7 @@ class ModelQueue:
 
     async def _recover(self, batch: list[Request], error: ProcessDied) -> None:
         """Loads the model again; only then a second process examines the batch."""
-        answered: list[Request] = []
-        suspects: list[Request] = []
-        for request in batch:
-            group = answered if self.rejections.is_answered(request.digest) else suspects
-            group.append(request)
-            # At a second death with it, it is suspected too.
-            self.rejections.forget_answer(request.digest)
+        answered, suspects = self._split(batch)
         now = time.monotonic()
         for request in suspects:
             request.suspected_s = now
@@ -272,6 +266,20 @@ class ModelQueue:
         open_requests = [request for request in answered if request.is_open]
         if open_requests:
             await self._predict(open_requests)
+
+    def _split(self, batch: list[Request]) -> tuple[list[Request], list[Request]]:
+        """Returns the requests that were answered before, and the suspects."""
+        answered: list[Request] = []
+        suspects: list[Request] = []
+        for request in batch:
+            is_answered = self.rejections.is_answered(request.digest)
+            group = answered if is_answered else suspects
+            group.append(request)
+        # At a second death with them, they are suspected too. Only now: one may be in the batch
+        # several times.
+        for request in answered:
+            self.rejections.forget_answer(request.digest)
+        return answered, suspects
 
     def _return_to_proxy(self, suspects: list[Request]) -> None:
         """Fails those that another server can answer and this one cannot, in their order here."""

@@ -188,6 +188,30 @@ def test_a_request_that_was_answered_before_is_not_suspected(
 
 
 @pytest.mark.process
+def test_copies_that_were_answered_before_are_not_suspected(server: Served, tmp_path: Path) -> None:
+    before = tmp_path / "before"
+    gate = tmp_path / "gate"
+    gate.touch()
+    assert server.infer(f"wait {gate}").status == 200
+    gate.unlink()
+    gate.with_suffix(".begun").unlink()
+    deaths = count_deaths(server)
+    with ThreadPoolExecutor(3) as pool:
+        blocking = submit_waiting(server, pool, before)
+        copies = [pool.submit(server.infer, f"wait {gate}") for _ in range(2)]
+        until(lambda: server.metric(WAITING) == 2, "copies to wait for one batch")
+        before.touch()
+        until(gate.with_suffix(".begun").exists, "the batch to start")
+        server.model().kill()
+        until(lambda: count_deaths(server) == deaths + 1, "the death to be noticed")
+        report = server.request("GET", REJECTIONS_PATH).json
+        gate.touch()
+        statuses = [answer.result().status for answer in (blocking, *copies)]
+    assert statuses == [200, 200, 200]
+    assert report["suspected"] == []
+
+
+@pytest.mark.process
 def test_an_innocent_suspect_is_answered(server: Served, tmp_path: Path) -> None:
     rejected = server.metric(REJECTED)
     with ThreadPoolExecutor(1) as pool:
