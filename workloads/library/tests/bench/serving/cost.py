@@ -56,7 +56,7 @@ class Target:
 
 @dataclass(frozen=True)
 class Spent:
-    """What a server and its children have used."""
+    """The use of a server and its children since their start."""
 
     cpu_s: float
     switches: int

@@ -33,7 +33,7 @@ def pipe() -> Generator[Pipe]:
         link.close()
 
 
-def test_a_reply_in_parts_is_complete_with_the_last(pipe: Pipe) -> None:
+def test_a_reply_in_parts_ends_with_the_last(pipe: Pipe) -> None:
     assert not pipe.link.pull()
     for part in (REPLY[:2], REPLY[2:9]):
         pipe.child.sendall(part)
@@ -45,7 +45,7 @@ def test_a_reply_in_parts_is_complete_with_the_last(pipe: Pipe) -> None:
     assert not pipe.link.has_small_reply
 
 
-def test_the_first_bytes_of_a_large_reply_end_the_wait(pipe: Pipe) -> None:
+def test_a_large_reply_ends_the_wait_with_its_first_bytes(pipe: Pipe) -> None:
     large = pipe_protocol.encode({"values": ["x" * SMALL_BYTES]})
     pipe.child.sendall(large[:9])
     assert pipe.link.pull()
@@ -93,7 +93,7 @@ def test_a_batch_is_answered_where_its_reply_arrives() -> None:
 
 
 @pytest.mark.process
-def test_only_small_batches_of_a_loaded_process_are_sent_without_blocking() -> None:
+def test_only_small_batches_are_sent_without_blocking() -> None:
     with start_predictor() as predictor:
         large = [b"x" * SMALL_BYTES, b"x"]
         assert predictor.send(large) is None
@@ -104,7 +104,7 @@ def test_only_small_batches_of_a_loaded_process_are_sent_without_blocking() -> N
 
 
 @pytest.mark.process
-def test_the_time_in_which_a_loop_waited_is_part_of_the_timeout() -> None:
+def test_a_wait_in_the_loop_counts_towards_the_timeout() -> None:
     with start_predictor(timeout_s=PATIENCE_S) as predictor:
         predictor.send([b"hang"])
         with pytest.raises(TimedOut):
