@@ -1,6 +1,6 @@
-"""The online server: requests lost in evictions, roll-outs and deaths; batching, overload, rivals.
+"""The online server: requests lost in evictions and deaths; batching, overload, rivals, CPU.
 
-`make bench-server` runs all of it, in 18 minutes. Parts and smaller forms:
+`make bench-server` runs all of it, in 20 minutes. Parts and smaller forms:
 
     python -m workloads.library.tests.bench.server --share 0.1 --sections drains controls
     make bench-server SECTIONS="batching rivals"
@@ -22,6 +22,7 @@ from workloads.library.tests.bench.result import (
     run_sections,
 )
 from workloads.library.tests.bench.serving.capacity import batching, overload, rivals
+from workloads.library.tests.bench.serving.cost import measure_cost
 from workloads.library.tests.bench.serving.drains import controls, deaths, drains, late, models
 from workloads.library.tests.bench.serving.poison import poison
 from workloads.library.tests.bench.serving.vanished import lose_machines
@@ -35,6 +36,9 @@ LEAST_ANSWERED = 0.9
 MOST_REFUSED_MS = 50.0
 MOST_LATE = 0.01
 LEAST_GOOD = 0.99
+COST_REQUESTS = 5000
+MOST_COST = 2.0
+"""The processor time of a request, next to that of a server that only batches."""
 MOST_LOADS = 2
 POISON_RATE = 50.0
 """Requests per second next to poisoned ones, from a client in Python."""
@@ -136,6 +140,17 @@ GOALS: Goals = {
             f["holdfast_steady_p99_ms"] <= f["litserve_steady_p99_ms"]
         ),
     },
+    "cost": {
+        f"at most {MOST_COST:g} times the CPU of a bare batcher, in full batches": lambda f: (
+            f["cost"]["holdfast_full_ratio"] <= MOST_COST
+        ),
+        f"at most {MOST_COST:g} times the CPU of a bare batcher, one request at a time": lambda f: (
+            f["cost"]["holdfast_alone_ratio"] <= MOST_COST
+        ),
+        "less CPU a request than LitServe": lambda f: (
+            f["cost"]["holdfast_full_ratio"] < f["cost"]["litserve_full_ratio"]
+        ),
+    },
 }
 
 
@@ -183,6 +198,7 @@ def main() -> None:
             "batching": lambda: batching(folder, seconds=seconds / 6),
             "overload": lambda: overload(folder, seconds=seconds),
             "rivals": lambda: rivals(folder, seconds=seconds / 6),
+            "cost": lambda: measure_cost(folder, requests=part(COST_REQUESTS)),
         }
         figures = run_sections(sections, arguments.sections)
     finish(figures, judge_goals(GOALS, figures))

@@ -125,15 +125,20 @@ class Link:
             self._pull()
         except EOFError:
             return True
-        return len(self._unread) > SMALL_BYTES or self.has_small_reply
+        return self._reply_bytes > SMALL_BYTES or self.has_small_reply
 
     @property
     def has_small_reply(self) -> bool:
         """Says if `receive` returns at once, with a reply that takes no time to parse."""
+        return self._reply_bytes <= min(SMALL_BYTES, len(self._unread) - _LENGTH.size)
+
+    @property
+    def _reply_bytes(self) -> int:
+        """The length of the next reply; 0 if it is not known yet."""
         if len(self._unread) < _LENGTH.size:
-            return False
+            return 0
         (length,) = _LENGTH.unpack_from(self._unread)
-        return length <= SMALL_BYTES and len(self._unread) >= _LENGTH.size + length
+        return length
 
     def close(self) -> None:
         self._end.close()

@@ -237,6 +237,7 @@ class ModelQueue:
 
     async def _compute_values(self, bodies: list[bytes]) -> Values:
         """Predicts without a thread if nothing in it can block the loop."""
+        # Decision: infra/decisions/0203.
         start = time.monotonic()
         link = self._predictor.send(bodies)
         if link is not None:

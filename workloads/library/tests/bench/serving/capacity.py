@@ -7,8 +7,10 @@ that both meet the same machine; the median of the turns counts.
 import http.client
 import json
 import os
+import sys
 from collections.abc import Generator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -99,9 +101,9 @@ def rivals(folder: Path, *, seconds: float) -> Figures:
         for _ in range(TURNS):
             with serve(folder, "--batch", str(BATCH)) as server:
                 turns[OURS].append(_measure(url(server), BODY, folder, seconds))
-            with _litserve(folder) as port:
-                address = f"http://{HOST}:{port}/predict"
-                turns[LITSERVE].append(_measure(address, ONE, folder, seconds))
+            rival = litserve()
+            with running_rival(rival, folder):
+                turns[LITSERVE].append(_measure(rival.url, ONE, folder, seconds))
     except CannotRun as error:  # the goals need LitServe
         return {"rivals_not_run": str(error)}
     figures = {}
@@ -125,47 +127,70 @@ def _measure(address: str, body: str, folder: Path, seconds: float) -> dict[str,
     }
 
 
+@dataclass(frozen=True)
+class Rival:
+    """Another server of the same predictor: its command, and a request that it answers."""
+
+    name: str
+    command: list[str]
+    port: int
+    path: str
+    body: str
+
+    @property
+    def url(self) -> str:
+        return f"http://{HOST}:{self.port}{self.path}"
+
+
+def litserve() -> Rival:
+    """Raises CannotRun if LitServe cannot be installed."""
+    python = home(LITSERVE) / "bin" / "python"
+    port = free_port()
+    module = f"{__package__}.rival_litserve"
+    command = [str(python), "-m", module, str(BATCH), str(port)]
+    return Rival(LITSERVE, command, port, "/predict", ONE)
+
+
+def bare_batcher() -> Rival:
+    port = free_port()
+    module = f"{__package__}.bare_batcher"
+    command = [sys.executable, "-m", module, str(BATCH), str(port)]
+    return Rival("bare", command, port, INFER, BODY)
+
+
 @contextmanager
-def _litserve(folder: Path) -> Generator[int]:
-    """Runs LitServe and yields its port once it has answered a request.
+def running_rival(rival: Rival, folder: Path) -> Generator[int]:
+    """Runs a server and yields its process id once it has answered a request.
 
     Raises CannotRun if it does not answer.
     """
-    python = home(LITSERVE) / "bin" / "python"
-    port = free_port()
     library = ROOT / "workloads" / "library"
     paths = f"{ROOT}{os.pathsep}{library}"
+    programs = Path(rival.command[0]).parent
     env = os.environ | {
         "PYTHONPATH": paths,
-        "PATH": f"{python.parent}{os.pathsep}{os.environ['PATH']}",
+        "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}",
     }
-    command = [
-        str(python),
-        "-m",
-        "workloads.library.tests.bench.serving.rival_litserve",
-        str(BATCH),
-        str(port),
-    ]
-    log = folder / f"{LITSERVE}.log"
-    with log.open("wb") as out, running(command, out, env) as process:
+    log = folder / f"{rival.name}.log"
+    with log.open("wb") as out, running(rival.command, out, env) as process:
         try:
             until(
-                lambda: _answers(port),
+                lambda: _answers(rival),
                 alive=lambda: process.poll() is None,
                 within_s=_START_S,
                 pause_s=0.1,
             )
-            yield port
+            yield process.pid
         except (TimeoutError, ChildProcessError):
             raise CannotRun(f"did not answer: {log.read_text(errors='replace')[-1000:]}") from None
         finally:
             kill_family(process.pid)
 
 
-def _answers(port: int) -> bool:
+def _answers(rival: Rival) -> bool:
     headers = {"Content-Type": "application/json"}
     try:
-        response = Client(port).request("POST", "/predict", ONE.encode(), headers)
+        response = Client(rival.port).request("POST", rival.path, rival.body.encode(), headers)
     except (OSError, http.client.HTTPException):
         return False
     return response.status == 200

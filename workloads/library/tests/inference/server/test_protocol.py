@@ -44,6 +44,7 @@ def test_numbers_texts_and_several_inputs_are_answered(server: Served) -> None:
     assert answer.output("said") == ['{"a": [1, 2], "b": true}', '{"a": [3, 4], "b": false}']
     assert answer.headers["x-model-commit"] == answer.json["model_version"]
     assert server.infer("é", "b").output("length") == [2, 1]
+    assert server.infer("x" * 80_000).output("length") == [80_000]
     # The response has only the requested outputs.
     requested_output = {
         "name": "length",

@@ -1,0 +1,121 @@
+"""Processor time and context switches of a request, of this server and of other ones.
+
+All servers take turns with the same predictor and client; the median of the turns counts. A noisy
+machine changes the times of all, so read the ratios.
+"""
+
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from workloads.library.tests.bench.rival_home import CannotRun
+from workloads.library.tests.bench.serving.capacity import (
+    BATCH,
+    LITSERVE,
+    OURS,
+    USERS,
+    Rival,
+    bare_batcher,
+    litserve,
+    running_rival,
+)
+from workloads.library.tests.bench.serving.client import BODY, INFER
+from workloads.library.tests.bench.serving.closed_loop import send_requests
+from workloads.library.tests.inference.server.serving import serve
+from workloads.library.tests.processes import family
+
+Figures = dict[str, Any]
+BARE = "bare"
+TURNS = 3
+LOADS = {"full": USERS, "alone": 1}
+"""Users by load: batches are full, or each has a single request."""
+WARM = 3
+"""Requests of a user before the measurement."""
+
+
+@dataclass(frozen=True)
+class Target:
+    pid: int
+    port: int
+    path: str
+    body: str
+
+    def load(self, users: int, count: int) -> None:
+        good = send_requests(
+            self.port,
+            self.path,
+            self.body,
+            users=users,
+            count=count,
+        )
+        assert good == count, f"{good} of {count} answered"
+
+
+@dataclass(frozen=True)
+class Spent:
+    """The use of a server and its children since their start."""
+
+    cpu_s: float
+    switches: int
+    """Context switches by threads that wait for something."""
+
+
+def _read_spent(pid: int) -> Spent:
+    cpu_s = 0.0
+    switches = 0
+    for process in family(pid):
+        times = process.cpu_times()
+        cpu_s += times.user + times.system
+        for status in Path(f"/proc/{process.pid}/task").glob("*/status"):
+            for line in status.read_text().splitlines():
+                if line.startswith("voluntary_ctxt_switches"):
+                    switches += int(line.split()[1])
+    return Spent(cpu_s, switches)
+
+
+@contextmanager
+def _running(name: str, folder: Path) -> Generator[Target]:
+    if name == OURS:
+        with serve(folder, "--batch", str(BATCH)) as server:
+            yield Target(server.process.pid, server.port, INFER, BODY)
+        return
+    rival: Rival = litserve() if name == LITSERVE else bare_batcher()
+    with running_rival(rival, folder) as pid:
+        yield Target(pid, rival.port, rival.path, rival.body)
+
+
+def measure_cost(folder: Path, *, requests: int) -> Figures:
+    """Sends `requests` by each load, in each turn of each server; a tenth of it one at a time."""
+    turns: dict[str, list[float]] = {}
+    try:
+        for _ in range(TURNS):
+            for name in (BARE, OURS, LITSERVE):
+                with _running(name, folder) as target:
+                    for key, value in _measure(target, requests).items():
+                        turns.setdefault(f"{name}_{key}", []).append(value)
+    except CannotRun as error:
+        return {"cost_not_run": str(error)}
+    figures: Figures = {}
+    for key, values in turns.items():
+        figures[key] = round(median(values), 3)
+    for load in LOADS:
+        for name in (OURS, LITSERVE):
+            ratio = figures[f"{name}_{load}_ms"] / figures[f"{BARE}_{load}_ms"]
+            figures[f"{name}_{load}_ratio"] = round(ratio, 2)
+    return {"cost": figures}
+
+
+def _measure(target: Target, requests: int) -> dict[str, float]:
+    figures: dict[str, float] = {}
+    for name, users in LOADS.items():
+        count = requests if users > 1 else requests // 10
+        target.load(users, WARM * users)
+        before = _read_spent(target.pid)
+        target.load(users, count)
+        after = _read_spent(target.pid)
+        figures[f"{name}_ms"] = 1000 * (after.cpu_s - before.cpu_s) / count
+        figures[f"{name}_switches"] = (after.switches - before.switches) / count
+    return figures
