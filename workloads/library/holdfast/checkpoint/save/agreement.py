@@ -16,6 +16,8 @@ from holdfast.checkpoint.ranks import (
     agree_or_raise,
     encode_failure,
     on_every_rank,
+    outcome,
+    worst,
 )
 from holdfast.checkpoint.save.resizing import check_entries, check_memory, check_meshes
 from holdfast.checkpoint.save.uploader_process import ANOTHER_RANK_FAILED
@@ -66,18 +68,23 @@ def check_resizable(state: State, ranks: Ranks, places: PeerPlaces) -> None:
 
     Raises InputError on every rank.
     """
-    own_bytes = 0
 
-    def check() -> None:
-        nonlocal own_bytes
+    def check() -> int:
         check_entries(state)
         captured = capture(state)
         check_meshes(captured, places, ranks.world_size)
-        own_bytes = stream_bytes(make_pieces(captured, ranks.rank, ranks.world_size))
+        return stream_bytes(make_pieces(captured, ranks.rank, ranks.world_size))
 
-    on_every_rank(ranks, check)
-    total_bytes = ranks.agree(own_bytes, sum)
+    # All ranks wait here while the size of a gang changes: the sum comes with the outcomes.
+    total_bytes = agree_or_raise(ranks, outcome(check), _add_up)["value"]
     on_every_rank(ranks, lambda: check_memory(total_bytes, places))
+
+
+def _add_up(outcomes: list[Outcome]) -> Outcome:
+    decision = worst(outcomes)
+    if "value" not in decision:
+        return decision
+    return {"value": sum(rank_outcome["value"] for rank_outcome in outcomes)}
 
 
 def _check_moments(state: State) -> None:
@@ -145,21 +152,21 @@ def digest_layout(captured: Captured) -> str:
 def _decide(outcomes: list[Outcome]) -> Outcome:
     # First: a value that cannot be stored fails every later save too, so it is raised now and on
     # all ranks.
-    for outcome in outcomes:
-        if "input" in outcome:
-            return outcome
-    for outcome in outcomes:
-        if outcome.get("fenced"):
-            return {"fenced": outcome["fenced"]}
-    if any("skip" in outcome for outcome in outcomes):
+    for rank_outcome in outcomes:
+        if "input" in rank_outcome:
+            return rank_outcome
+    for rank_outcome in outcomes:
+        if rank_outcome.get("fenced"):
+            return {"fenced": rank_outcome["fenced"]}
+    if any("skip" in rank_outcome for rank_outcome in outcomes):
         return {"skip": _first_reason(outcomes, "skip")}
-    layouts = {outcome["layout"] for outcome in outcomes}
+    layouts = {rank_outcome["layout"] for rank_outcome in outcomes}
     if len(layouts) > 1:
         return {"differ": True}
     failures: dict[int, str] = {}
     causes: dict[int, str] = {}
-    for rank, outcome in enumerate(outcomes):
-        failure = outcome["failed"]
+    for rank, rank_outcome in enumerate(outcomes):
+        failure = rank_outcome["failed"]
         if failure:
             failures[rank] = failure
         # The cause and not its echo: `another rank failed` does not help the reader of the log.
@@ -186,9 +193,9 @@ def pick_worst_ending(endings: list[Outcome]) -> Outcome:
 
 
 def _first_reason(outcomes: list[Outcome], kind: str) -> str:
-    for rank, outcome in enumerate(outcomes):
-        if outcome.get(kind):
-            return f"rank {rank}: {outcome[kind]}"
+    for rank, rank_outcome in enumerate(outcomes):
+        if rank_outcome.get(kind):
+            return f"rank {rank}: {rank_outcome[kind]}"
     return ""
 
 

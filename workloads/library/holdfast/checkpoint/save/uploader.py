@@ -191,6 +191,7 @@ class Uploader:
         """Saves of which a copy is on its way to a neighbour."""
         self._reports: list[Report] = []
         self._sending = threading.Lock()
+        self._is_left_to_launcher = False
         self._start()
         _uploaders.add(self)
 
@@ -308,6 +309,14 @@ class Uploader:
         self._process.kill()
         self._process.wait()
 
+    def kill(self) -> None:
+        """Kills the uploader of a rank that ends. The launcher waits until it has ended.
+
+        To unmap memories of many gigabytes takes long, and the rank has the same to do.
+        """
+        self._process.kill()
+        self._is_left_to_launcher = True
+
     def abandon(self, save: int) -> None:
         """Tells the uploader not to wait for the shards of another rank, which failed."""
         self._send(json.dumps({"abandon": save}).encode())
@@ -338,8 +347,9 @@ class Uploader:
     def close(self) -> None:
         """Detaches the uploader, which finishes what is in flight and ends by itself."""
         self.connection.close()
+        is_idle = not self._in_flight and not self._is_left_to_launcher
         with suppress(subprocess.TimeoutExpired):
-            self._process.wait(5.0 if not self._in_flight else 0.0)
+            self._process.wait(5.0 if is_idle else 0.0)
         # A child that outlives its parent is the point; without this the interpreter warns about
         # it.
         self._process.returncode = self._process.returncode or 0

@@ -407,10 +407,10 @@ class CheckpointWriter:
             raise NotDurable(step, f"the last state is not stored: {ending['failed']}")
 
     def abandon_upload(self) -> None:
-        """Kills the uploader. The ranks that start next write the memory that it reads, and all
-        wait for them.
+        """Kills the uploader, since the ranks that start next write the memory that it reads. Their
+        launcher waits for its end.
         """
-        self._uploader.replace()
+        self._uploader.kill()
 
     def wait_until_staged(self) -> None:
         for staging in self._stagings:

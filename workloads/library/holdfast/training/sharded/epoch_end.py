@@ -70,6 +70,8 @@ class EpochEnd:
         self._storage = storage
         self._show = show
         self._now = now
+        self._stopped_epoch = 0
+        """Number of the newest epoch that is known to end at a step."""
 
     def is_at_step(self, epoch: Epoch, silent: Collection[int]) -> bool:
         """Tells whether a member has asked all to stop at a step, to leave or to admit others.
@@ -78,11 +80,12 @@ class EpochEnd:
         """
         if not self._node.resizes:
             return False
+        # All members wait for this one: it asks nothing that it knows.
+        if self._stopped_epoch == epoch.number:
+            return True
         members = [member for member in epoch.members if member.index not in silent]
-        for status in self._peers.look_at_members(members).values():
-            if status.get(LEAVING) or status.get(RESIZING) == epoch.number:
-                return True
-        return False
+        statuses = self._peers.look_at_members(members).values()
+        return any(_asks_for_stop(status, epoch) for status in statuses)
 
     def await_cause(
         self,
@@ -148,7 +151,10 @@ class EpochEnd:
         members: list[Member],
         statuses: Mapping[int, Mapping[str, Any]],
     ) -> bool:
-        if self._control.shown.get(RESIZING) == epoch.number:
+        lets_nodes_join = self._control.shown.get(RESIZING) == epoch.number
+        is_asked = any(_asks_for_stop(status, epoch) for status in statuses.values())
+        if lets_nodes_join or is_asked:
+            self._stopped_epoch = epoch.number
             return True
         return any(_has_ended(member, statuses.get(member.index), epoch) for member in members)
 
@@ -264,10 +270,13 @@ def _add_code(codes: list[int], exit_queue: SimpleQueue[int | None]) -> bool:
     return True
 
 
+def _asks_for_stop(status: Mapping[str, Any], epoch: Epoch) -> bool:
+    """Tells whether a member has asked all to stop at a step of the epoch."""
+    return bool(status.get(LEAVING)) or status.get(RESIZING) == epoch.number
+
+
 def _has_ended(member: Member, status: Mapping[str, Any] | None, epoch: Epoch) -> bool:
     """Tells whether a member says that the epoch is over, or was replaced."""
     if status is None:
         return False
-    if status.get("incarnation") != member.incarnation or status.get(LEAVING):
-        return True
-    return epoch.number in (status.get("lost"), status.get(RESIZING))
+    return status.get("incarnation") != member.incarnation or status.get("lost") == epoch.number

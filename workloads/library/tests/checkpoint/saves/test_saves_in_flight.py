@@ -88,6 +88,23 @@ def test_a_save_returns_at_once_and_the_next_one_waits(tmp_path: Path) -> None:
         assert torch.equal(tensors["w"], torch.full_like(tensors["w"], step))
 
 
+def test_an_ending_rank_kills_its_uploader_and_does_not_wait(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its launcher waits, while the rank itself ends."""
+    waits: list[float | None] = []
+
+    def wait(process: subprocess.Popen[bytes], timeout: float | None = None) -> int:
+        waits.append(timeout)
+        return 0
+
+    with monkeypatch.context() as patched, training(tmp_path) as (ckpt, _, uploader):
+        patched.setattr(subprocess.Popen, "wait", wait)
+        ckpt._writer.abandon_upload()  # pyright: ignore[reportPrivateUsage]
+    assert waits == [0.0]
+    os.waitpid(uploader, 0)
+
+
 @pytest.mark.skipif(
     not hasattr(os, "sched_getaffinity"), reason="this system binds no process to cores"
 )

@@ -16,9 +16,10 @@ from holdfast.training.gang.failure_detector import LOOK_S
 from holdfast.training.gang.member_server import Control
 from holdfast.training.gang.membership import Epoch, Member
 from holdfast.training.gang.peer_client import Peers, Survey
+from holdfast.training.gang.regroup import LEAVING
 from holdfast.training.sharded.epoch_end import RESIZING, EpochEnd, was_killed
 from holdfast.training.sharded.settings import ShardedNode
-from holdfast.vocabulary.exit_codes import EXIT_BUG, EXIT_RETRY
+from holdfast.vocabulary.exit_codes import EXIT_BUG, EXIT_PREEMPTED, EXIT_RETRY
 
 PLACES = (("127.0.0.1", 29_500),) * 3
 MEMBERS = tuple(Member(index=place, incarnation=f"p{place}") for place in range(3))
@@ -54,10 +55,8 @@ class Gang:
         self.now_s += timeout
         raise Empty
 
-    def goes_on(self, place: int, *codes: int) -> bool:
-        """Tells whether a node goes on with the others, after its ranks ended with these codes."""
-        self.now_s = 0.0
-        self._later_codes = list(codes[1:])
+    def make_end(self, place: int, processes: int = 1) -> EpochEnd:
+        """Returns what a node's launcher asks with."""
         status = self.statuses[place]
         node = ShardedNode(
             command=["true"],
@@ -65,10 +64,10 @@ class Gang:
             run="r",
             nodes=PLACES,
             place=place,
-            processes=max(1, len(codes)),
+            processes=processes,
             min_nodes=1,
         )
-        end = EpochEnd(
+        return EpochEnd(
             node,
             cast(Control, SimpleNamespace(me=MEMBERS[place], shown=status)),
             cast(Peers, self),
@@ -76,6 +75,12 @@ class Gang:
             status.update,
             now=lambda: self.now_s,
         )
+
+    def goes_on(self, place: int, *codes: int) -> bool:
+        """Tells whether a node goes on with the others, after its ranks ended with these codes."""
+        self.now_s = 0.0
+        self._later_codes = list(codes[1:])
+        end = self.make_end(place, len(codes))
         goes_on = end.await_cause(EPOCH, [codes[0]], cast(SimpleQueue[int | None], self))
         if not goes_on:
             self._ends_s[place] = self.now_s
@@ -114,6 +119,15 @@ def test_ranks_that_end_before_the_cause_is_known_are_not_waited_for() -> None:
     gang.survey = survey  # type: ignore[method-assign]
     assert gang.goes_on(2, EXIT_RETRY, EXIT_RETRY)
     assert gang.now_s == LOOK_S
+
+
+def test_a_known_stop_at_a_step_is_not_asked_for_again() -> None:
+    gang = Gang()
+    gang.statuses[0][LEAVING] = 1
+    end = gang.make_end(2)
+    assert end.await_cause(EPOCH, [EXIT_PREEMPTED], cast(SimpleQueue[int | None], gang))
+    gang.statuses.clear()
+    assert end.is_at_step(EPOCH, silent=())
 
 
 @pytest.mark.parametrize("code", [0, 1, EXIT_RETRY, 255, -signal.SIGABRT, 128 + signal.SIGTERM])
