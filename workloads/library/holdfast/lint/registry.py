@@ -89,6 +89,8 @@ MODULES = (
     "custom",
     "scripts",
     "stock",
+    "access",
+    "refused_pods",
     "linter",
 )
 GROUP = "holdfast.lint_rules"
