@@ -91,6 +91,8 @@ MODULES = (
     "stock",
     "access",
     "refused_pods",
+    "settings",
+    "drivers",
     "linter",
 )
 GROUP = "holdfast.lint_rules"

@@ -207,7 +207,11 @@ def check_scopes(obj: Object, context: Context) -> Iterator[Hit]:
     # A RoleBinding means an account of its own namespace.
     is_open = obj.kind == "ClusterRoleBinding"
     for index, subject in enumerate(as_list(obj.body.get("subjects")) if is_open else ()):
-        if dig(subject, "kind") == "ServiceAccount" and not dig(subject, "namespace"):
+        name = as_text(dig(subject, "name"))
+        # Kustomize completes files whose accounts have no namespace either.
+        accounts = context.index.find_all("ServiceAccount", name)
+        is_stated = any(account.namespace for account in accounts)
+        if is_stated and dig(subject, "kind") == "ServiceAccount" and not dig(subject, "namespace"):
             yield Hit(("subjects", index), "an account needs its namespace here")
 
 
