@@ -93,6 +93,9 @@ MODULES = (
     "refused_pods",
     "settings",
     "drivers",
+    "model_options",
+    "queues",
+    "edges",
     "linter",
 )
 GROUP = "holdfast.lint_rules"

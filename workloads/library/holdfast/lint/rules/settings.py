@@ -60,7 +60,7 @@ spec:
     source=DOC_FIELDS,
     fix="add the label to the template, or correct its name",
     base="job-template",
-    bad=_write_label("tema"),
+    bad=_write_label("group"),
     good=_write_label("team"),
 )
 def check_labels(pod: Pod, context: Context) -> Iterator[Hit]:
