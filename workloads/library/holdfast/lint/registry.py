@@ -96,6 +96,8 @@ MODULES = (
     "model_options",
     "queues",
     "edges",
+    "launches",
+    "left_off",
     "linter",
 )
 GROUP = "holdfast.lint_rules"

@@ -293,13 +293,17 @@ spec:
 )
 def check_cuda(pod: Pod, context: Context) -> Iterator[Hit]:
     accelerator = as_text(dig(pod.spec, "nodeSelector", _ACCELERATOR))
-    least = load_table("cuda").get(accelerator)
-    for container in pod.containers if least else ():
+    first_version = load_table("cuda").get(accelerator)
+    for container in pod.containers if first_version else ():
         match = _CUDA.search(_get_tag(container)) if container.gpus else None
-        if match and (int(match[1]), int(match[2])) < tuple(least or ()):
+        if match and (int(match[1]), int(match[2])) < tuple(first_version or ()):
             version = f"{match[1]}.{match[2]}"
-            message = f"CUDA {version}, and {accelerator} needs {least[0]}.{least[1]}"
+            message = f"CUDA {version}, and {accelerator} needs {_join(first_version)}"
             yield Hit((*container.path, "image"), message)
+
+
+def _join(version: list[int]) -> str:
+    return ".".join(map(str, version))
 
 
 def _get_tag(container: Container) -> str:

@@ -128,12 +128,12 @@ def _is_odd(key: str) -> bool:
     return not _VARIABLE.fullmatch(key) and not _FILE_NAME.fullmatch(f"/{key}")
 
 
-def _write_proxy(more: str) -> str:
+def _write_proxy(exception: str) -> str:
     return f"""\
 env:
 - name: HTTPS_PROXY
   value: http://proxy.example:3128
-{more}"""
+{exception}"""
 
 
 @rule(
