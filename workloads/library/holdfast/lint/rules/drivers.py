@@ -203,6 +203,55 @@ def _list_classes(pod: Pod, context: Context) -> Iterator[tuple[Path, str]]:
             yield path, as_text(claim.spec.get("storageClassName"))
 
 
+def _write_claim(name: str) -> str:
+    return f"""\
+apiVersion: storage.k8s.io/v1
+kind: StorageClass
+metadata:
+  name: fast
+provisioner: pd.csi.storage.gke.io
+volumeBindingMode: WaitForFirstConsumer
+parameters:
+  type: pd-ssd
+---
+apiVersion: v1
+kind: PersistentVolumeClaim
+metadata:
+  name: data
+  namespace: research
+spec:
+  storageClassName: {name}
+  accessModes:
+  - ReadWriteOnce
+  resources:
+    requests:
+      storage: 100Gi
+"""
+
+
+@rule(
+    "HF833",
+    "storage-class-unknown",
+    Severity.ERROR,
+    on=Object,
+    what="A claim names a storage class that is none of GKE's, and its file has another one.",
+    why="The claim stays Pending, and so do its pods.",
+    source=DOC_CLASSES,
+    fix="write the name of the class",
+    bad=_write_claim("fast-ssd"),
+    good=_write_claim("fast"),
+)
+def check_class_names(obj: Object, context: Context) -> Iterator[Hit]:
+    classes = context.index.by_kind.get("StorageClass", [])
+    near_names = [item.name for item in classes if item.file == obj.file]
+    known_names = {item.name for item in classes} | set(load_table("drivers")["classes"])
+    for path, claim in obj.claims if near_names else ():
+        name = as_text(claim.get("storageClassName"))
+        if name and name not in known_names and not claim.get("volumeName"):
+            message = f"no class {name}; its file has {', '.join(near_names)}"
+            yield Hit((*path, "storageClassName"), message)
+
+
 def _serve_on(accelerator: str) -> str:
     return f"""\
 apiVersion: v1

@@ -92,7 +92,7 @@ spec:
     good=_write_edge("0.0.0.0/0"),
 )
 def check_health_ranges(obj: Object, context: Context) -> Iterator[Hit]:
-    if not _is_of_google(obj, context):
+    if not _uses_google_balancer(obj, context):
         return
     for name in sorted(_list_backends(obj)):
         service = context.index.find("Service", name, obj.namespace)
@@ -106,7 +106,7 @@ def check_health_ranges(obj: Object, context: Context) -> Iterator[Hit]:
             yield Hit(("metadata", "name"), message)
 
 
-def _is_of_google(obj: Object, context: Context) -> bool:
+def _uses_google_balancer(obj: Object, context: Context) -> bool:
     """Returns whether a load balancer of Google serves an Ingress or a route."""
     if obj.kind == "Ingress":
         name = as_text(obj.annotations.get(_CLASS)) or "gce"
@@ -279,8 +279,8 @@ def check_identities(obj: Object, context: Context) -> Iterator[Hit]:
         reference = as_map(trigger.get("authenticationRef"))
         kind = as_text(reference.get("kind")) or "TriggerAuthentication"
         namespace = obj.namespace or DEFAULT_NAMESPACE
-        known = context.index.list_namespace(kind, namespace)
-        names = [item.name for item in known]
+        identities = context.index.list_namespace(kind, namespace)
+        names = [identity.name for identity in identities]
         name = as_text(reference.get("name"))
         if name and names and name not in names:
             path = ("spec", "triggers", index, "authenticationRef", "name")

@@ -131,11 +131,11 @@ def check_contradictions(pod: Pod, context: Context) -> Iterator[Hit]:
 
 
 def _check_lengths(container: Container) -> Iterator[Hit]:
-    most = container.number("--max-input-tokens", "MAX_INPUT_TOKENS")
-    most = most or container.number("--max-input-length", "MAX_INPUT_LENGTH")
+    input_tokens = container.number("--max-input-tokens", "MAX_INPUT_TOKENS")
+    input_tokens = input_tokens or container.number("--max-input-length", "MAX_INPUT_LENGTH")
     total = container.number("--max-total-tokens", "MAX_TOTAL_TOKENS")
-    if most and total and most >= total:
-        message = f"{most} tokens of input leave none of {total} in total"
+    if input_tokens and total and input_tokens >= total:
+        message = f"{input_tokens} tokens of input leave none of {total} in total"
         yield Hit(container.command_path, message)
     shards = container.number("--num-shard", "NUM_SHARD")
     if shards and container.gpus and shards > container.gpus:
