@@ -11,7 +11,11 @@ from typing import Any
 FILE = Path(__file__).with_name("known_values.toml")
 
 
-@cache
 def load_table(name: str) -> dict[str, Any]:
     """Returns one table of the file."""
-    return tomllib.loads(FILE.read_text(encoding="utf-8"))[name]
+    return _load()[name]
+
+
+@cache
+def _load() -> dict[str, Any]:
+    return tomllib.loads(FILE.read_text(encoding="utf-8"))

@@ -198,6 +198,8 @@ class Pod:
         if self.owner.kind == "Job":
             name = as_text(self.owner.metadata.get("name"))
             return {"job-name": name, "batch.kubernetes.io/job-name": name}
+        if self.owner.kind == "LeaderWorkerSet":
+            return {"leaderworkerset.sigs.k8s.io/name": self.owner.name}
         if self.owner.kind == "JobSet" and self.job:
             return {
                 "jobset.sigs.k8s.io/jobset-name": self.owner.name,

@@ -89,6 +89,15 @@ MODULES = (
     "custom",
     "scripts",
     "stock",
+    "access",
+    "refused_pods",
+    "settings",
+    "drivers",
+    "model_options",
+    "queues",
+    "edges",
+    "launches",
+    "left_off",
     "linter",
 )
 GROUP = "holdfast.lint_rules"

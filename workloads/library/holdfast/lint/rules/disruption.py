@@ -124,6 +124,12 @@ def _count_pods(pods: list[Pod], context: Context) -> int:
     return total
 
 
+def _count_largest(pods: list[Pod], context: Context) -> int:
+    """Returns the most replicas of the autoscaler of a single workload; 0 where it has none."""
+    scalers = context.index.find_scalers(pods[0].owner) if len(pods) == 1 else []
+    return as_int(scalers[0].spec.get("maxReplicas")) or 0 if len(scalers) == 1 else 0
+
+
 def _is_least(min_available: int | None, pods: list[Pod], context: Context) -> bool:
     """Returns whether a budget keeps all pods of a workload at its autoscaler's least."""
     if len(pods) != 1 or min_available is None:
@@ -175,6 +181,7 @@ def check_budget(obj: Object, context: Context) -> Iterator[Hit]:
     pods = context.index.select_pods(obj.namespace, selector)
     total = _count_pods(pods, context)
     max_unavailable = bounds["maxUnavailable"]
+    total = total or _count_largest(pods, context)
     is_all = total > 1 and (as_int(max_unavailable) or 0) >= total
     if max_unavailable == "100%" or is_all:
         yield Hit(("spec", "maxUnavailable"), f"lets {total or 'all'} pods go at once")

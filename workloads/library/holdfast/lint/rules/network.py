@@ -129,14 +129,25 @@ def _misses_all(selector: dict[str, Any], pods: list[Pod]) -> bool:
 
     Labels that a controller adds with values unknown here are left out.
     """
+    labels = match_labels(selector)
+    if pods and all(pod.owner.kind == "LeaderWorkerSet" for pod in pods):
+        return _misses_groups(labels, pods)
     if not pods or any(pod.owner.kind not in KNOWN_KINDS for pod in pods):
         return False
-    labels = match_labels(selector)
     for key in tuple(labels):
         is_known = any(key in pod.all_labels for pod in pods)
         if key.startswith(_CONTROLLER_LABELS) and not is_known:
             del labels[key]
     return not any(selects(selector | {"matchLabels": labels}, pod) for pod in pods)
+
+
+def _misses_groups(labels: dict[str, str], pods: list[Pod]) -> bool:
+    """Returns whether a label that templates of groups have has another value in all of them."""
+    for key, value in labels.items():
+        values = [str(pod.all_labels[key]) for pod in pods if key in pod.all_labels]
+        if values and value not in values:
+            return True
+    return False
 
 
 def _declares_ports(pod: Pod) -> bool:

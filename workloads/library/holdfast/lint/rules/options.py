@@ -203,6 +203,8 @@ def check_python(pod: Pod, context: Context) -> Iterator[Hit]:
                 and (match[1] in ("gs", "s3") or (programs[:1] and programs[0] not in SHELLS))
             ):
                 yield Hit(path, f"{match[0]} is no URL: {match[1]}://")
+            if "gs:///" in text[:4_000]:
+                yield Hit(path, "gs:/// names no bucket: gs://BUCKET")
             for scheme, bucket in _BUCKET_URL.findall(text[:4_000]):
                 if scheme != "gs":
                     yield Hit(path, f"{scheme}:// is no scheme of Cloud Storage: gs://")

@@ -72,6 +72,10 @@ def probe_path_unknown(pod: Pod, context: Context) -> Iterator[Hit]:
         if isinstance(check, dict) and is_own and not is_known_path(path, paths):
             message = f"{server} has no {path}; it has {', '.join(paths[:3])}"
             yield Hit((*container.path, field, "httpGet", "path"), message)
+        has_key = "VLLM_API_KEY" in container.env or bool(container.option("--api-key"))
+        if isinstance(check, dict) and is_own and has_key and path.startswith("/v1/"):
+            message = f"{path} needs the key of the API: it answers 401"
+            yield Hit((*container.path, field, "httpGet", "path"), message)
 
 
 @lru_cache(maxsize=1_024)
