@@ -52,7 +52,7 @@ def start(server: ForkServer, tmp_path: Path) -> Callable[[str], Started]:
 
 
 @pytest.mark.parametrize(
-    ("code", "ended", "shown"),
+    ("code", "exit_code", "shown"),
     [
         ("0", 0, ""),
         ("sys.exit(7)", 7, ""),
@@ -65,13 +65,13 @@ def test_it_ends_as_python(
     start: Callable[[str], Started],
     tmp_path: Path,
     code: str,
-    ended: int,
+    exit_code: int,
     shown: str,
 ) -> None:
-    assert start(code).wait(60) == ended
+    assert start(code).wait(60) == exit_code
     printed = (tmp_path / "out").read_text().splitlines()
     assert printed[0] == f"True yes {code} __main__ True"
-    assert printed[1:] == ([] if ended < 0 else ["at the end"])
+    assert printed[1:] == ([] if exit_code < 0 else ["at the end"])
     assert (tmp_path / "err").read_text().endswith(shown)
 
 
@@ -80,21 +80,21 @@ def test_waiting_leaves_the_server_alone(
     server: ForkServer, start: Callable[[str], Started], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     process = start("time.sleep(600)")
-    asked = list[object]()
+    orders = list[object]()
     ask = server.ask
 
     def record(order: dict[str, Any], *files: int) -> dict[str, Any]:
-        asked.append(order)
+        orders.append(order)
         return ask(order, *files)
 
     monkeypatch.setattr(server, "ask", record)
     with pytest.raises(subprocess.TimeoutExpired):
         process.wait(0.05)
     assert process.poll() is None
-    assert asked == []
+    assert orders == []
     process.kill()
     assert process.wait(60) == -signal.SIGKILL
-    assert asked == [{"pid": process.pid}]
+    assert orders == [{"pid": process.pid}]
 
 
 def test_a_signal_to_its_group_meets_it_from_the_first_moment_on(
