@@ -22,7 +22,7 @@ from holdfast.clients.api import Api, Object
 from holdfast.support.values import rfc3339
 from holdfast.vocabulary.pools import Pool
 from tests.cluster.sim import nodes, pods
-from tests.cluster.sim.pki import LOCAL, Authority
+from tests.cluster.sim.host import Host
 from tests.cluster.sim.stages import MANAGED
 from tests.support import HttpServer
 
@@ -47,16 +47,17 @@ class Running:
 
 
 class HostKubelet:
-    def __init__(self, api: Api, name: str, authority: Authority) -> None:
+    def __init__(self, api: Api, name: str, host: Host) -> None:
         self.api = api
         self.name = name
+        self.address = host.address
         self.running: dict[str, Running] = {}
-        authority.issue("host-kubelet")
+        host.authority.issue("host-kubelet")
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(
-            authority.certificate("host-kubelet"), authority.key("host-kubelet")
+            host.authority.certificate("host-kubelet"), host.authority.key("host-kubelet")
         )
-        self.server = HttpServer((LOCAL, 0), make_handler(self))
+        self.server = HttpServer((self.address, 0), make_handler(self))
         self.server.socket = context.wrap_socket(self.server.socket, server_side=True)
         self.server.daemon_threads = True
         self._over = threading.Event()
@@ -77,7 +78,7 @@ class HostKubelet:
         }
         body["status"] |= {
             "conditions": [ready],
-            "addresses": [{"type": "InternalIP", "address": LOCAL}],
+            "addresses": [{"type": "InternalIP", "address": self.address}],
             "daemonEndpoints": {"kubeletEndpoint": {"Port": self.server.server_port}},
         }
         self._renew()
@@ -246,11 +247,11 @@ def make_handler(kubelet: HostKubelet) -> type[BaseHTTPRequestHandler]:
 def running_on_host(
     api: Api,
     name: str,
-    authority: Authority,
+    host: Host,
     pool: Pool,
     labels: dict[str, str],
 ) -> Generator[HostKubelet]:
-    kubelet = HostKubelet(api, name, authority)
+    kubelet = HostKubelet(api, name, host)
     kubelet.start(pool, labels)
     try:
         yield kubelet

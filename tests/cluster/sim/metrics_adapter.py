@@ -14,7 +14,7 @@ from http.server import BaseHTTPRequestHandler
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from holdfast.clients.api import Api, Object
-from tests.cluster.sim.control_plane import ControlPlane
+from tests.cluster.sim.host import Host
 from tests.support import HttpServer
 
 VERSION = "custom.metrics.k8s.io/v1beta2"
@@ -108,7 +108,7 @@ def _make_value(pod: Object, metric: str, value: float) -> Object:
 
 
 @contextmanager
-def running(api: Api, host: ControlPlane) -> Generator[Adapter]:
+def running(api: Api, host: Host) -> Generator[Adapter]:
     """Serves the API on this machine; the API server passes its requests on."""
     adapter = Adapter(api)
 
@@ -130,11 +130,11 @@ def running(api: Api, host: ControlPlane) -> Generator[Adapter]:
     host.authority.issue(NAME)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(host.authority.certificate(NAME), host.authority.key(NAME))
-    server = HttpServer(("127.0.0.1", 0), Handler)
+    server = HttpServer((host.address, 0), Handler)
     server.socket = context.wrap_socket(server.socket, server_side=True)
     thread = threading.Thread(target=server.serve_forever, args=(0.05,))
     thread.start()
-    bodies = _make_objects(server.server_port)
+    bodies = _make_objects(host.address, server.server_port)
     try:
         for body in bodies:
             api.apply(api.path_of(body), body)
@@ -147,14 +147,14 @@ def running(api: Api, host: ControlPlane) -> Generator[Adapter]:
         server.server_close()
 
 
-def _make_objects(port: int) -> list[Object]:
+def _make_objects(address: str, port: int) -> list[Object]:
     service = {
         "apiVersion": "v1",
         "kind": "Service",
         "metadata": {"name": NAME, "namespace": NAMESPACE},
         "spec": {
             "type": "ExternalName",
-            "externalName": "localhost",
+            "externalName": address,
             "ports": [{"port": port}],
         },
     }

@@ -47,8 +47,8 @@ def document(api: Api) -> Iterator[None]:
 @pytest.fixture
 def kubelet(api: Api, cluster: OwnManager, world: World, spot: Pool) -> Iterator[HostKubelet]:
     assert cluster.host
-    authority = cluster.host.authority
-    with running_on_host(api, f"{world.name}-host", authority, spot, world.selector) as kubelet:
+    name = f"{world.name}-host"
+    with running_on_host(api, name, cluster.host, spot, world.selector) as kubelet:
         yield kubelet
 
 

@@ -116,7 +116,7 @@ def evidence(kind: KindManager, world: World) -> Iterator[None]:
     )
     try:
         yield
-    except AssertionError as error:
+    except (AssertionError, RuntimeError) as error:
         for question in questions:
             error.add_note(str(kind.kubectl([*question, "-n", world.name], as_dict=False)))
         raise
@@ -126,7 +126,12 @@ def here(kind: KindManager, world: World, folder: Path, **options: object) -> He
     folder.mkdir()
     folder.chmod(0o777)
     return Here(
-        IMAGE, HOST_MOUNT, folder, {OWNER: world.name}, events=folder / "events.jsonl", **options
+        IMAGE,
+        HOST_MOUNT,
+        folder,
+        {OWNER: world.name},
+        events_file=folder / "events.jsonl",
+        **options,
     )
 
 
