@@ -92,21 +92,26 @@ class EpochEnd:
         epoch: Epoch,
         codes: list[int],
         exit_queue: SimpleQueue[int | None],
+        *,
+        wait_s: float = 2 * SILENT_S,
+        silent_s: float = LOOK_S,
+        stop_asked: Callable[[], bool] = lambda: False,
     ) -> bool:
         """Tells, after a rank of this node has ended, whether the others go on without some node,
         or with more. Waits for the node's other ranks if all stopped at a step.
 
-        `codes` are those of the ranks that have ended; further ones are added.
+        `codes` are those of the ranks that have ended; further ones are added. `wait_s` is the time
+        for which a node that may have failed looks for another one, and `silent_s` the silence
+        after which a member counts as lost: a rank that failed is evidence too, so less is needed
+        than while all work.
         """
-        deadline = self._now() + 2 * SILENT_S
-        # A rank that failed is evidence that another was lost: less silence is needed than while
-        # all work.
+        deadline = self._now() + wait_s
         members = [member for member in epoch.members if member != self._control.me]
         indices = [member.index for member in members]
         detector = FailureDetector(
             self._peers,
             indices,
-            silent_s=LOOK_S,
+            silent_s=silent_s,
             now=self._now,
         )
         is_another_blamed = False
@@ -114,10 +119,12 @@ class EpochEnd:
             self._show_failure(epoch, codes)
             statuses = detector.survey()
             if self._has_stopped(epoch, members, statuses):
-                return self._await_exits(codes, exit_queue)
+                if self._stopped_epoch == epoch.number:
+                    self._await_exits(codes, exit_queue)
+                return True
             if detector.silent:
                 return True
-            if was_killed(codes):
+            if was_killed(codes) or stop_asked():
                 return False
             # The ranks that lost a peer end at the moment when it does. Their launchers must wait
             # longer than its launcher, until its port is closed, or all would give up together.
@@ -137,13 +144,12 @@ class EpochEnd:
             return False
         return any(status.get(FAILED) == epoch.number for status in statuses.values())
 
-    def _await_exits(self, codes: list[int], exit_queue: SimpleQueue[int | None]) -> bool:
-        """Waits for the other ranks of the node, which have stopped at a step. Returns True."""
+    def _await_exits(self, codes: list[int], exit_queue: SimpleQueue[int | None]) -> None:
+        """Waits for the other ranks of the node, which have stopped at a step."""
         deadline = self._now() + STOPPING_S
         while len(codes) < self._node.processes and self._now() < deadline:
             if not _add_code(codes, exit_queue):
-                break
-        return True
+                return
 
     def _has_stopped(
         self,

@@ -41,13 +41,7 @@ from holdfast.training.gang.peer_client import Peers, select_members
 from holdfast.training.gang.process_group import opening
 from holdfast.training.gang.regroup import LEAVING, Regroup, find_leaving
 from holdfast.training.gang.saves import open_store
-from holdfast.training.sharded.epoch_end import (
-    RESIZING,
-    RESTORED,
-    EpochEnd,
-    LeavingNodes,
-    was_killed,
-)
+from holdfast.training.sharded.epoch_end import RESIZING, RESTORED, EpochEnd, LeavingNodes
 from holdfast.training.sharded.settings import ShardedNode, check_shapes, describe_versions
 from holdfast.training.tcp_gate import LOOPBACK, Gate, Tunnel, host_loopback_store, join_key
 from holdfast.vocabulary import exit_codes
@@ -326,33 +320,28 @@ class _Launcher:
         no node was lost, this node has failed.
         """
         # A program may take a lost peer for a bug, but not for bad input.
-        if exit_codes.EXIT_BAD_INPUT not in codes:
-            is_peer_lost = self._await_cause if self._node.resizes else self._await_loss
-            if is_peer_lost(codes, exit_queue):
-                return None
+        if exit_codes.EXIT_BAD_INPUT not in codes and self._is_another_lost(codes, exit_queue):
+            return None
         self._ranks.end()
         return exit_codes.combine_exit_codes(codes, noticed=self._shutdown.requested)
 
-    def _await_cause(self, codes: list[int], exit_queue: SimpleQueue[int | None]) -> bool:
-        return self._epoch_end.await_cause(self._epoch, codes, exit_queue)
-
-    def _await_loss(self, codes: list[int], exit_queue: SimpleQueue[int | None]) -> bool:
-        """Tells whether another node of a gang of fixed size was lost."""
+    def _is_another_lost(self, codes: list[int], exit_queue: SimpleQueue[int | None]) -> bool:
+        """Tells whether a rank of this node failed because another node ends or was lost."""
+        if self._node.resizes:
+            return self._epoch_end.await_cause(self._epoch, codes, exit_queue)
         wait_s = 2 * SILENT_S + 2.0
         if exit_codes.EXIT_PREEMPTED in codes:
             # A rank that stops for another node's notice does so before that node's end.
             wait_s = 2 * SILENT_S + self._node.window_s
-        deadline = time.monotonic() + wait_s
-        while time.monotonic() < deadline and not self._shutdown.requested:
-            # The others wait for as long, and must learn before that this node is lost.
-            if was_killed(codes):
-                return False
-            with contextlib.suppress(Empty):
-                code = exit_queue.get(timeout=0.2)
-                if code is None:
-                    return True
-                codes.append(code)
-        return False
+        # A gang of fixed size waits for the lost node: it needs certainty more than a second.
+        return self._epoch_end.await_cause(
+            self._epoch,
+            codes,
+            exit_queue,
+            wait_s=wait_s,
+            silent_s=SILENT_S,
+            stop_asked=lambda: self._shutdown.requested,
+        )
 
     def _await_others(self, epoch: Epoch) -> None:
         """Waits until all nodes are complete: one that exits now would look lost to the others."""

@@ -12,7 +12,7 @@ from typing import Any, cast
 import pytest
 
 from holdfast.checkpoint.stores import Storage
-from holdfast.training.gang.failure_detector import LOOK_S
+from holdfast.training.gang.failure_detector import LOOK_S, SILENT_S
 from holdfast.training.gang.member_server import Control
 from holdfast.training.gang.membership import Epoch, Member
 from holdfast.training.gang.peer_client import Peers, Survey
@@ -76,23 +76,29 @@ class Gang:
             now=lambda: self.now_s,
         )
 
-    def goes_on(self, place: int, *codes: int) -> bool:
-        """Tells whether a node goes on with the others, after its ranks ended with these codes."""
+    def goes_on(self, place: int, *codes: int, is_fixed: bool = False) -> bool:
+        """Tells whether a node goes on with the others, after its ranks ended with these codes.
+
+        `is_fixed`: as in a gang of fixed size.
+        """
         self.now_s = 0.0
         self._later_codes = list(codes[1:])
         end = self.make_end(place, len(codes))
-        goes_on = end.await_cause(EPOCH, [codes[0]], cast(SimpleQueue[int | None], self))
+        limits = {"wait_s": 2 * SILENT_S + 2.0, "silent_s": SILENT_S} if is_fixed else {}
+        exits = cast(SimpleQueue[int | None], self)
+        goes_on = end.await_cause(EPOCH, [codes[0]], exits, **limits)
         if not goes_on:
             self._ends_s[place] = self.now_s
         return goes_on
 
 
+@pytest.mark.parametrize("is_fixed", [False, True], ids=["range", "fixed"])
 @pytest.mark.parametrize("code", [-signal.SIGKILL, 128 + signal.SIGSEGV, 1, EXIT_BUG])
-def test_only_the_node_whose_rank_failed_ends(code: int) -> None:
+def test_only_the_node_whose_rank_failed_ends(code: int, is_fixed: bool) -> None:
     gang = Gang()
-    assert not gang.goes_on(FAILING, code)
+    assert not gang.goes_on(FAILING, code, is_fixed=is_fixed)
     for place in SURVIVORS:
-        assert gang.goes_on(place, EXIT_RETRY)
+        assert gang.goes_on(place, EXIT_RETRY, is_fixed=is_fixed)
 
 
 def test_a_killed_rank_ends_its_node_at_once() -> None:
@@ -107,6 +113,14 @@ def test_all_nodes_end_if_none_blames_another() -> None:
         assert not gang.goes_on(place, 1)
 
 
+def test_a_node_with_a_notice_looks_for_no_cause() -> None:
+    gang = Gang()
+    exits = cast(SimpleQueue[int | None], gang)
+    end = gang.make_end(FAILING)
+    assert not end.await_cause(EPOCH, [EXIT_PREEMPTED], exits, stop_asked=lambda: True)
+    assert gang.now_s == 0
+
+
 def test_ranks_that_end_before_the_cause_is_known_are_not_waited_for() -> None:
     gang = Gang()
     stopping = gang.statuses[0]
@@ -119,6 +133,14 @@ def test_ranks_that_end_before_the_cause_is_known_are_not_waited_for() -> None:
     gang.survey = survey  # type: ignore[method-assign]
     assert gang.goes_on(2, EXIT_RETRY, EXIT_RETRY)
     assert gang.now_s == LOOK_S
+
+
+def test_ranks_that_hang_after_a_loss_are_not_waited_for() -> None:
+    gang = Gang()
+    gang.statuses[0]["lost"] = EPOCH.number
+    exits = cast(SimpleQueue[int | None], gang)
+    assert gang.make_end(2, processes=2).await_cause(EPOCH, [EXIT_RETRY], exits)
+    assert gang.now_s == 0
 
 
 def test_a_known_stop_at_a_step_is_not_asked_for_again() -> None:
