@@ -19,9 +19,12 @@ from tests.cluster.sim import nodes, pods
 from tests.cluster.sim.waiting import until
 from tests.cluster.sim.world import World
 from tests.workloads.manifests import rendered
+from workloads.library.tests.cluster.objects import list_conditions, list_uids
 from workloads.library.tests.cluster.walk import ENVIRONMENT, Walk
 
-SPOT, FLEX, SYSTEM = (ENVIRONMENT.pool(name) for name in ("spot-a100", "flex-a100", "system"))
+SPOT = ENVIRONMENT.pool("spot-a100")
+FLEX = ENVIRONMENT.pool("flex-a100")
+SYSTEM = ENVIRONMENT.pool("system")
 # GKE keeps other flex-start jobs off these nodes.
 QUEUED = replace(FLEX, taints=(*FLEX.taints, QUEUED_TAINT))
 ZONE = "us-central1-a"
@@ -52,7 +55,10 @@ def answer(api: Api, request: Object, *kinds: str) -> None:
         "lastTransitionTime": rfc3339(time.time()),
     }
     path = f"{REQUESTS}/{request['metadata']['name']}/status"
-    api.merge(path, {"status": {"conditions": [met | {"type": kind} for kind in kinds]}})
+    conditions: list[Object] = []
+    for kind in kinds:
+        conditions.append(met | {"type": kind})
+    api.merge(path, {"status": {"conditions": conditions}})
 
 
 def limited(api: Api) -> list[Object]:
@@ -63,7 +69,7 @@ def limited(api: Api) -> list[Object]:
     workloads = api.items(f"{KUEUE}/namespaces/training/workloads")
     ready_workloads: list[Object] = []
     for workload in workloads:
-        if any(c["type"] == "PodsReady" for c in workload["status"].get("conditions", ())):
+        if "PodsReady" in list_conditions(workload):
             ready_workloads.append(workload)
     return ready_workloads
 
@@ -122,7 +128,7 @@ class Submitted:
         return pods
 
     def running(self) -> set[str]:
-        return {pod["metadata"]["uid"] for pod in self.pods("Running")}
+        return list_uids(self.pods("Running"))
 
     def wait(self, phase: str, count: int) -> list[Object]:
         def there() -> list[Object] | None:
@@ -142,9 +148,10 @@ class Submitted:
     def ended(self) -> str:
         def condition() -> str | None:
             conditions = (self.body().get("status") or {}).get("conditions") or ()
-            return next(
-                (c["type"] for c in conditions if c["type"] in OVER and c["status"] == "True"), None
-            )
+            for c in conditions:
+                if c["type"] in OVER and c["status"] == "True":
+                    return c["type"]
+            return None
 
         return until(f"{self.name} has ended", condition)
 
@@ -155,18 +162,19 @@ class Submitted:
             )
 
         fields = until(f"{self.name} has its receipt", left)
-        return Receipt(**{name: value for name, value in fields.items() if name != "schema"})
+        fields.pop("schema", None)
+        return Receipt(**fields)
 
 
 def provision(world: World, job: Submitted, *spent: Object) -> tuple[Object, list[str]]:
     """Google's answer to the request that Kueue made for a job, which is none of those that are
     spent. Its nodes, too.
     """
-    uids = {each["metadata"]["uid"] for each in spent}
+    uids = list_uids(spent)
 
     def asked() -> Object | None:
         # Requests of jobs that are gone stay for a while.
-        owners = {workload["metadata"]["uid"] for workload in job.workloads()}
+        owners = list_uids(job.workloads())
         for request in world.api.items(REQUESTS):
             if request["metadata"]["uid"] not in uids and find_controller(request) in owners:
                 return request

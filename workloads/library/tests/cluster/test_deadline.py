@@ -96,16 +96,16 @@ def planned_end(node: str) -> float | None:
 def test_the_rendered_trainer_may_read_when_its_node_ends(
     api: Api, become: Become, node: str
 ) -> None:
-    asking = []
-    for job, template in workloads("example"):
-        if ENV_NODE in variables(template):
-            asking.append((job, template))
-    body = next(
-        body for body, template in asking if template["spec"]["serviceAccountName"] == "trainer"
-    )
-    for right in (item for item in load_objects("example") if item["kind"] in RIGHTS):
-        api.apply(api.path_of(right), right)
-    become(body["metadata"]["namespace"], "trainer")
+    namespaces: list[str] = []
+    for body, template in workloads("example"):
+        if ENV_NODE not in variables(template):
+            continue
+        if template["spec"]["serviceAccountName"] == "trainer":
+            namespaces.append(body["metadata"]["namespace"])
+    for right in load_objects("example"):
+        if right["kind"] in RIGHTS:
+            api.apply(api.path_of(right), right)
+    become(namespaces[0], "trainer")
     # The authorizer hears of a binding a moment after it is stored.
     assert until("the right counts", lambda: planned_end(node)) == END.timestamp()
 

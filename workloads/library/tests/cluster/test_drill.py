@@ -111,8 +111,10 @@ def tainted(world: World) -> list[str]:
             nodes.append(node)
     tainted_nodes: list[str] = []
     for n in nodes:
-        if any(t["key"] == TAINT for t in n["spec"].get("taints", ())):
-            tainted_nodes.append(n["metadata"]["name"])
+        for taint in n["spec"].get("taints", ()):
+            if taint["key"] == TAINT:
+                tainted_nodes.append(n["metadata"]["name"])
+                break
     return tainted_nodes
 
 
@@ -131,11 +133,13 @@ def test_a_lone_node_is_taken_by_the_api_alone_and_given_back(
         check=False,
     )
     (journal,) = json.loads(done.stdout)["drills"]
-    verdicts = {objective["verdict"] for objective in journal["objectives"]}
     assert done.returncode == 0, journal
     assert journal["verdict"] == "held", journal
-    assert verdicts == {"held"}, journal
-    assert [step["name"].split()[0] for step in journal["rollbacks"]] == ["open"]
+    assert journal["objectives"], journal
+    for objective in journal["objectives"]:
+        assert objective["verdict"] == "held", journal
+    (step,) = journal["rollbacks"]
+    assert step["name"].split()[0] == "open"
     assert not tainted(work)
     assert len(work.nodes) == PODS + SPARE
 

@@ -21,6 +21,8 @@ from tests.cluster.sim import pods
 from tests.cluster.sim.stages import RUN_S
 from tests.cluster.sim.waiting import until
 from tests.cluster.sim.world import World
+from workloads.library.tests.cluster.objects import list_conditions, list_names
+from workloads.library.tests.jobs.test_manifests import find_body
 
 NAME = "wide"
 ZONE = "europe-west4-a"
@@ -59,7 +61,7 @@ def rendered(world: World, pool: Pool) -> list[Object]:
     bodies = [copy.deepcopy(body) for body in elastic(context, task)]
     for body in bodies:
         body["metadata"]["namespace"] = world.name
-    template = next(body for body in bodies if body["kind"] == "Job")["spec"]["template"]
+    template = find_body(bodies, "Job")["spec"]["template"]
     template["metadata"].setdefault("annotations", {})[RUN_S] = "3600"
     template["spec"]["nodeSelector"] |= world.selector
     for absent in ("serviceAccountName", "priorityClassName"):
@@ -76,7 +78,7 @@ def lost_in_waves(world: World, spot: Pool, bodies: list[Object]) -> str:
     not replaced yet.
     """
     world.add_nodes(spot, NODES, zone=ZONE)
-    job = next(body["metadata"]["name"] for body in bodies if body["kind"] == "Job")
+    job = find_body(bodies, "Job")["metadata"]["name"]
     for body in bodies:
         world.api.create(world.api.path_of(body).rpartition("/")[0], body, fieldValidation="Strict")
     first = uids(world.wait_running(NODES))
@@ -95,9 +97,9 @@ def lost_in_waves(world: World, spot: Pool, bodies: list[Object]) -> str:
                 remaining[uid] = node
         after = world.wait_running(NODES - WAVE)
         assert uids(after) == remaining, "a survivor was touched"
-        assert not any(
-            status["restartCount"] for pod in after for status in pod["status"]["containerStatuses"]
-        )
+        for pod in after:
+            for status in pod["status"]["containerStatuses"]:
+                assert status["restartCount"] == 0
     assert len(set(lost_pods)) == WAVE * WAVES
     return job
 
@@ -105,16 +107,13 @@ def lost_in_waves(world: World, spot: Pool, bodies: list[Object]) -> str:
 def one_may_go(world: World) -> None:
     budget = f"{world.path('poddisruptionbudgets', BUDGETS)}/{NAME}"
     until("one more may go", lambda: world.api.get(budget)["status"]["disruptionsAllowed"] == 1)
-    names = []
-    for pod in world.wait_running(NODES):
-        names.append(pod["metadata"]["name"])
-    assert [world.evict(name) for name in names[:2]] == [201, 429]
+    first, second, *_ = list_names(world.wait_running(NODES))
+    assert world.evict(first) == 201
+    assert world.evict(second) == 429
 
 
 def one_success_ends_it(world: World, job: str, survivor: Object) -> None:
-    assert "Complete" not in [
-        condition["type"] for condition in world.job(job)["status"].get("conditions", ())
-    ]
+    assert "Complete" not in list_conditions(world.job(job))
     pods.end(world.api, survivor)
     assert world.wait_condition(job) == "Complete"
     assert world.job(job)["status"]["succeeded"] == 1, "the others were waited for"

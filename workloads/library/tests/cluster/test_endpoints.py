@@ -88,10 +88,11 @@ def addresses(out: Path) -> set[tuple[str, int]]:
     if not out.exists():
         return set()
     (assignment,) = json.loads(out.read_text())["resources"]
-    listed = []
+    addresses = set()
     for endpoint in assignment["endpoints"][0]["lb_endpoints"]:
-        listed.append(endpoint["endpoint"]["address"]["socket_address"])
-    return {(endpoint["address"], endpoint["port_value"]) for endpoint in listed}
+        socket_address = endpoint["endpoint"]["address"]["socket_address"]
+        addresses.add((socket_address["address"], socket_address["port_value"]))
+    return addresses
 
 
 def test_proxy_endpoints_follow_pod_readiness(

@@ -93,11 +93,9 @@ def test_preemptions_count_once_after_the_api_server_was_killed(
     fresh.delete(f"/api/v1/nodes/{names[2]}")
     until("every end is counted", lambda: len(counted(lines)) == 6 or None, 120)
     assert metrics(port)["preemptions_total"] == 2
-    down = zip(names, ("preempted", "preempted", "deleted"), strict=True)
-    expected = [
-        *(("node_up", name, "") for name in names),
-        *(("node_down", name, reason) for name, reason in down),
-    ]
+    expected = []
+    for name, reason in zip(names, ("preempted", "preempted", "deleted"), strict=True):
+        expected += [("node_up", name, ""), ("node_down", name, reason)]
     assert sorted(counted(lines)) == sorted(expected)
 
 

@@ -66,13 +66,11 @@ def exporter_on(api: Api, name: str) -> str:
 
 
 def running_on(api: Api, job: str) -> list[str]:
-    running = []
+    names = []
     for pod in pods(api, job):
-        if pod["status"]["phase"] == "Running":
-            running.append(pod)
-    return [
-        pod["spec"]["nodeName"] for pod in running if "deletionTimestamp" not in pod["metadata"]
-    ]
+        if pod["status"]["phase"] == "Running" and "deletionTimestamp" not in pod["metadata"]:
+            names.append(pod["spec"]["nodeName"])
+    return names
 
 
 def answer(mover: Api, name: str, change: Object | None) -> str:

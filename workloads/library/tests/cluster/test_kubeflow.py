@@ -23,6 +23,7 @@ from tests.cluster.sim.waiting import until
 from tests.cluster.sim.world import World
 from tests.platforms import load
 from tests.tools.build import TOOLS
+from workloads.library.tests.cluster.objects import list_uids
 from workloads.library.tests.jobs.test_job_file import own
 
 SYSTEM = "kubeflow-system"
@@ -171,7 +172,7 @@ def test_train_job_is_queued_and_starts_again_after_a_preemption(
 
     world.preempt([first[0]["spec"]["nodeName"]])
     world.add_nodes(spot, 1, zone=ZONE)
-    second = world.wait_running(NODES, old={pod["metadata"]["uid"] for pod in first})
+    second = world.wait_running(NODES, old=list_uids(first))
     status = api.get(f"{world.path('jobsets', JOBSETS)}/{world.name}")["status"]
     assert (status["restarts"], status.get("restartsCountTowardsMax", 0)) == (1, 0)
 

@@ -221,9 +221,10 @@ def test_job_moves_to_on_demand_and_back_although_a_mover_dies(
     until("it is sent back", lambda: step(mover, 1.8) or None)
     until("it is back on Spot", lambda: kept(mover, 1.8) and run_on(api, body, spot.pool_class))
     assert look() == {"spot"}
-    events = api.items(f"{SPACE}/events")
-    announced = [event for event in events if event["involvedObject"]["name"] == name]
-    moves = [e["message"] for e in announced if e["reason"] == "PlacementMoved"]
+    moves = []
+    for event in api.items(f"{SPACE}/events"):
+        if event["involvedObject"]["name"] == name and event["reason"] == "PlacementMoved":
+            moves.append(event["message"])
     assert len(moves) == 1 and "on-demand to spot" in moves[0], (
         "the one that died announced nothing"
     )

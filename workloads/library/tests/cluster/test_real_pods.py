@@ -19,6 +19,7 @@ from tests.cluster.sim.kind import HOST_MOUNT, KindManager
 from tests.cluster.sim.runnable import Here
 from tests.cluster.sim.waiting import until
 from tests.cluster.sim.world import OWNER, World
+from workloads.library.tests.cluster.objects import list_nodes, list_uids
 from workloads.library.tests.node.lab import image
 from workloads.library.tests.node.lab.config import IMAGE
 
@@ -150,10 +151,6 @@ def drain(kind: KindManager, node: str, app: str) -> None:
     )
 
 
-def uids(pods: list[Object]) -> set[str]:
-    return {pod["metadata"]["uid"] for pod in pods}
-
-
 def test_gang_meets_by_its_service_and_resumes_after_evictions(
     kind: KindManager,
     world: World,
@@ -184,9 +181,7 @@ def test_gang_meets_by_its_service_and_resumes_after_evictions(
 
     with evidence(kind, world):
         first = world.wait_running(2, LIMIT_S)
-        assert {pod["spec"]["nodeName"] for pod in first} == set(workers), (
-            "its ranks meet across nodes"
-        )
+        assert list_nodes(first) == set(workers), "its ranks meet across nodes"
         until(
             "the first pod opens the place although no name is known",
             lambda: listens(kind, first, PORT),
@@ -195,23 +190,24 @@ def test_gang_meets_by_its_service_and_resumes_after_evictions(
         no_dns()
         until("a first checkpoint is committed", lambda: events(log, "commit"), LIMIT_S)
         assert world.evict(first[0]["metadata"]["name"]) == 201
-        second = world.wait_running(2, LIMIT_S, old=uids(first))
+        second = world.wait_running(2, LIMIT_S, old=list_uids(first))
         commits_before = len(events(log, "commit"))
         until("it commits again", lambda: len(events(log, "commit")) > commits_before, LIMIT_S)
         node = second[0]["spec"]["nodeName"]
         drain(kind, node, "train-gang")
-        third = world.wait_running(2, LIMIT_S, old=uids(first + second))
-        assert node not in {pod["spec"]["nodeName"] for pod in third}
+        third = world.wait_running(2, LIMIT_S, old=list_uids(first + second))
+        assert node not in list_nodes(third)
         until(
             "the gang is done",
             lambda: world.api.get(path)["status"].get("terminalState") == "Completed",
             LIMIT_S,
         )
 
-    restores = events(log, "restore")
-    assert len({line["step"] for line in restores} - {0}) == 2, "resumed twice"
-    for line in restores:
+    steps: set[int] = set()
+    for line in events(log, "restore"):
+        steps.add(line["step"])
         assert line["step"] == committed_before(log, line["t"])
+    assert len(steps - {0}) == 2, "resumed twice"
     assert events(log, "exit")[-1]["step"] == STEPS
     assert world.api.get(path)["status"]["restarts"] == 2
 
@@ -229,9 +225,9 @@ def listens(kind: KindManager, pods: list[Object], port: int) -> bool:
         "/proc/net/tcp",
         "/proc/net/tcp6",
     ]
-    rows = []
-    for line in str(kind.kubectl(command, as_dict=False)).splitlines():
-        rows.append(line.split())
     suffix = f":{port:04X}"
-    listening = [row for row in rows if row[3] == TCP_LISTEN]
-    return any(row[1].endswith(suffix) for row in listening)
+    for line in str(kind.kubectl(command, as_dict=False)).splitlines():
+        row = line.split()
+        if row[3] == TCP_LISTEN and row[1].endswith(suffix):
+            return True
+    return False

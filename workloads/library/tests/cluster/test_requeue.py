@@ -81,11 +81,11 @@ def test_it_queues_itself_again_at_the_planned_end_and_after_a_revocation(
     answer(api, third, "Accepted", "Provisioned", "CapacityRevoked")
     until("Kueue stops it", lambda: gang.body()["spec"]["suspend"])
     assert step(acting, gang, LATER_S) == 0
-    events = []
-    for e in api.items("/api/v1/namespaces/training/events"):
-        if e["involvedObject"]["name"] == gang.name:
-            events.append(e)
-    assert [event["reason"] for event in events].count(requeue.REASON) == 2
+    reasons = []
+    for event in api.items("/api/v1/namespaces/training/events"):
+        if event["involvedObject"]["name"] == gang.name:
+            reasons.append(event["reason"])
+    assert reasons.count(requeue.REASON) == 2
 
 
 def test_what_a_person_stopped_stays(

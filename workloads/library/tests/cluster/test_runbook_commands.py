@@ -32,6 +32,7 @@ from tests.platforms import load
 from tests.tools.build import TOOLS
 from tests.workloads.manifests import rendered
 from workloads.library.tests.cluster.cast import FLEX, REQUESTS, SPOT, SYSTEM, Submitted, sized
+from workloads.library.tests.cluster.objects import list_nodes
 from workloads.library.tests.training.hooks import before_import
 
 pytestmark = pytest.mark.usefixtures("kueue")
@@ -102,15 +103,14 @@ def jobs(
 
 def online() -> list[Object]:
     """The servers with their autoscalers, and the Service before them."""
-    halves = [
-        (kind, f"server-{half}")
-        for kind in ("Deployment", "HorizontalPodAutoscaler")
-        for half in ("base", "overflow")
-    ]
-    return [
-        rendered.find_object("example", kind, name, "serving")
-        for kind, name in (*halves, ("Service", "server"))
-    ]
+    titles = (
+        ("Deployment", "server-base"),
+        ("Deployment", "server-overflow"),
+        ("HorizontalPodAutoscaler", "server-base"),
+        ("HorizontalPodAutoscaler", "server-overflow"),
+        ("Service", "server"),
+    )
+    return [rendered.find_object("example", kind, name, "serving") for kind, name in titles]
 
 
 def trouble(
@@ -120,7 +120,7 @@ def trouble(
     jobs: dict[str, Submitted],
 ) -> None:
     gang = jobs["train-gang"]
-    busy = {pod["spec"]["nodeName"] for pod in gang.wait("Running", 4)}
+    busy = list_nodes(gang.wait("Running", 4))
     jobs["batch-drain"].wait("Running", 1)
     jobs["train-flex-tesla-a100"].wait("Pending", 2)
     until("Kueue asks for nodes", lambda: list(api.items(REQUESTS)))
@@ -186,7 +186,9 @@ def test_every_runbook_command_prints_something(
         # Those of the mitigation act, and would end what the next ones look at.
         looks = body.partition("**Mitigation.**")[0]
         values = variables(slug, jobs)
-        for command in (c for c in runbook.commands(looks) if c.startswith("kubectl ")):
+        for command in runbook.commands(looks):
+            if not command.startswith("kubectl "):
+                continue
             inside = IN_POD.match(command)
             command = inside[1] if inside else command
             done = run(command, values, cluster)

@@ -22,6 +22,7 @@ from tests.cluster.sim.waiting import until
 from tests.cluster.sim.world import World
 from tests.cluster.test_platform import cleared as cleared
 from tests.cluster.test_platform import gke_kinds as gke_kinds
+from workloads.library.tests.cluster.objects import list_names, list_nodes, list_uids
 from workloads.library.tests.services import example_services
 from workloads.operators import platform
 
@@ -86,10 +87,6 @@ def list_pods(api: Api, name: str) -> list[Object]:
     return list(api.items("/api/v1/namespaces/serving/pods", labelSelector=selector))
 
 
-def list_uids(api: Api, name: str) -> set[str]:
-    return {pod["metadata"]["uid"] for pod in list_pods(api, name)}
-
-
 def test_page_commands_start_a_service(
     holdfast: Callable[..., Result], api: Api, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -124,10 +121,10 @@ def test_two_services_start_roll_out_and_stop(holdfast: Callable[..., Result], a
         result = require_done(holdfast("submit", write(service), "--yes"))
         assert f"applied Deployment/{service.name}-base" in result.stderr
     wait_ready(api, "scores-base", "scores-overflow", "scores-proxy", "other-base", "other-proxy")
-    nodes = {pod["spec"]["nodeName"] for pod in list_pods(api, "scores-base")}
-    items = api.items("/api/v1/nodes", labelSelector="holdfast.dev/pool-class=serving")
-    serving = {node["metadata"]["name"] for node in items}
-    assert nodes <= serving and len(nodes) == 2
+    nodes = list_nodes(list_pods(api, "scores-base"))
+    serving = api.items("/api/v1/nodes", labelSelector="holdfast.dev/pool-class=serving")
+    assert len(nodes) == 2
+    assert nodes <= set(list_names(serving))
 
     explained = holdfast("explain", "scores").stdout
     assert "scores in serving serves entropy" in explained
@@ -145,26 +142,26 @@ def test_two_services_start_roll_out_and_stop(holdfast: Callable[..., Result], a
 
     second = require_done(holdfast("submit", "scores.yaml", "--yes"))
     assert "roll-out" not in second.stderr
-    before = list_uids(api, "scores-base")
+    before = list_uids(list_pods(api, "scores-base"))
     changed = replace(scores, image=IMAGE.replace("b", "c"), overflow_most=0, peak_per_s=0.0)
     result = holdfast("submit", write(changed), "--yes")
     assert "roll-out: scores-base gets new pods" in result.stderr
     assert "removed scores-overflow" in result.stderr
     wait_ready(api, "scores-base")
-    until("the old pods are gone", lambda: not before & list_uids(api, "scores-base"))
+    until("the old pods are gone", lambda: not before & list_uids(list_pods(api, "scores-base")))
     assert api.find(f"{DEPLOYMENTS}/scores-overflow") is None
     assert is_ready(api, "other-base"), "another service is not touched"
 
-    before = list_uids(api, "other-base")
+    before = list_uids(list_pods(api, "other-base"))
     require_done(holdfast("submit", write(replace(other, base_most=3)), "--yes"))
     wait_ready(api, "other-base")
-    is_same = before == list_uids(api, "other-base")
+    is_same = before == list_uids(list_pods(api, "other-base"))
     assert is_same, "an autoscaler that is new takes no replica away"
 
     require_done(holdfast("stop", "scores", "--yes"))
     until("it is gone", lambda: api.find(f"{DEPLOYMENTS}/scores-base") is None)
     assert live_service.find(api, "scores") is None
-    assert [item["metadata"]["name"] for item in live_service.list_services(api)] == ["other"]
+    assert list_names(live_service.list_services(api)) == ["other"]
 
 
 def test_the_api_server_takes_every_load_balancer(

@@ -22,6 +22,7 @@ from tests.cluster.sim.stages import MANAGED
 from tests.cluster.sim.waiting import until
 from tests.cluster.sim.world import World
 from workloads.library.tests.cluster.cast import job_spec
+from workloads.library.tests.cluster.objects import list_uids
 from workloads.library.tests.cluster.test_mover import SPACE, applied, pods, render_bodies
 
 OWN = "tests.holdfast.dev/silent"  # nodes that only the jobs of one test select
@@ -100,9 +101,10 @@ def placed(api: Api, job: str, silent: str, count: int) -> list[Object]:
 
 
 def marked(api: Api, silent: str) -> bool:
-    return UNREACHABLE in [
-        taint["key"] for taint in api.get(f"{nodes.NODES}/{silent}")["spec"].get("taints", [])
-    ]
+    for taint in api.get(f"{nodes.NODES}/{silent}")["spec"].get("taints", []):
+        if taint["key"] == UNREACHABLE:
+            return True
+    return False
 
 
 @dataclass
@@ -127,9 +129,7 @@ class Held:
         for p in now:
             if p["status"]["phase"] == "Running" and p["spec"]["nodeName"] != self.node:
                 running.append(p)
-        return len(running) == len(self.before) and not self.stuck & {
-            p["metadata"]["uid"] for p in now
-        }
+        return len(running) == len(self.before) and not self.stuck & list_uids(now)
 
 
 def test_a_job_and_a_jobset_leave_their_silent_nodes(
@@ -171,8 +171,8 @@ def test_a_job_and_a_jobset_leave_their_silent_nodes(
             "they run elsewhere", lambda: all(workload.replaced(api) for workload in workloads), 120
         )
         for workload in workloads:
-            events = []
-            for e in api.items(f"{SPACE}/events"):
-                if e["involvedObject"].get("uid") in workload.stuck:
-                    events.append(e)
-            assert REASON in {event["reason"] for event in events}
+            reasons = set()
+            for event in api.items(f"{SPACE}/events"):
+                if event["involvedObject"].get("uid") in workload.stuck:
+                    reasons.add(event["reason"])
+            assert REASON in reasons

@@ -53,13 +53,12 @@ def declared(exposed: str) -> set[str]:
     histograms.
     """
     families = re.findall(r"^# TYPE (\S+) (\S+)$", exposed, re.MULTILINE)
-    plain = {name for name, _ in families}
-    return plain | {
-        f"{name}_{end}"
-        for name, kind in families
-        if kind == "histogram"
-        for end in ("bucket", "sum", "count")
-    }
+    names: set[str] = set()
+    for name, kind in families:
+        names.add(name)
+        if kind == "histogram":
+            names |= {f"{name}_bucket", f"{name}_sum", f"{name}_count"}
+    return names
 
 
 def used_by_monitoring() -> set[str]:

@@ -13,6 +13,7 @@ from tests.cluster.sim.stages import SHUTDOWN_REASON
 from tests.cluster.sim.waiting import until
 from tests.cluster.sim.world import World
 from tests.workloads.manifests.rendered import load_objects
+from workloads.library.tests.cluster.objects import list_uids
 
 SIZE = 4
 LOST = 2
@@ -30,11 +31,9 @@ def test_a_spot_job_survives_repeated_storms_without_a_charged_failure(
     for _ in range(2):
         world.wait_running(SIZE)
         assert world.preempt(world.nodes[:LOST]) == LOST
-        lost_pods = []
         for pod in world.pods("Failed"):
             if disruption(pod) == SHUTDOWN_REASON:
-                lost_pods.append(pod)
-        reasons |= {pod["metadata"]["name"]: pod["status"]["reason"] for pod in lost_pods}
+                reasons[pod["metadata"]["name"]] = pod["status"]["reason"]
         world.add_nodes(spot, LOST)
     world.wait_running(SIZE)
     world.release()
@@ -57,7 +56,7 @@ def test_plain_job_backs_off_after_ignored_evictions_and_jobset_does_not(
     world.api.create(world.path("jobsets", GROUP), jobset)
     for doubled in (1, 2):
         world.add_nodes(spot, 2)
-        before = {pod["metadata"]["uid"] for pod in world.wait_running(2)}
+        before = list_uids(world.wait_running(2))
         lost_s = time.time()
         world.preempt(list(world.nodes))
         starts = until("both have new pods", lambda old=before: replaced(world, old))

@@ -23,6 +23,7 @@ from tests.cluster.sim.world import World
 from tests.cluster.test_platform import cleared as cleared
 from tests.cluster.test_platform import gke_kinds as gke_kinds
 from tests.infra.samples import two_teams
+from workloads.library.tests.cluster.objects import list_names
 from workloads.library.tests.services import example_services
 from workloads.operators import platform
 
@@ -77,8 +78,7 @@ def is_ready(api: Api, name: str) -> bool:
 
 
 def list_services(api: Api) -> list[str]:
-    services = api.items("/api/v1/namespaces/drive/services")
-    return [service["metadata"]["name"] for service in services]
+    return list_names(api.items("/api/v1/namespaces/drive/services"))
 
 
 def find_used(api: Api) -> Object:

@@ -163,9 +163,11 @@ def test_rendered_job_keeps_its_identity_from_queue_to_receipt(
         ),
     ]
     require_fired(fired, expected)
-    assert {firing.label("index") for firing in fired if firing.label("job") == cast.flex.name} == {
-        "0"
-    }
+    indices: set[str] = set()
+    for firing in fired:
+        if firing.label("job") == cast.flex.name:
+            indices.add(firing.label("index"))
+    assert indices == {"0"}
     severe = set()
     for alert in alerts(LIMITS):
         if alert.severity is Severity.PAGE:
@@ -184,10 +186,11 @@ def require_fired(
     """Alert, label, minute of the trouble, minutes within which it fires, minute at which the
     trouble is over.
     """
-    assert [alert.alert for alert in fired] == [name for name, *_ in expected], fired
+    assert len(fired) == len(expected), fired
     for firing, (name, label, trouble_min, promise_min, over_min) in zip(
         fired, expected, strict=True
     ):
+        assert firing.alert == name, fired
         key, _, value = label.partition("=")
         assert firing.label(key) == value, firing
         assert trouble_min < firing.first_min <= trouble_min + promise_min + DELAY_MIN, (
@@ -265,7 +268,9 @@ def receipts_hold(cast: Cast, events: Path) -> None:
     """Every job that ended has one; a wait costs nothing, and evictions are those that `list` and
     the report show.
     """
-    gang, flex, sweep = (job.receipt() for job in (cast.gang, cast.flex, cast.sweep))
+    gang = cast.gang.receipt()
+    flex = cast.flex.receipt()
+    sweep = cast.sweep.receipt()
     assert gang.evictions == 1
     assert flex.evictions == 2
     assert sweep.evictions == 0
@@ -275,8 +280,7 @@ def receipts_hold(cast: Cast, events: Path) -> None:
     assert sweep.waited_hours == 0
     assert 0 < gang.wasted_usd < 0.1 * gang.paid_usd < gang.on_demand_usd
     rows = listed(cast, events)
-    assert {name: row.evicted.number for name, row in rows.items()} == {
-        cast.gang.name: 1,
-        cast.flex.name: 2,
-        cast.sweep.name: 0,
-    }
+    assert len(rows) == 3
+    assert rows[cast.gang.name].evicted.number == 1
+    assert rows[cast.flex.name].evicted.number == 2
+    assert rows[cast.sweep.name].evicted.number == 0
