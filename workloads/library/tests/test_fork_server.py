@@ -2,11 +2,13 @@
 
 import os
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -71,6 +73,28 @@ def test_it_ends_as_python(
     assert printed[0] == f"True yes {code} __main__ True"
     assert printed[1:] == ([] if ended < 0 else ["at the end"])
     assert (tmp_path / "err").read_text().endswith(shown)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has descriptors of processes")
+def test_waiting_leaves_the_server_alone(
+    server: ForkServer, start: Callable[[str], Started], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    process = start("time.sleep(600)")
+    orders = list[object]()
+    ask = server.ask
+
+    def record(order: dict[str, Any], *files: int) -> dict[str, Any]:
+        orders.append(order)
+        return ask(order, *files)
+
+    monkeypatch.setattr(server, "ask", record)
+    with pytest.raises(subprocess.TimeoutExpired):
+        process.wait(0.05)
+    assert process.poll() is None
+    assert orders == []
+    process.kill()
+    assert process.wait(60) == -signal.SIGKILL
+    assert orders == [{"pid": process.pid}]
 
 
 def test_a_signal_to_its_group_meets_it_from_the_first_moment_on(
