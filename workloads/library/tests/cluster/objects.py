@@ -1,4 +1,4 @@
-"""What tests of the cluster read of several Kubernetes objects at once."""
+"""Reads uids, names, nodes and conditions of objects for the tests of this room."""
 
 from collections.abc import Iterable
 
