@@ -120,6 +120,9 @@ def run_disturbed(folder: Path, load: Load, *, streams: int, disruptions: int) -
     return {
         **tally.count(),
         "seconds": round(tally.seconds, 1),
+        "streams_open": load.streams_open,
+        "tokens_per_s": round(tally.tokens / tally.seconds),
+        "tokens_per_s_asked": round(load.streams_open * load.tokens_per_s),
         "disruptions": played,
         "disruptions_wanted": disruptions,
         "moved": moved,
@@ -141,6 +144,7 @@ def run_throughput(folder: Path, load: Load, *, streams: int) -> Figures:
     """Runs the same streams at the engines and through the router, in turns."""
     tokens = {"alone": 0, "router": 0}
     seconds = {"alone": 0.0, "router": 0.0}
+    overheads: dict[str, list[float]] = {"alone": [], "router": []}
     wrong = 0
     cpu_s = 0.0
     calm = replace(load, streams_open=CALM_STREAMS)
@@ -155,6 +159,8 @@ def run_throughput(folder: Path, load: Load, *, streams: int) -> Figures:
                 tally = calm.run(ports[name], streams)
             tokens[name] += tally.tokens
             seconds[name] += tally.seconds
+            for result in tally.results:
+                overheads[name].append(result.seconds - result.tokens / load.tokens_per_s)
             wrong += tally.count()["cut"] + tally.count()["streams_different"]
             if name == "router":
                 cpu_s += used[0]
@@ -164,6 +170,7 @@ def run_throughput(folder: Path, load: Load, *, streams: int) -> Figures:
         "tokens_per_s_alone": round(alone),
         "tokens_per_s_router": round(router),
         "share": round(router / alone, 3),
+        "stream_added_ms": round(1000 * (median(overheads["router"]) - median(overheads["alone"]))),
         "streams_wrong": wrong,
         "router_cpu_s_per_1000_tokens": round(1000 * cpu_s / tokens["router"], 4),
     }
