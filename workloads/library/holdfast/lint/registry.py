@@ -98,6 +98,7 @@ MODULES = (
     "edges",
     "launches",
     "left_off",
+    "addresses",
     "linter",
 )
 GROUP = "holdfast.lint_rules"

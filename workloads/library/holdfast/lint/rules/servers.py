@@ -72,6 +72,10 @@ def probe_path_unknown(pod: Pod, context: Context) -> Iterator[Hit]:
         if isinstance(check, dict) and is_own and not is_known_path(path, paths):
             message = f"{server} has no {path}; it has {', '.join(paths[:3])}"
             yield Hit((*container.path, field, "httpGet", "path"), message)
+        other_ports = {container.number(option) for option in ("--metrics-port", "--grpc-port")}
+        if number in other_ports - {None} and path != "/metrics":
+            message = f"{path} is not on port {number}, which has metrics or gRPC"
+            yield Hit((*container.path, field, "httpGet", "port"), message)
         has_key = "VLLM_API_KEY" in container.env or bool(container.option("--api-key"))
         if isinstance(check, dict) and is_own and has_key and path.startswith("/v1/"):
             message = f"{path} needs the key of the API: it answers 401"
@@ -198,8 +202,8 @@ def compare_quantizations(pod: Pod, context: Context) -> Iterator[Hit]:
     source=DOC_VLLM,
     fix="give both options",
     base="serving-container",
-    bad=_serve("Qwen/Qwen2.5-7B-Instruct", "--lora-modules", "sql=/models/sql"),
-    good=_serve("Qwen/Qwen2.5-7B-Instruct", "--enable-lora", "--lora-modules", "sql=/models/sql"),
+    bad=_serve("Qwen/Qwen2.5-7B-Instruct", "--lora-modules", "sql=acme/sql"),
+    good=_serve("Qwen/Qwen2.5-7B-Instruct", "--enable-lora", "--lora-modules", "sql=acme/sql"),
 )
 def option_needs_another(pod: Pod, context: Context) -> Iterator[Hit]:
     for container in pod.main_containers:
@@ -227,7 +231,7 @@ def _ask(model: str) -> str:
     return f"""\
 image: vllm/vllm-openai:v0.9.2
 command: null
-args: [--model=/models/qwen, --served-model-name=chat]
+args: [--model=Qwen/Qwen2.5-7B-Instruct, --served-model-name=chat]
 ports: [{{containerPort: 8000}}]
 readinessProbe: {{httpGet: {{path: /health, port: 8000}}}}
 ---

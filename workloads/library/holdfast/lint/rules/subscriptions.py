@@ -166,6 +166,8 @@ def _check_scaler(obj: Object, context: Context) -> Iterator[Hit]:
 def subscription_unknown(obj: Object, context: Context) -> Iterator[Hit]:
     if obj.kind == SCALER:
         yield from _check_scaler(obj, context)
+    if obj.kind == "ScaledObject":
+        yield from _check_trigger(obj, context)
     names: list[str] = []
     for item in context.index.list_namespace("PubSubSubscription", obj.namespace):
         if item.file == obj.file:
@@ -176,6 +178,17 @@ def subscription_unknown(obj: Object, context: Context) -> Iterator[Hit]:
             if near_name or len(names) == 1:
                 message = f"no subscription {name}; its file has {near_name or names[0]}"
                 yield Hit(path, message)
+
+
+def _check_trigger(obj: Object, context: Context) -> Iterator[Hit]:
+    """Yields a subscription that a trigger of KEDA measures and that its pods do not read."""
+    kind = as_text(dig(obj.spec, "scaleTargetRef", "kind")) or "Deployment"
+    name = as_text(dig(obj.spec, "scaleTargetRef", "name"))
+    workload = context.index.find(kind, name, obj.namespace)
+    read = {item for _, item in _list_subscriptions(workload)} if workload else set[str]()
+    for path, measured in _list_subscriptions(obj):
+        if read and measured not in read:
+            yield Hit(path, f"measures {measured}, and {name} reads {', '.join(sorted(read))}")
 
 
 def _list_subscriptions(obj: Object) -> Iterator[tuple[Path, str]]:
