@@ -101,7 +101,7 @@ env:
     source=DOC_DNS,
     fix="write .svc.cluster.local, or .svc alone",
     base="container",
-    bad=_write_domain("cluster.lcoal"),
+    bad=_write_domain("cluster.internal"),
     good=_write_domain("cluster.local"),
 )
 def check_domains(pod: Pod, context: Context) -> Iterator[Hit]:

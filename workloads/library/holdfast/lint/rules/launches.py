@@ -112,7 +112,7 @@ command:
 
 @rule(
     "HF825",
-    "work-begins-anew",
+    "work-starts-over",
     Severity.WARNING,
     on=Job,
     what="A program that is restarted overwrites its last checkpoints, or never writes one.",
