@@ -99,6 +99,7 @@ MODULES = (
     "launches",
     "left_off",
     "addresses",
+    "misspelt",
     "linter",
 )
 GROUP = "holdfast.lint_rules"

@@ -36,9 +36,17 @@ def _probe(path: str) -> str:
     return f"""\
 image: vllm/vllm-openai:v0.9.2
 command: null
-args: [--model=Qwen/Qwen2.5-7B-Instruct]
-ports: [{{name: http, containerPort: 8000}}]
-startupProbe: {{httpGet: {{path: {path}, port: http}}, periodSeconds: 10, failureThreshold: 90}}
+args:
+- --model=Qwen/Qwen2.5-7B-Instruct
+ports:
+- name: http
+  containerPort: 8000
+startupProbe:
+  httpGet:
+    port: http
+    {path}
+  periodSeconds: 10
+  failureThreshold: 90
 """
 
 
@@ -52,8 +60,8 @@ startupProbe: {{httpGet: {{path: {path}, port: http}}, periodSeconds: 10, failur
     source=DOC_PROBES,
     fix="ask the path of the server's health, as /health of vLLM",
     base="serving-container",
-    bad=_probe("/healthz"),
-    good=_probe("/health"),
+    bad=_probe("path: /healthz"),
+    good=_probe("path: /health"),
 )
 def probe_path_unknown(pod: Pod, context: Context) -> Iterator[Hit]:
     servers = [item for item in pod.main_containers if find_server(item)]
@@ -134,8 +142,8 @@ def _get_own_port(container: Container, server: str) -> int | None:
     source=DOC_PROBES,
     fix="ask by httpGet, without scheme: HTTPS",
     base="serving-container",
-    bad=_probe("/health, scheme: HTTPS"),
-    good=_probe("/health"),
+    bad=_probe("path: /health\n    scheme: HTTPS"),
+    good=_probe("path: /health"),
 )
 def probe_by_tls(pod: Pod, context: Context) -> Iterator[Hit]:
     for container in pod.main_containers:
@@ -231,23 +239,42 @@ def _ask(model: str) -> str:
     return f"""\
 image: vllm/vllm-openai:v0.9.2
 command: null
-args: [--model=Qwen/Qwen2.5-7B-Instruct, --served-model-name=chat]
-ports: [{{containerPort: 8000}}]
-readinessProbe: {{httpGet: {{path: /health, port: 8000}}}}
+args:
+- --model=Qwen/Qwen2.5-7B-Instruct
+- --served-model-name=chat
+ports:
+- containerPort: 8000
+readinessProbe:
+  httpGet:
+    path: /health
+    port: 8000
 ---
 apiVersion: v1
 kind: Service
-metadata: {{name: chat, namespace: serving}}
-spec: {{selector: {{app: server}}, ports: [{{port: 80, targetPort: 8000}}]}}
+metadata:
+  name: chat
+  namespace: serving
+spec:
+  selector:
+    app: server
+  ports:
+  - port: 80
+    targetPort: 8000
 ---
 apiVersion: v1
 kind: Pod
-metadata: {{name: client, namespace: serving}}
+metadata:
+  name: client
+  namespace: serving
 spec:
   containers:
   - name: client
     image: registry.example/client:1.4
-    env: [{{name: LLM_URL, value: 'http://chat/v1'}}, {{name: LLM_MODEL, value: {model}}}]
+    env:
+    - name: LLM_URL
+      value: http://chat/v1
+    - name: LLM_MODEL
+      value: {model}
 """
 
 

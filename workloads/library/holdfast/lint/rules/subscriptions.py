@@ -18,6 +18,7 @@ _CONNECTOR = ".cnrm.cloud.google.com/"
 _SUBSCRIPTION = re.compile(r"projects/[\w-]{1,60}/subscriptions/([A-Za-z][\w.~+%-]{2,254})")
 _VARIABLE = re.compile(r"(^|_)(PUBSUB_)?SUBSCRIPTION(_NAME|_ID)?$")
 _FEW_DELIVERIES = 10
+_TOPIC = re.compile(r"--(?:pubsub[-_])?subscription(?:[-_](?:id|name))?[= ]projects/[\w-]+/topics/")
 _NEAR = 0.7
 
 
@@ -168,6 +169,11 @@ def subscription_unknown(obj: Object, context: Context) -> Iterator[Hit]:
         yield from _check_scaler(obj, context)
     if obj.kind == "ScaledObject":
         yield from _check_trigger(obj, context)
+    for pod in obj.pods:
+        for container in pod.containers:
+            for path, text in container.list_texts():
+                if _TOPIC.search(text[:4_000]):
+                    yield Hit(path, "a topic, where a subscription is read")
     names: list[str] = []
     for item in context.index.list_namespace("PubSubSubscription", obj.namespace):
         if item.file == obj.file:
