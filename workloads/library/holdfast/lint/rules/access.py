@@ -111,8 +111,9 @@ subjects:
     good=_write_cleaner("[get, list, delete]"),
 )
 def check_kubectl(pod: Pod, context: Context) -> Iterator[Hit]:
-    rules = _list_rules(pod, context) if pod.account else None
-    namespaces = _list_namespaces(pod, context)
+    is_calling = any("kubectl" in container.script for container in pod.containers)
+    rules = _list_rules(pod, context) if pod.account and is_calling else None
+    namespaces = _list_namespaces(pod, context) if rules else set[str]()
     for container in pod.containers if rules else ():
         text = " ".join(container.words)[:20_000]
         for namespace in _NAMESPACE.findall(text) if namespaces else ():

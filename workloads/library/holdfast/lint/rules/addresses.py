@@ -70,17 +70,21 @@ spec:
 )
 def check_hosts(pod: Pod, context: Context) -> Iterator[Hit]:
     names = {container.name for container in pod.containers}
-    namespace = pod.owner.namespace or DEFAULT_NAMESPACE
-    services = {service.name for service in context.index.list_namespace("Service", namespace)}
-    aliases: set[str] = set()
-    for item in as_maps(pod.spec.get("hostAliases")):
-        aliases.update(map(as_text, as_list(item.get("hostnames"))))
     for container in pod.containers:
         for path, text in container.list_texts():
             for host in _HOST.findall(text[:_MOST_TEXT]):
-                is_container = host in names and host not in services | aliases
-                if is_container and host != container.name:
+                is_container = host in names and host != container.name
+                if is_container and not _is_resolved(host, pod, context):
                     yield Hit(path, f"{host} is a container of the pod, and no host")
+
+
+def _is_resolved(host: str, pod: Pod, context: Context) -> bool:
+    """Returns whether a Service or an alias of the pod has the name of a host."""
+    aliases: set[str] = set()
+    for item in as_maps(pod.spec.get("hostAliases")):
+        aliases.update(map(as_text, as_list(item.get("hostnames"))))
+    namespace = pod.owner.namespace or DEFAULT_NAMESPACE
+    return host in aliases or context.index.find("Service", host, namespace) is not None
 
 
 def _write_domain(domain: str) -> str:

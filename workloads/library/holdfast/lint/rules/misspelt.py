@@ -46,7 +46,7 @@ command:
     source=DOC_POD,
     fix="correct the name",
     base="container",
-    bad=_run("pyhton"),
+    bad=_run("pythno"),
     good=_run("python"),
 )
 def check_programs(pod: Pod, context: Context) -> Iterator[Hit]:
