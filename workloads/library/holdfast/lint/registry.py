@@ -100,6 +100,7 @@ MODULES = (
     "left_off",
     "addresses",
     "misspelt",
+    "semantics",
     "linter",
 )
 GROUP = "holdfast.lint_rules"

@@ -79,7 +79,7 @@ def test_broken_scripts_are_found(script: str) -> None:
         ("sh", "alpine:3.20", False),
     ],
 )
-def test_syntax_of_bash_needs_it(shell: str, image: str, is_found: bool) -> None:
+def test_sh_takes_no_bash_syntax(shell: str, image: str, is_found: bool) -> None:
     rules = find_rules(write_script("[[ -f /a ]] && exit 1; echo a", shell, image))
     assert ("HF795" in rules) is is_found
 
@@ -97,7 +97,7 @@ def test_syntax_of_bash_needs_it(shell: str, image: str, is_found: bool) -> None
         ("python3 a.py", "python:3.12-slim", False),
     ],
 )
-def test_programs_are_those_of_the_image(script: str, image: str, is_found: bool) -> None:
+def test_image_has_programs(script: str, image: str, is_found: bool) -> None:
     assert ("HF796" in find_rules(write_script(script, "sh", image))) is is_found
 
 
@@ -111,5 +111,5 @@ def test_programs_are_those_of_the_image(script: str, image: str, is_found: bool
         ("print a", False),
     ],
 )
-def test_typing_errors_are_of_known_programs(script: str, is_found: bool) -> None:
+def test_misspelt_programs_are_found(script: str, is_found: bool) -> None:
     assert ("HF837" in find_rules(write_script(script))) is is_found

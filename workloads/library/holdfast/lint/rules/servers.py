@@ -25,6 +25,7 @@ DOC_VLLM = "https://docs.vllm.ai/en/latest/cli/serve/"
 _TLS_OPTIONS = ("--ssl-keyfile", "--ssl-certfile", "--ssl_keyfile", "--certfile", "--tls-cert-file")
 _WITHOUT_GRPC = ("vLLM", "TGI", "Ollama", "SGLang")
 _QUANTIZATIONS = ("awq", "gptq", "gguf")
+_QUANTIZED = re.compile(r"awq|gptq|int4|int8|[48]-?bit|w4a16|w8a8|quant|marlin", re.IGNORECASE)
 _MODEL_VARIABLES = re.compile(r"^((OPENAI|LLM|VLLM|CHAT|SERVED|INFERENCE)_)?MODEL(_NAME|_ID)?$")
 _URL = re.compile(r"https?://([a-z0-9][a-z0-9.-]{0,250})")
 _LONGEST = 2_000
@@ -198,6 +199,10 @@ def compare_quantizations(pod: Pod, context: Context) -> Iterator[Hit]:
         if len(names) == 1 and not is_general and names[0] not in option:
             message = f"--quantization is {option}, and the model is {names[0].upper()}"
             yield Hit(container.command_path, message)
+        model = find_model(container)
+        is_plain = "/" in model and not model.startswith("/") and not _QUANTIZED.search(model)
+        if is_plain and option.startswith(("awq", "gptq")) and find_server(container) == "vLLM":
+            yield Hit(container.command_path, f"{model} has no weights of {option}")
 
 
 @rule(
