@@ -51,6 +51,12 @@ def find_versions(kind: str) -> list[str]:
     return [version for version, _, known_kind in names if known_kind == kind]
 
 
+def list_kinds(api_version: str) -> list[str]:
+    """Returns the kinds of an apiVersion."""
+    names = [name.rpartition("/") for name in _load()["kinds"]]
+    return [kind for version, _, kind in names if version == api_version]
+
+
 def get_shapes(type_name: str) -> dict[str, str]:
     """Returns field -> shape of a type."""
     return _load()["types"][type_name]

@@ -98,6 +98,9 @@ MODULES = (
     "edges",
     "launches",
     "left_off",
+    "addresses",
+    "misspelt",
+    "semantics",
     "linter",
 )
 GROUP = "holdfast.lint_rules"

@@ -29,6 +29,7 @@ _KUBECTL = re.compile(
     r"\bkubectl((?:\s+(?:-n|--namespace|--context)[=\s]\S{1,100})*)\s+"
     r"(get|describe|delete|patch|scale|annotate|label|create|wait)\s+([a-z][a-z.,-]{1,100})"
 )
+_NAMESPACE = re.compile(r"\bkubectl [^\n;&|]{0,200}?(?:-n|--namespace)[= ]([a-z][a-z0-9-]{0,62})\b")
 _VERBS = {
     "get": ("get", "list"),
     "describe": ("get", "list"),
@@ -110,8 +111,15 @@ subjects:
     good=_write_cleaner("[get, list, delete]"),
 )
 def check_kubectl(pod: Pod, context: Context) -> Iterator[Hit]:
-    rules = _list_rules(pod, context) if pod.account else None
+    is_calling = any("kubectl" in container.script for container in pod.containers)
+    rules = _list_rules(pod, context) if pod.account and is_calling else None
+    namespaces = _list_namespaces(pod, context) if rules else set[str]()
     for container in pod.containers if rules else ():
+        text = " ".join(container.words)[:20_000]
+        for namespace in _NAMESPACE.findall(text) if namespaces else ():
+            if namespace not in namespaces:
+                message = f"{pod.account} has no rights in {namespace}"
+                yield Hit(container.command_path, message)
         for verb, resource in _list_calls(container):
             if not any(_gives(entry, verb, resource) for entry in rules or ()):
                 message = f"{pod.account} may not {verb} {resource}"
@@ -134,6 +142,19 @@ def _list_rules(pod: Pod, context: Context) -> list[dict[str, Any]] | None:
             for role in roles:
                 rules += as_maps(role.body.get("rules"))
     return rules
+
+
+def _list_namespaces(pod: Pod, context: Context) -> set[str]:
+    """Lists the namespaces in which an account has rights; empty where these are not all."""
+    namespace = pod.owner.namespace or DEFAULT_NAMESPACE
+    for binding in context.index.by_kind["ClusterRoleBinding"]:
+        if _is_bound(binding, pod.account, namespace):
+            return set()
+    namespaces: set[str] = set()
+    for binding in context.index.by_kind["RoleBinding"]:
+        if _is_bound(binding, pod.account, namespace):
+            namespaces.add(binding.namespace or namespace)
+    return namespaces
 
 
 def _is_bound(binding: Object, account: str, namespace: str) -> bool:

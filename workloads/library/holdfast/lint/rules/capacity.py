@@ -19,21 +19,33 @@ def _write_queue(space: str) -> str:
     return f"""\
 apiVersion: kueue.x-k8s.io/v1beta2
 kind: LocalQueue
-metadata: {{name: research, namespace: research}}
-spec: {{clusterQueue: research}}
+metadata:
+  name: research
+  namespace: research
+spec:
+  clusterQueue: research
 ---
 apiVersion: kueue.x-k8s.io/v1beta2
 kind: ClusterQueue
-metadata: {{name: research}}
+metadata:
+  name: research
 spec:
-  namespaceSelector: {{matchLabels: {{kubernetes.io/metadata.name: {space}}}}}
+  namespaceSelector:
+    matchLabels:
+      kubernetes.io/metadata.name: {space}
   resourceGroups:
-  - coveredResources: [cpu]
-    flavors: [{{name: spot, resources: [{{name: cpu, nominalQuota: 8}}]}}]
+  - coveredResources:
+    - cpu
+    flavors:
+    - name: spot
+      resources:
+      - name: cpu
+        nominalQuota: 8
 ---
 apiVersion: kueue.x-k8s.io/v1beta2
 kind: ResourceFlavor
-metadata: {{name: spot}}
+metadata:
+  name: spot
 """
 
 

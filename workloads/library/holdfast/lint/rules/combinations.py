@@ -69,6 +69,9 @@ def job_fields_contradict(job: Job, context: Context) -> Iterator[Hit]:
         "Failed",
     ):
         yield Hit((*job.path, "podReplacementPolicy"), "podFailurePolicy needs Failed")
+    if job.pod and job.in_jobset and job.pod.spec.get("restartPolicy") == "Always":
+        path = (*job.pod.spec_path, "restartPolicy")
+        yield Hit(path, "the pods of a Job need restartPolicy Never or OnFailure")
     if job.pod and not job.in_jobset:
         policy = job.pod.spec.get("restartPolicy")
         if policy in (None, "Always") and not job.spec.get("podFailurePolicy"):

@@ -270,6 +270,11 @@ def check_machine_cores(pod: Pod, context: Context) -> Iterator[Hit]:
     if match and cores >= float(match[1]):
         message = f"asks for {cores:g} of the {match[1]} cores of {machine}"
         yield Hit((*pod.spec_path, "nodeSelector", label), message)
+    memory = pod.request("memory") / GIB
+    largest = float(match[1]) * (8 if "highmem" in machine else 4) if match else 0.0
+    if match and memory >= largest:
+        message = f"asks for {memory:.0f} of the {largest:.0f} GiB of {machine}"
+        yield Hit((*pod.spec_path, "nodeSelector", label), message)
 
 
 def _write_head(selector: str) -> str:

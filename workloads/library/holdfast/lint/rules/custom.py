@@ -20,7 +20,7 @@ DOC_KEDA = "https://keda.sh/docs/latest/reference/scaledobject-spec/"
 # Of templates, and names that a reader of a sample replaces, as PROJECT_ID.
 _PLACEHOLDER = re.compile(r"[$<{]")
 _LONGEST = 500
-_NEAR = 0.8
+_NEAR = 0.77
 _SCALED = ("ScaledObject", "ScaledJob")
 
 

@@ -70,6 +70,11 @@ def check_settings(obj: Object, context: Context) -> Iterator[Hit]:
         yield from _check_names(("parameters",), parameters, f"class:{driver}")
     if obj.kind == "PersistentVolume":
         yield from _check_source(("spec", "csi"), as_map(obj.spec.get("csi")))
+        handle = as_text(dig(obj.spec, "csi", "volumeHandle"))
+        pattern = load_table("handles").get(as_text(dig(obj.spec, "csi", "driver")))
+        is_given = not handle or handle.isupper() or any(mark in handle for mark in "$<{")
+        if pattern and not is_given and not re.fullmatch(pattern, handle[:300]):
+            yield Hit(("spec", "csi", "volumeHandle"), f"{handle} is no handle of this driver")
     for pod in obj.pods:
         for path, volume in pod.volumes:
             yield from _check_source((*path, "csi"), as_map(volume.get("csi")))

@@ -10,7 +10,7 @@ from holdfast.lint.known_values import load_table
 from holdfast.lint.objects import Object, Pod, as_list, as_map, as_text, dig
 from holdfast.lint.references import SECRET
 from holdfast.lint.registry import Context, rule
-from holdfast.lint.spelling import find_near, suggest
+from holdfast.lint.spelling import count_differences, find_near, suggest
 
 DOC_IMAGES = "https://kubernetes.io/docs/concepts/containers/images/"
 # Of templates, and of samples in which a reader writes a name, as PROJECT_ID.
@@ -52,9 +52,20 @@ def image_name_wrong(pod: Pod, context: Context) -> Iterator[Hit]:
             yield Hit((*container.path, "image"), "has no image")
         if not image or _PLACEHOLDER.search(image[:600]):
             continue
-        problem = _judge_image(image[:600])
+        problem = _judge_image(image[:600]) or _find_misspelt(image[:600])
         if problem:
             yield Hit((*container.path, "image"), problem)
+
+
+def _find_misspelt(image: str) -> str:
+    """Returns which public image is meant by one that is nearly it; empty for others."""
+    repository = image.partition("@")[0].partition(":")[0]
+    known_names = load_table("stock_images").keys() | load_table("entrypoints").keys()
+    for known_name in known_names if "/" in repository else ():
+        is_long = "/" in known_name and repository != known_name
+        if is_long and count_differences(repository[:100], known_name) == 1:
+            return f"no public image {repository}; did you mean {known_name}?"
+    return ""
 
 
 def _judge_image(image: str) -> str:

@@ -112,7 +112,7 @@ command:
 
 @rule(
     "HF825",
-    "work-begins-again",
+    "work-starts-over",
     Severity.WARNING,
     on=Job,
     what="A program that is restarted overwrites its last checkpoints, or never writes one.",
@@ -228,7 +228,7 @@ spec:
     "gang-one-after-the-other",
     Severity.ERROR,
     on=Object,
-    kinds=("StatefulSet",),
+    kinds=("StatefulSet", "LeaderWorkerSet"),
     what="Members of a gang start one after the other, and each is ready only with all others.",
     why="The first one waits for the second, which starts when the first is ready.",
     source=DOC_STATEFUL,
@@ -237,6 +237,9 @@ spec:
     good=_write_ordered("Parallel"),
 )
 def check_order(obj: Object, context: Context) -> Iterator[Hit]:
+    if obj.kind == "LeaderWorkerSet":
+        yield from _check_leader(obj)
+        return
     replicas = as_int(obj.spec.get("replicas")) or 1
     if replicas < 2 or obj.spec.get("podManagementPolicy") == "Parallel":
         return
@@ -247,6 +250,17 @@ def check_order(obj: Object, context: Context) -> Iterator[Hit]:
             if is_gang and "readinessProbe" in container.body:
                 path = ("spec", "podManagementPolicy")
                 yield Hit(path, f"pod 0 of {nodes} is ready only after the others have started")
+
+
+def _check_leader(obj: Object) -> Iterator[Hit]:
+    """Yields a group whose workers start after a leader that is ready only with them."""
+    if obj.spec.get("startupPolicy") != "LeaderReady":
+        return
+    for pod in obj.pods:
+        for container in pod.main_containers if "leaderTemplate" in pod.path else ():
+            stages = container.number("--pipeline-parallel-size") or 1
+            if stages > 1 and "readinessProbe" in container.body:
+                yield Hit(("spec", "startupPolicy"), "the leader is ready only with its workers")
 
 
 def _write_group(head: str, join: str) -> str:

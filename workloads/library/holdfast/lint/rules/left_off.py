@@ -6,7 +6,8 @@ Why it is so: infra/decisions/0200.
 from collections.abc import Iterator
 
 from holdfast.lint.finding import Hit, Severity
-from holdfast.lint.objects import Object, as_int, as_list, as_maps, dig
+from holdfast.lint.known_values import load_table
+from holdfast.lint.objects import Object, as_int, as_list, as_maps, as_text, dig
 from holdfast.lint.registry import Context, rule
 
 DOC_PAUSE = "https://kubernetes.io/docs/concepts/workloads/controllers/deployment/"
@@ -117,5 +118,12 @@ def check_priorities(obj: Object, context: Context) -> Iterator[Hit]:
         seconds = as_int(dig(priority, "maxRunDurationSeconds"))
         if seconds is not None and not _LEAST_RUN_S <= seconds <= _MOST_RUN_S:
             yield Hit((*path, "maxRunDurationSeconds"), f"{seconds} s are not up to 7 days")
+        machine = as_text(dig(priority, "machineType"))
+        family, _, size = machine.partition("-")
+        sizes = load_table("machines")["vcpus"].get(family)
+        count = size.rpartition("-")[2]
+        is_plain = size.startswith(("standard", "highmem", "highcpu")) and count.isdecimal()
+        if sizes and is_plain and int(count[:6]) not in sizes:
+            yield Hit((*path, "machineType"), f"no machine {machine}: {family} has {sizes} vCPUs")
         if dig(priority, "nodepools") and dig(priority, "machineFamily"):
             yield Hit((*path, "nodepools"), "pools that exist have their machines already")

@@ -124,6 +124,9 @@ def check_contradictions(pod: Pod, context: Context) -> Iterator[Hit]:
         if server == "TGI":
             yield from _check_lengths(container)
         if server == "vLLM" and container.programs[:1] not in [[shell] for shell in SHELLS]:
+            adapters = container.option("--lora-modules")
+            if adapters and "=" not in adapters and adapters[0] not in "{$<":
+                yield Hit(container.command_path, f"--lora-modules takes NAME=PATH, not {adapters}")
             for option in _JSON_OPTIONS:
                 value = container.option(option)
                 if value[:1] in "{'\"" and value and not _is_json(value):

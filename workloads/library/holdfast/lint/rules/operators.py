@@ -44,7 +44,9 @@ def _ray(gpus: int = 1, image: str = "2.41.0", replicas: int = 2) -> str:
     return f"""\
 apiVersion: ray.io/v1
 kind: RayCluster
-metadata: {{name: tune, namespace: serving}}
+metadata:
+  name: tune
+  namespace: serving
 spec:
   rayVersion: "2.41.0"
   headGroupSpec:
@@ -60,15 +62,23 @@ spec:
     replicas: {replicas}
     minReplicas: 0
     maxReplicas: 8
-    rayStartParams: {{num-gpus: "{gpus}"}}
+    rayStartParams:
+      num-gpus: "{gpus}"
     template:
       spec:
         containers:
         - name: worker
           image: rayproject/ray:{image}
-          resources: {{limits: {{memory: 16Gi, nvidia.com/gpu: 1}}}}
-        nodeSelector: {{holdfast.dev/pool-class: serving}}
-        tolerations: [{{key: nvidia.com/gpu, operator: Exists, effect: NoSchedule}}]
+          resources:
+            limits:
+              memory: 16Gi
+              nvidia.com/gpu: 1
+        nodeSelector:
+          holdfast.dev/pool-class: serving
+        tolerations:
+        - key: nvidia.com/gpu
+          operator: Exists
+          effect: NoSchedule
 """
 
 

@@ -134,6 +134,7 @@ command:
 )
 def check_order(pod: Pod, context: Context) -> Iterator[Hit]:
     for container in pod.containers:
+        yield from _check_accelerate(container)
         if _find_program(container) != "torchrun":
             continue
         own_options = dict(_list_options(container, "torchrun"))
@@ -146,6 +147,27 @@ def check_order(pod: Pod, context: Context) -> Iterator[Hit]:
             yield from _check_rank(container, own_options, pod.job)
 
 
+def _check_accelerate(container: Container) -> Iterator[Hit]:
+    """Yields options of `accelerate launch` that come after the script."""
+    words = container.arguments
+    is_launch = "accelerate" in container.programs and "launch" in words
+    scripts = [index for index, word in enumerate(words) if word.endswith(".py")]
+    for word in words[scripts[0] :] if is_launch and scripts else ():
+        name = word.partition("=")[0].replace("-", "_")
+        if name in _OF_ACCELERATE:
+            yield Hit(container.command_path, f"{word} comes after the script, which gets it")
+
+
+_OF_ACCELERATE = (
+    "__num_processes",
+    "__num_machines",
+    "__machine_rank",
+    "__main_process_ip",
+    "__main_process_port",
+    "__use_fsdp",
+    "__use_deepspeed",
+    "__multi_gpu",
+)
 _LAUNCHING = ("max-restarts", "nnodes", "node-rank", "nproc-per-node", "rdzv-backend")
 
 

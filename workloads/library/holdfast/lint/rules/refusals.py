@@ -10,7 +10,7 @@ from holdfast.lint.finding import Hit, Severity
 from holdfast.lint.known_values import load_table
 from holdfast.lint.objects import Object, as_int, as_list, as_map, as_text, dig
 from holdfast.lint.registry import Context, rule
-from holdfast.lint.spelling import suggest
+from holdfast.lint.spelling import count_differences, suggest
 
 DOC_NAMES = "https://kubernetes.io/docs/concepts/overview/working-with-objects/names/"
 DOC_LABELS = "https://kubernetes.io/docs/concepts/overview/working-with-objects/labels/"
@@ -190,6 +190,11 @@ def version_unknown(obj: Object, context: Context) -> Iterator[Hit]:
     known_versions = load_table("versions")
     operator_versions = known_versions["of_kinds"].get(obj.kind, [])
     versions = api_fields.find_versions(obj.kind) or operator_versions
+    if not versions and version in api_fields.list_versions():
+        for kind in api_fields.list_kinds(version):
+            if kind.lower() == obj.kind.lower() or _is_one_off(obj.kind, kind):
+                yield Hit(("kind",), f"{version} has no {obj.kind}; did you mean {kind}?")
+                return
     if not versions or version in versions:
         return
     is_still_served = obj.kind in known_versions["kinds_still_served"]
@@ -202,6 +207,12 @@ def version_unknown(obj: Object, context: Context) -> Iterator[Hit]:
     is_unknown = bool(operator_versions) and group in _list_groups(versions)
     if is_removed or is_other or is_future or is_unknown:
         yield Hit(("apiVersion",), f"{version} has no {obj.kind}; it is in {', '.join(versions)}")
+
+
+def _is_one_off(kind: str, known_kind: str) -> bool:
+    """Returns whether a kind is a typing error of a known one."""
+    is_long = min(len(kind), len(known_kind)) > 5 and abs(len(kind) - len(known_kind)) < 2
+    return is_long and count_differences(kind[:60], known_kind) <= 2
 
 
 def _list_groups(versions: list[str]) -> set[str]:

@@ -40,6 +40,8 @@ _OPENINGS = (
 _FOLDED = re.compile(
     r"(?:^|[;\n])[ \t]*set (?:-[euxo]{1,4} ){1,4}(?:pipefail )?(?!-|pipefail)([a-z][\w./-]{0,80})"
 )
+_SPACED = re.compile(r"(?:^|[;\n])[ \t]*export (\w{1,80}) +=")
+_CONTINUED = re.compile(r"[\w\"'] \\[ \t]+\n[ \t]*-")
 _OF_BASH = re.compile(
     r"(?:^|[;&|\n]|\bif|\bwhile)[ \t]*(\[\[|source)[ \t]|(\bpipefail\b)|(?<![<\w])(<\()"
     r"|(?:^|[;\n])[ \t]*(?:\w{1,80}=(\()|(function)[ \t])"
@@ -143,6 +145,11 @@ def check_syntax(pod: Pod, context: Context) -> Iterator[Hit]:
             is_closed = re.search(rf"(?:^|[;\n&)])[ \t]*{end}(?![\w-])", text)
             if opening.search(text) and not is_closed:
                 yield Hit(script.path, f"{start} without {end}")
+        match = _SPACED.search(text)
+        if match:
+            yield Hit(script.path, f"{match[1]} takes no value: there is a blank before =")
+        if _CONTINUED.search(script.text):
+            yield Hit(script.path, "a blank comes after \\ at the end of a line, which ends there")
         match = _FOLDED.search(text)
         if match:
             yield Hit(script.path, f"`set` takes {match[1]} as an argument: lines were folded")
@@ -213,7 +220,7 @@ initContainers:
 def check_programs(pod: Pod, context: Context) -> Iterator[Hit]:
     for container in pod.containers:
         missing = _list_missing(as_text(container.body.get("image"))[:300])
-        for path, program in _list_programs(container) if missing else ():
+        for path, program in list_programs(container) if missing else ():
             if program in missing:
                 yield Hit(path, f"{container.body['image']} has no {program}")
                 break
@@ -229,7 +236,7 @@ def _list_missing(image: str) -> list[str]:
     return []
 
 
-def _list_programs(container: Container) -> Iterator[tuple[Path, str]]:
+def list_programs(container: Container) -> Iterator[tuple[Path, str]]:
     """Yields the programs that a container runs: by its command, its script, probes and hooks."""
     script = find_script(container)
     words = as_texts(container.body.get("command"))

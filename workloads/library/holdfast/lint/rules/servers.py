@@ -25,6 +25,7 @@ DOC_VLLM = "https://docs.vllm.ai/en/latest/cli/serve/"
 _TLS_OPTIONS = ("--ssl-keyfile", "--ssl-certfile", "--ssl_keyfile", "--certfile", "--tls-cert-file")
 _WITHOUT_GRPC = ("vLLM", "TGI", "Ollama", "SGLang")
 _QUANTIZATIONS = ("awq", "gptq", "gguf")
+_QUANTIZED = re.compile(r"awq|gptq|int4|int8|[48]-?bit|w4a16|w8a8|quant|marlin", re.IGNORECASE)
 _MODEL_VARIABLES = re.compile(r"^((OPENAI|LLM|VLLM|CHAT|SERVED|INFERENCE)_)?MODEL(_NAME|_ID)?$")
 _URL = re.compile(r"https?://([a-z0-9][a-z0-9.-]{0,250})")
 _LONGEST = 2_000
@@ -36,9 +37,17 @@ def _probe(path: str) -> str:
     return f"""\
 image: vllm/vllm-openai:v0.9.2
 command: null
-args: [--model=Qwen/Qwen2.5-7B-Instruct]
-ports: [{{name: http, containerPort: 8000}}]
-startupProbe: {{httpGet: {{path: {path}, port: http}}, periodSeconds: 10, failureThreshold: 90}}
+args:
+- --model=Qwen/Qwen2.5-7B-Instruct
+ports:
+- name: http
+  containerPort: 8000
+startupProbe:
+  httpGet:
+    port: http
+    {path}
+  periodSeconds: 10
+  failureThreshold: 90
 """
 
 
@@ -52,8 +61,8 @@ startupProbe: {{httpGet: {{path: {path}, port: http}}, periodSeconds: 10, failur
     source=DOC_PROBES,
     fix="ask the path of the server's health, as /health of vLLM",
     base="serving-container",
-    bad=_probe("/healthz"),
-    good=_probe("/health"),
+    bad=_probe("path: /healthz"),
+    good=_probe("path: /health"),
 )
 def probe_path_unknown(pod: Pod, context: Context) -> Iterator[Hit]:
     servers = [item for item in pod.main_containers if find_server(item)]
@@ -72,6 +81,10 @@ def probe_path_unknown(pod: Pod, context: Context) -> Iterator[Hit]:
         if isinstance(check, dict) and is_own and not is_known_path(path, paths):
             message = f"{server} has no {path}; it has {', '.join(paths[:3])}"
             yield Hit((*container.path, field, "httpGet", "path"), message)
+        other_ports = {container.number(option) for option in ("--metrics-port", "--grpc-port")}
+        if number in other_ports - {None} and path != "/metrics":
+            message = f"{path} is not on port {number}, which has metrics or gRPC"
+            yield Hit((*container.path, field, "httpGet", "port"), message)
         has_key = "VLLM_API_KEY" in container.env or bool(container.option("--api-key"))
         if isinstance(check, dict) and is_own and has_key and path.startswith("/v1/"):
             message = f"{path} needs the key of the API: it answers 401"
@@ -130,8 +143,8 @@ def _get_own_port(container: Container, server: str) -> int | None:
     source=DOC_PROBES,
     fix="ask by httpGet, without scheme: HTTPS",
     base="serving-container",
-    bad=_probe("/health, scheme: HTTPS"),
-    good=_probe("/health"),
+    bad=_probe("path: /health\n    scheme: HTTPS"),
+    good=_probe("path: /health"),
 )
 def probe_by_tls(pod: Pod, context: Context) -> Iterator[Hit]:
     for container in pod.main_containers:
@@ -186,6 +199,10 @@ def compare_quantizations(pod: Pod, context: Context) -> Iterator[Hit]:
         if len(names) == 1 and not is_general and names[0] not in option:
             message = f"--quantization is {option}, and the model is {names[0].upper()}"
             yield Hit(container.command_path, message)
+        model = find_model(container)
+        is_plain = "/" in model and not model.startswith("/") and not _QUANTIZED.search(model)
+        if is_plain and option.startswith(("awq", "gptq")) and find_server(container) == "vLLM":
+            yield Hit(container.command_path, f"{model} has no weights of {option}")
 
 
 @rule(
@@ -198,8 +215,8 @@ def compare_quantizations(pod: Pod, context: Context) -> Iterator[Hit]:
     source=DOC_VLLM,
     fix="give both options",
     base="serving-container",
-    bad=_serve("Qwen/Qwen2.5-7B-Instruct", "--lora-modules", "sql=/models/sql"),
-    good=_serve("Qwen/Qwen2.5-7B-Instruct", "--enable-lora", "--lora-modules", "sql=/models/sql"),
+    bad=_serve("Qwen/Qwen2.5-7B-Instruct", "--lora-modules", "sql=acme/sql"),
+    good=_serve("Qwen/Qwen2.5-7B-Instruct", "--enable-lora", "--lora-modules", "sql=acme/sql"),
 )
 def option_needs_another(pod: Pod, context: Context) -> Iterator[Hit]:
     for container in pod.main_containers:
@@ -227,23 +244,42 @@ def _ask(model: str) -> str:
     return f"""\
 image: vllm/vllm-openai:v0.9.2
 command: null
-args: [--model=/models/qwen, --served-model-name=chat]
-ports: [{{containerPort: 8000}}]
-readinessProbe: {{httpGet: {{path: /health, port: 8000}}}}
+args:
+- --model=Qwen/Qwen2.5-7B-Instruct
+- --served-model-name=chat
+ports:
+- containerPort: 8000
+readinessProbe:
+  httpGet:
+    path: /health
+    port: 8000
 ---
 apiVersion: v1
 kind: Service
-metadata: {{name: chat, namespace: serving}}
-spec: {{selector: {{app: server}}, ports: [{{port: 80, targetPort: 8000}}]}}
+metadata:
+  name: chat
+  namespace: serving
+spec:
+  selector:
+    app: server
+  ports:
+  - port: 80
+    targetPort: 8000
 ---
 apiVersion: v1
 kind: Pod
-metadata: {{name: client, namespace: serving}}
+metadata:
+  name: client
+  namespace: serving
 spec:
   containers:
   - name: client
     image: registry.example/client:1.4
-    env: [{{name: LLM_URL, value: 'http://chat/v1'}}, {{name: LLM_MODEL, value: {model}}}]
+    env:
+    - name: LLM_URL
+      value: http://chat/v1
+    - name: LLM_MODEL
+      value: {model}
 """
 
 

@@ -72,7 +72,7 @@ def check_entrypoints(pod: Pod, context: Context) -> Iterator[Hit]:
         programs = load_table("entrypoints").get(get_repository(container), [])
         arguments = as_texts(container.body.get("args"))
         word = arguments[0].rpartition("/")[2] if arguments and not commands else ""
-        if word in programs:
+        if word in programs and not arguments[0].startswith("-"):
             yield Hit((*container.path, "args", 0), f"the image runs {programs[0]} itself")
 
 

@@ -18,6 +18,7 @@ _CONNECTOR = ".cnrm.cloud.google.com/"
 _SUBSCRIPTION = re.compile(r"projects/[\w-]{1,60}/subscriptions/([A-Za-z][\w.~+%-]{2,254})")
 _VARIABLE = re.compile(r"(^|_)(PUBSUB_)?SUBSCRIPTION(_NAME|_ID)?$")
 _FEW_DELIVERIES = 10
+_TOPIC = re.compile(r"--(?:pubsub[-_])?subscription(?:[-_](?:id|name))?[= ]projects/[\w-]+/topics/")
 _NEAR = 0.7
 
 
@@ -166,6 +167,13 @@ def _check_scaler(obj: Object, context: Context) -> Iterator[Hit]:
 def subscription_unknown(obj: Object, context: Context) -> Iterator[Hit]:
     if obj.kind == SCALER:
         yield from _check_scaler(obj, context)
+    if obj.kind == "ScaledObject":
+        yield from _check_trigger(obj, context)
+    for pod in obj.pods:
+        for container in pod.containers:
+            for path, text in container.list_texts():
+                if _TOPIC.search(text[:4_000]):
+                    yield Hit(path, "a topic, where a subscription is read")
     names: list[str] = []
     for item in context.index.list_namespace("PubSubSubscription", obj.namespace):
         if item.file == obj.file:
@@ -176,6 +184,17 @@ def subscription_unknown(obj: Object, context: Context) -> Iterator[Hit]:
             if near_name or len(names) == 1:
                 message = f"no subscription {name}; its file has {near_name or names[0]}"
                 yield Hit(path, message)
+
+
+def _check_trigger(obj: Object, context: Context) -> Iterator[Hit]:
+    """Yields a subscription that a trigger of KEDA measures and that its pods do not read."""
+    kind = as_text(dig(obj.spec, "scaleTargetRef", "kind")) or "Deployment"
+    name = as_text(dig(obj.spec, "scaleTargetRef", "name"))
+    workload = context.index.find(kind, name, obj.namespace)
+    read = {item for _, item in _list_subscriptions(workload)} if workload else set[str]()
+    for path, measured in _list_subscriptions(obj):
+        if read and measured not in read:
+            yield Hit(path, f"measures {measured}, and {name} reads {', '.join(sorted(read))}")
 
 
 def _list_subscriptions(obj: Object) -> Iterator[tuple[Path, str]]:

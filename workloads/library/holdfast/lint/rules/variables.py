@@ -149,10 +149,14 @@ def reference_undefined(pod: Pod, context: Context) -> Iterator[Hit]:
     for container in pod.containers:
         if pod.owner.kind == "LeaderWorkerSet":
             yield from _check_group_variables(container)
-        if container.body.get("envFrom") or pod.owner.kind not in KNOWN_KINDS:
+        if pod.owner.kind not in KNOWN_KINDS:
             continue
         names = {name for _, name, _ in container.variables}
         names |= _list_given(pod)
+        if container.body.get("envFrom"):
+            for path, word in container.list_words() if not _has_shell(container) else ():
+                yield from _check_shell_words(path, word, names)
+            continue
         # Each point of a sweep gets the variables of its table.
         if environment.ENV_POINT in container.env:
             names |= _list_parameters(pod, context)
@@ -217,6 +221,11 @@ def _check_word(path: Path, word: str, names: set[str]) -> Iterator[Hit]:
             if name == environment.ENV_COMPLETION_INDEX:
                 reason = "is there only with completionMode Indexed"
             yield Hit(path, f"{name} {reason}")
+    yield from _check_shell_words(path, word, names)
+
+
+def _check_shell_words(path: Path, word: str, names: set[str]) -> Iterator[Hit]:
+    """Yields variables that only a shell replaces."""
     for name in _BRACED.findall(word[:4_000]):
         if name in names:
             yield Hit(path, f"no shell replaces ${{{name}}}; write $({name})")
