@@ -1,4 +1,4 @@
-"""What tests of the cluster read of several Kubernetes objects at once."""
+"""Reads what tests of the cluster compare of several Kubernetes objects at once."""
 
 from collections.abc import Iterable
 
