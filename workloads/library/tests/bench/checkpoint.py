@@ -22,7 +22,7 @@ from workloads.library.tests.bench.checkpoints.damage import MESH, count_fates
 from workloads.library.tests.bench.checkpoints.methods import ASYNC, DCP, METHODS, Holdfast
 from workloads.library.tests.bench.checkpoints.rank import COPY, FRESH_COPY
 from workloads.library.tests.bench.checkpoints.rivals import RIVALS, environment
-from workloads.library.tests.bench.result import finish, options
+from workloads.library.tests.bench.result import collect_columns, finish, options
 from workloads.library.tests.processes import MIB, family, held, sampled
 from workloads.library.tests.training.elastic.gangs import ranks
 
@@ -104,8 +104,8 @@ def first_saves(folder: Path, mib: int, rounds: int) -> Figures:
             }
         )
     figures: Figures = {}
-    for name in starts[0]:
-        figures[name] = median(start[name] for start in starts)
+    for name, values in collect_columns(starts).items():
+        figures[name] = median(values)
     return figures | {"each": starts}
 
 

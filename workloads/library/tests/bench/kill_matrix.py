@@ -81,7 +81,10 @@ def play(folder: Path, results: Records, *, kills: int, seed: int) -> None:
 def verdict(results: Records, minimum: int) -> dict[str, object]:
     starts = results.of(Start)
     comparisons = results.of(Comparison)
-    differing = [comparison for comparison in comparisons if comparison.differing]
+    differing = []
+    for comparison in comparisons:
+        if comparison.differing:
+            differing.append(f"{comparison.run}: {comparison.differing}")
     wrong = []
     struck = []
     moved_back = []
@@ -106,7 +109,7 @@ def verdict(results: Records, minimum: int) -> dict[str, object]:
         "lost_steps_max": lost_steps,
         "restores": restored,
         "wrong": wrong[:5],
-        "differing": [f"{run.run}: {run.differing}" for run in differing[:5]],
+        "differing": differing[:5],
         "goals": {
             f"at_least_{minimum}_kills": len(struck) >= minimum,
             "every_target_and_point_hit": set(struck) >= {*TARGETS, *POINTS} - {*MAY_GO_UNREACHED},

@@ -8,7 +8,7 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from statistics import median
 from typing import Any, NoReturn, TypeGuard
 
@@ -54,6 +54,15 @@ def rows(figures: Figures, margin: str = "") -> Iterator[str]:
         else:
             yield f"{margin}{name}"
             yield from rows(value, f"{margin}  ")
+
+
+def collect_columns(rows: Iterable[Mapping[str, Any]]) -> dict[str, list[Any]]:
+    """Returns the values of each key, in the order of the rows."""
+    columns: dict[str, list[Any]] = {}
+    for row in rows:
+        for key, value in row.items():
+            columns.setdefault(key, []).append(value)
+    return columns
 
 
 def _is_flat(value: object) -> bool:

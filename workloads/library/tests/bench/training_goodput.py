@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.training.trainer.config import TrainConfig
+from workloads.library.tests.bench.result import collect_columns
 from workloads.library.tests.training.hooks import before_import
 from workloads.library.tests.training.runs import NAIVE, Run, notice
 
@@ -148,13 +149,9 @@ def describe_restarts(
     first_step_s: Mapping[str, Sequence[float]], startups: Sequence[Mapping[str, float]]
 ) -> Figures:
     """Returns the median seconds to the first step of each variant, and of each part of ours."""
-    parts_s: dict[str, list[float]] = {}
-    for phases in startups:
-        for part, seconds in phases.items():
-            parts_s.setdefault(part, []).append(seconds)
     return {
         "first_step_s": _find_medians(first_step_s),
-        "parts": _find_medians(parts_s),
+        "parts": _find_medians(collect_columns(startups)),
     }
 
 
@@ -329,9 +326,8 @@ def _split_time(name: str, turns: list[dict[str, Slice]]) -> dict[str, float]:
     for turn in turns:
         splits.append(_split_slice(turn[name], _step_value_s(turn)))
     means = {}
-    for cause in splits[0]:
-        shares = [split[cause] for split in splits]
-        means[cause] = round(statistics.mean(shares), 2)
+    for cause, seconds in collect_columns(splits).items():
+        means[cause] = round(statistics.mean(seconds), 2)
     return means
 
 

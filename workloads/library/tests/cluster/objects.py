@@ -1,4 +1,4 @@
-"""Reads uids, names, nodes and conditions of objects for the tests of this room."""
+"""Reads what tests of the cluster compare of several Kubernetes objects at once."""
 
 from collections.abc import Iterable
 

@@ -286,7 +286,7 @@ def test_a_log_shows_each_attempt_and_a_job_that_never_started_has_none(
     assert "no pod of the job has started yet" in never
     assert "later, suspended," in never
     world.create_job("pending", world.job_spec(spot, 1) | {"template": waiting(template)})
-    until("it has a pod", lambda: [p for p in world.pods() if "pending" in p["metadata"]["name"]])
+    until("it has a pod", lambda: list_pods(world, "pending"))
     never = terminal.run("logs", "pending", code=2)
     assert "no pod of the job has started yet" in never
     assert "holdfast explain pending" in never
@@ -299,7 +299,7 @@ def test_a_log_shows_each_attempt_and_a_job_that_never_started_has_none(
     gate.touch()
     until(
         "a second attempt has ended",
-        lambda: len([p for p in world.pods("Failed") if "program" in p["metadata"]["name"]]) > 1,
+        lambda: len(list_pods(world, "program", "Failed")) > 1,
     )
     assert terminal.run("logs", "program", "--previous") == "first words\nlast words\n"
     assert terminal.run("logs", "program", "--tail", "1") == "last words\n"
@@ -314,6 +314,10 @@ def waiting(template: Object) -> Object:
     """A pod that no node takes."""
     selector = template["spec"]["nodeSelector"] | {"sim.holdfast.dev/nobody": "has-it"}
     return template | {"spec": template["spec"] | {"nodeSelector": selector}}
+
+
+def list_pods(world: World, job: str, phase: str = "") -> list[Object]:
+    return [pod for pod in world.pods(phase) if job in pod["metadata"]["name"]]
 
 
 def read_output(kubelet: HostKubelet) -> list[str]:

@@ -90,13 +90,20 @@ def test_five_commands_and_a_kubeconfig_run_a_job(
         if text.startswith("Running"):
             _let_it_end(api)
 
-    lines = commands(PAGE.read_text())
     # Those of a batch need the database of its queue.
     # Those of ratings need Cloud Logging.
     prefixes = ("holdfast batch", "mkdir", "gcloud", "holdfast report")
-    lines = [line for line in lines if not line.startswith(prefixes)]
-    (sourced,) = [line for line in lines if "--source" in line]
-    install, *typed = [line for line in lines if "--source" not in line]
+    sources: list[str] = []
+    lines: list[str] = []
+    for line in commands(PAGE.read_text()):
+        if line.startswith(prefixes):
+            continue
+        if "--source" in line:
+            sources.append(line)
+        else:
+            lines.append(line)
+    (sourced,) = sources
+    install, *typed = lines
     assert install == 'pip install "$(ls holdfast_gke-*.whl)[jobs]"'
     assert len(typed) == 8
     controls = typed[4:]
@@ -119,8 +126,7 @@ def test_five_commands_and_a_kubeconfig_run_a_job(
     assert "Complete" in followed
     assert "on demand $" in followed
     assert "my-run" in listed
-    names = sorted(path.name for path in folder.iterdir())
-    assert names == ["kubeconfig", "my-run.yaml"]
+    assert set(folder.iterdir()) == {folder / "kubeconfig", folder / "my-run.yaml"}
 
     # The code of a folder runs without an image for it.
     (folder / "code").mkdir()

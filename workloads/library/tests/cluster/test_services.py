@@ -1,5 +1,6 @@
 """Services on the real control plane, by the commands that a person types."""
 
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -105,7 +106,7 @@ def test_page_commands_start_a_service(
     assert "scores in serving serves entropy" in lines
     assert "curl -sS http://scores.serving.svc" in lines
     listed, _, stopped = example_services.read_commands("holdfast list\n")
-    (line,) = [line for line in holdfast(*listed).stdout.splitlines() if "scores" in line]
+    (line,) = re.findall(".*scores.*", holdfast(*listed).stdout)
     assert line.split()[:4] == ["scores", "entropy", "2/2", "2/2"]
     assert isinstance(holdfast(*stopped).exception, InputError), "it asks, and nobody answers"
     result = require_done(holdfast(*stopped, "--yes"))

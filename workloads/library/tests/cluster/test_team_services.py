@@ -1,5 +1,6 @@
 """A member of a team starts and removes a service, by the commands, under the member's own name."""
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -100,7 +101,7 @@ def test_a_member_starts_and_removes_a_service(holdfast: Callable[..., Result], 
     lines = holdfast(*explained).stdout
     assert "scores in drive serves entropy" in lines
     assert "http://scores.drive.svc.cluster.local:8080" in lines
-    (line,) = [line for line in holdfast("list").stdout.splitlines() if "scores" in line]
+    (line,) = re.findall(".*scores.*", holdfast("list").stdout)
     assert line.split()[:4] == ["scores", "entropy", "1/1", "2/2"]
 
     words = ["new-service", "more", "--predictor", "entropy", "--base", "2"]

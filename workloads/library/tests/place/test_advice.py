@@ -20,6 +20,7 @@ from workloads.library.tests.place.worlds import (
     by,
     list_by_placement,
     option,
+    select_skus,
     world,
 )
 
@@ -79,23 +80,16 @@ def test_impossible_jobs_are_refused(wrong: dict[str, float], problem: str) -> N
 
 
 def test_no_option_is_dropped_when_its_price_is_missing() -> None:
-    full_world = world()
-    all_skus = full_world.prices.skus
-    skus = tuple(sku for sku in all_skus if sku.capacity is not Capacity.ON_DEMAND)
-    table = replace(full_world.prices, skus=skus)
-    options = by(
-        advice.options(
-            Job(accelerator=A100, gpus=1, hours=5), replace(full_world, prices=table), REGION
-        )
-    )
+    question = Job(accelerator=A100, gpus=1, hours=5)
+    partial = select_skus(world(), lambda sku: sku.capacity is not Capacity.ON_DEMAND)
+    options = by(advice.options(question, partial, REGION))
     assert set(options) == set(Placement)
     for placement in (Placement.ON_DEMAND, Placement.HYBRID):
         assert "no on-demand price of a2-highgpu-1g in us-central1" in options[placement].refused
     assert not options[Placement.SPOT].refused
-    gpu_skus = tuple(sku for sku in table.skus if sku.part == prices.GPU)
-    empty = replace(table, skus=gpu_skus)
+    without_hosts = select_skus(partial, lambda sku: sku.part == prices.GPU)
     with pytest.raises(Unjudged, match="no spot price"):
-        recommend(Job(accelerator=A100, gpus=1, hours=5), replace(full_world, prices=empty))
+        recommend(question, without_hosts)
 
 
 @pytest.mark.parametrize(

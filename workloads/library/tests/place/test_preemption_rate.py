@@ -1,7 +1,6 @@
 """Tests lifetimes of machines and gangs, measured churn, and the break-even churn."""
 
 import itertools
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +13,7 @@ from holdfast.place.job import Job
 from holdfast.support.errors import InputError
 from holdfast.vocabulary.capacity import Capacity, Placement
 from holdfast.vocabulary.machines import ACCELERATORS
-from workloads.library.tests.place.worlds import A100, REGION, world
+from workloads.library.tests.place.worlds import A100, REGION, select_skus, world
 
 UNKNOWN = np.zeros(len(preemption_rate.AGES_H))
 
@@ -217,9 +216,7 @@ def test_what_monitoring_prints_is_what_placement_reads(
 
 
 def test_without_a_rival_no_flip_point_is_stated() -> None:
-    beliefs = world()
-    only = tuple(s for s in beliefs.prices.skus if s.capacity is Capacity.SPOT)
-    beliefs = replace(beliefs, prices=replace(beliefs.prices, skus=only))
+    beliefs = select_skus(world(), lambda sku: sku.capacity is Capacity.SPOT)
     question = Job(accelerator=A100, gpus=1, hours=5)
     assert break_even.flip(question, beliefs, REGION) is None
     rows = advice.options(question, beliefs, REGION)

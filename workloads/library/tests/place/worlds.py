@@ -1,5 +1,6 @@
 """Builds beliefs with a given churn and short waits, for tests of recommendations."""
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -30,6 +31,12 @@ def world(churn: float = 0.1, **changes: object) -> World:
 def by(options: list[Option]) -> dict[Placement, Option]:
     """Index options by placement; of two mixes of one placement the plain one stays."""
     return {option.placement: option for option in reversed(options)}
+
+
+def select_skus(world: World, condition: Callable[[prices.Sku], bool]) -> World:
+    """Returns the world with the prices that fulfil a condition."""
+    skus = tuple(sku for sku in world.prices.skus if condition(sku))
+    return replace(world, prices=replace(world.prices, skus=skus))
 
 
 def list_by_placement(options: list[Option], placement: Placement) -> list[Option]:

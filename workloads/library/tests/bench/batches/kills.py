@@ -182,14 +182,17 @@ def _judge(bench: Bench, job: str, killed: set[int], outcome: Outcome) -> None:
     commits = bench.rows("SELECT item, worker FROM audit WHERE job = %s", job)
     expectation = expect_rows(items(job, ITEMS))
     outcome.lost += ITEMS - len(values)
-    committed_items = {item for item, _ in commits}
+    committed_items: set[object] = set()
+    stored = Counter[int]()
+    for item, worker in commits:
+        committed_items.add(item)
+        stored[_worker_pid(worker)] += 1
     outcome.duplicated += len(commits) - len(committed_items)
     outcome.dead_lettered += len(
         bench.rows("SELECT item FROM holdfast.dead_letter WHERE job = %s", job)
     )
     for item, (_, value) in expectation.items():
         outcome.different += values.get(item) != value
-    stored = Counter(_worker_pid(worker) for _, worker in commits)
     predictions = (bench.folder / f"{job}.computed").read_text().splitlines()
     predicted = Counter(map(int, predictions))
     for pid in killed:

@@ -30,9 +30,13 @@ for _ in sys.stdin:
 """
 
 
+def count_bytes(tensors: Iterable[torch.Tensor]) -> int:
+    return sum(tensor.nbytes for tensor in tensors)
+
+
 def fresh(tensors: Iterable[torch.Tensor]) -> torch.Tensor:
     """Returns shared memory for a copy of the tensors; none of its pages has been touched."""
-    size = sum(tensor.nbytes for tensor in tensors)
+    size = count_bytes(tensors)
     return torch.frombuffer(mmap.mmap(-1, size), dtype=torch.float32)
 
 
@@ -50,7 +54,7 @@ class BareCopy:
         self, folder: Path, tensors: Iterable[torch.Tensor], *, training_threads: int
     ) -> None:
         self._tensors = list(tensors)
-        length = sum(tensor.nbytes for tensor in self._tensors)
+        length = count_bytes(self._tensors)
         descriptor = os.memfd_create("bare-copy")
         os.ftruncate(descriptor, length)
         memory = mmap.mmap(descriptor, length)

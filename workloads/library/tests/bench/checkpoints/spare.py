@@ -96,12 +96,11 @@ def ratio(rounds: Sequence[Round], controls: Sequence[Round]) -> dict[str, Any]:
     A round is drawn with its control: one followed the other, so a noisy minute met both.
     """
     generator = random.Random(0)
+    pairs = list(zip(rounds, controls, strict=True))
 
     def resample() -> float:
-        numbers = generator.choices(range(len(rounds)), k=len(rounds))
-        p95 = _p95([rounds[i] for i in numbers])
-        control_p95 = _p95([controls[i] for i in numbers])
-        return p95 / control_p95
+        some_rounds, some_controls = zip(*generator.choices(pairs, k=len(pairs)), strict=True)
+        return _p95(some_rounds) / _p95(some_controls)
 
     ratios = sorted(resample() for _ in range(RESAMPLES))
     low = ratios[int(0.025 * RESAMPLES)]

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from workloads.library.tests.bench.checkpoints.dcp_twin import newest
+from workloads.library.tests.bench.result import collect_columns
 from workloads.library.tests.processes import MIB, family, held, kill_family, shared_mappings, until
 from workloads.library.tests.training.elastic.sharded_gangs import ShardedGang, staging_memories
 
@@ -331,9 +332,8 @@ def measure_dcp_losses(bench: Bench, name: str, count: int) -> list[Figures]:
 def compute_medians(losses: list[Figures]) -> Figures:
     """Returns the median of each figure; of a list, that of each of its entries."""
     medians: Figures = {}
-    for key, example in losses[0].items():
-        values = [loss[key] for loss in losses]
-        if isinstance(example, list):
+    for key, values in collect_columns(losses).items():
+        if isinstance(values[0], list):
             columns = zip(*values, strict=True)
             medians[key] = [round(statistics.median(column), 2) for column in columns]
         else:

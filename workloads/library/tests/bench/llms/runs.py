@@ -255,11 +255,13 @@ def _percentile_99(values: list[float]) -> float:
 def _read_quantile(served: Served, name: str, quantile: float) -> float:
     """Returns the upper bound of the bucket of a histogram in which the quantile is."""
     buckets: list[tuple[float, float]] = []
+    total = 0.0
     for line in served.request("GET", "/metrics").body.decode().splitlines():
         if line.startswith(name + "_bucket"):
             bound = float(line.partition('le="')[2].partition('"')[0])
-            buckets.append((bound, float(line.split()[-1])))
-    total = max((count for _, count in buckets), default=0.0)
+            count = float(line.split()[-1])
+            total = max(total, count)
+            buckets.append((bound, count))
     for bound, count in sorted(buckets):
         if count >= quantile * total:
             return bound

@@ -109,8 +109,7 @@ def optimum_gaps(traces: list[Trace], starts: int) -> dict[float, dict[str, floa
             "chosen": (choice_usd / optimum_usd - 1) * 100,
             "hindsight": (hindsight_usd / optimum_usd - 1) * 100,
         }
-        gaps_by_name = gaps[deadline]
-        row = ", ".join(f"{name} {gap:.1f} %" for name, gap in gaps_by_name.items())
+        row = "chosen {chosen:.1f} %, hindsight {hindsight:.1f} %".format(**gaps[deadline])
         print(f"  above the offline optimum by {deadline:g} h: {row}")
     return gaps
 

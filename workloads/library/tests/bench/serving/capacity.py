@@ -17,6 +17,7 @@ from statistics import median
 from typing import Any
 
 from holdfast.drill.serving.fleet import HOST, free_port
+from workloads.library.tests.bench.result import collect_columns
 from workloads.library.tests.bench.rival_home import CannotRun, home
 from workloads.library.tests.bench.serving.client import BODY, INFER, k6
 from workloads.library.tests.inference.server.playing_predictors import BATCH_S, ITEM_S
@@ -108,8 +109,7 @@ def rivals(folder: Path, *, seconds: float) -> Figures:
         return {"rivals_not_run": str(error)}
     figures = {}
     for name, samples in turns.items():
-        for key in samples[0]:
-            values = [sample[key] for sample in samples]
+        for key, values in collect_columns(samples).items():
             figures[f"{name}_{key}"] = round(median(values), 1)
     return figures
 
