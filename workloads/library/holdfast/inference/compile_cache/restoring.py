@@ -22,10 +22,9 @@ from holdfast.inference.compile_cache.index import (
 )
 from holdfast.runtime import logs
 from holdfast.support.errors import InputError
-from holdfast.vocabulary.serving import CACHE_PROVEN, CACHE_UNTRIED
+from holdfast.vocabulary.serving import CACHE_INCOMING, CACHE_PROVEN, CACHE_UNTRIED
 
 INDEX = "index"
-_STAGING = "incoming"
 _REQUEST_S = 20.0
 
 
@@ -99,7 +98,7 @@ def restore(storage: Storage, key: str, folder: Path) -> Index:
     Raises NotFound without an archive, DamagedArchive, EOFError, and StorageError.
     """
     index = decode(read_object(storage, f"{key}/{INDEX}", limit=MAX_INDEX_BYTES))
-    staging = folder / _STAGING
+    staging = folder / CACHE_INCOMING
     shutil.rmtree(staging, ignore_errors=True)
     staging.mkdir()
     try:
