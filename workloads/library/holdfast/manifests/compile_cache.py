@@ -99,13 +99,16 @@ def _keeper(context: RenderContext, place: list[str], health_url: str) -> client
 def _start_hook() -> client.V1LifecycleHandler:
     """Drops the caches when an engine starts again that was never ready with them.
 
-    Files that make it fail would else do so at every start.
+    Files that make it fail would else do so at every start. The rest of a fetch that was cut short
+    goes too. The kubelet ends an engine whose hook fails, so this one never does.
     """
     caches: list[str] = []
     for folder in serving.COMPILER_FOLDERS.values():
         caches.append(f"{serving.COMPILE_CACHE}/{folder}")
     untried = f"rmdir {serving.COMPILE_CACHE}/{serving.CACHE_UNTRIED}"
     proven = f"test -e {serving.COMPILE_CACHE}/{serving.CACHE_PROVEN}"
-    script = f"{untried} || {proven} || rm -rf {' '.join(caches)}"
+    drop = f"rm -rf {' '.join(caches)}"
+    clear = f"rm -rf {serving.COMPILE_CACHE}/{serving.CACHE_INCOMING}"
+    script = f"{clear}; {untried} || {proven} || {drop} || true"
     action = client.V1ExecAction(command=["sh", "-c", script])
     return client.V1LifecycleHandler(_exec=action)

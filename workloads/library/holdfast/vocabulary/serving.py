@@ -73,6 +73,8 @@ COMPILER_FOLDERS = {
     "VLLM_CACHE_ROOT": "vllm",
 }
 """Variable of a compiler -> its folder in COMPILE_CACHE."""
+CACHE_INCOMING = "incoming"
+"""Folder in COMPILE_CACHE with what is being fetched; a fetch that was cut short leaves it."""
 CACHE_UNTRIED = "untried"
 """Folder in COMPILE_CACHE that the first start of the engine removes."""
 CACHE_PROVEN = "proven"

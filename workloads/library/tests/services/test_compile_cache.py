@@ -24,7 +24,14 @@ from holdfast.services.file.service_file import OwnService
 from holdfast.services.plan import compile_cache
 from holdfast.support.errors import InputError
 from holdfast.vocabulary.lifecycle import DEFAULT_WINDOW
-from holdfast.vocabulary.serving import CACHE_FETCHER, COMPILE_CACHE, COMPILER_FOLDERS, PORT
+from holdfast.vocabulary.serving import (
+    CACHE_FETCHER,
+    CACHE_INCOMING,
+    CACHE_UNTRIED,
+    COMPILE_CACHE,
+    COMPILER_FOLDERS,
+    PORT,
+)
 from tests.platforms import with_images
 from tests.workloads.manifests.rendered import option
 from workloads.library.tests.inference.server.serving import ROOT, Client
@@ -214,6 +221,30 @@ def test_kernels_that_end_the_engine_are_dropped_at_its_next_start(replica: Repl
     assert "of another model" in replica.read_log("engine")
     with replica.engine(model="another") as process:
         replica.wait_for("engine", "kernels compiled", process)
+
+
+def test_a_hook_that_fails_does_not_end_the_engine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kubelet would: `rm` fails where the engine writes at the same time."""
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    failing_rm = programs / "rm"
+    failing_rm.write_text("#!/bin/sh\nexit 1\n")
+    failing_rm.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
+    replica = Replica(folder=tmp_path / "pod", bucket=tmp_path / "bucket")
+    replica.call_hook()
+
+
+def test_an_unfinished_fetch_leaves_nothing(tmp_path: Path) -> None:
+    replica = Replica(folder=tmp_path / "pod", bucket=tmp_path / "bucket")
+    (replica.cache / CACHE_UNTRIED).mkdir(parents=True)
+    torn = replica.cache / CACHE_INCOMING / "triton"
+    torn.mkdir(parents=True)
+    (torn / "kernel.so").write_bytes(b"torn")
+    replica.call_hook()
+    assert not list(replica.cache.iterdir())
 
 
 def test_keys_differ_where_kernels_may() -> None:

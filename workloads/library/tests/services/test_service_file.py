@@ -101,6 +101,11 @@ CASES: dict[str, tuple[dict[str, str], str, str]] = {
         "compile_cache",
         "gs://",
     ),
+    "kernels in a folder that no store takes": (
+        MODEL | {"--set": "compile_cache=gs://kernels/v1..2"},
+        "compile_cache",
+        "gs://",
+    ),
     "kernels where others write": (
         MODEL | {"--set": f"compile_cache=gs://{CHECKPOINTS}"},
         "others may write there",

@@ -22,10 +22,9 @@ from holdfast.inference.compile_cache.index import (
 )
 from holdfast.runtime import logs
 from holdfast.support.errors import InputError
-from holdfast.vocabulary.serving import CACHE_PROVEN, CACHE_UNTRIED
+from holdfast.vocabulary.serving import CACHE_INCOMING, CACHE_PROVEN, CACHE_UNTRIED
 
 INDEX = "index"
-_STAGING = "incoming"
 _REQUEST_S = 20.0
 
 
@@ -41,12 +40,9 @@ def fetch(
     request may still be under way. If it was killed before, as by the limit of its memory, it does
     not try again: the engine would never start.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / CACHE_PROVEN).unlink(missing_ok=True)
-    try:
-        (folder / CACHE_UNTRIED).mkdir()
-    except FileExistsError:
-        _warn(key, "the last try was killed")
+    obstacle = _begin_try(folder)
+    if obstacle:
+        _warn(key, obstacle)
         return
     thread = threading.Thread(
         target=_try_to_restore,
@@ -58,6 +54,20 @@ def fetch(
     thread.join(within_s)
     if thread.is_alive():
         _warn(key, f"not read within {within_s:g} s")
+
+
+def _begin_try(folder: Path) -> str:
+    """Mark the folder as untried; return why nothing can be fetched, or an empty text."""
+    untried = folder / CACHE_UNTRIED
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / CACHE_PROVEN).unlink(missing_ok=True)
+        if untried.exists():
+            return "the last try was killed"
+        untried.mkdir()
+    except OSError as error:
+        return str(error)
+    return ""
 
 
 def _try_to_restore(url: str, key: str, folder: Path) -> None:
@@ -88,7 +98,7 @@ def restore(storage: Storage, key: str, folder: Path) -> Index:
     Raises NotFound without an archive, DamagedArchive, EOFError, and StorageError.
     """
     index = decode(read_object(storage, f"{key}/{INDEX}", limit=MAX_INDEX_BYTES))
-    staging = folder / _STAGING
+    staging = folder / CACHE_INCOMING
     shutil.rmtree(staging, ignore_errors=True)
     staging.mkdir()
     try:

@@ -117,9 +117,10 @@ class Link:
         return bool(self._unsent)
 
     def pull(self) -> bool:
-        """Receives what has arrived; returns False if more must arrive before the next reply.
+        """Receives what has arrived; returns False if the rest of a small reply must arrive.
 
-        It does not block. True does not say that there is a reply: the other end may have closed.
+        It does not block. True does not say that there is a reply: the next one may be large or no
+        valid message, and the other end may have closed.
         """
         try:
             self._pull()

@@ -41,6 +41,11 @@ and waiting requests can still go to another server in time.
 """
 _LOOK_S = 0.1
 """The time between two looks at the clock while a batch is computed."""
+_LOOP_SHARE = 1 / 3
+"""The share of the timeout for which the event loop waits; the thread waits for the rest.
+
+A machine that was paused for longer than the timeout leaves the model the time of the rest.
+"""
 _TEXTS: Mapping[str, object] = {
     "name": "text",
     "datatype": "BYTES",
@@ -240,11 +245,13 @@ class ModelQueue:
         # Decision: infra/decisions/0203.
         start = time.monotonic()
         link = self._predictor.send(bodies)
-        if link is not None:
-            await wait_for_reply(link, self._predictor.timeout_s)
-            if link.has_small_reply:
-                return self._predictor.predict(bodies)
-        waited_s = time.monotonic() - start
+        if link is None:
+            return await self._in_thread(self._predictor.predict, bodies)
+        most_s = self._predictor.timeout_s * _LOOP_SHARE
+        await wait_for_reply(link, most_s)
+        if link.has_small_reply:
+            return self._predictor.predict(bodies)
+        waited_s = min(time.monotonic() - start, most_s)
         return await self._in_thread(self._predictor.predict, bodies, waited_s)
 
     async def _predict_halves(self, batch: list[Request]) -> None:

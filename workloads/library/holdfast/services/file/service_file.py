@@ -31,8 +31,8 @@ PREDICTOR = Form(
     "write it as my_model:make",
 )
 COMPILE_CACHE = Form(
-    "gs://[a-z0-9][-_.a-z0-9]{1,61}[a-z0-9](/[A-Za-z0-9][A-Za-z0-9._-]*)*",
-    "gs://BUCKET or gs://BUCKET/FOLDER, of letters, digits and . _ -",
+    "gs://[a-z0-9][-_.a-z0-9]{1,61}[a-z0-9](/[A-Za-z0-9][A-Za-z0-9_-]*([.][A-Za-z0-9_-]+)*)*",
+    "gs://BUCKET or gs://BUCKET/FOLDER, of letters, digits and . _ -, without ..",
     "write gs:// and the bucket, without / at the end",
     longest=400,
 )

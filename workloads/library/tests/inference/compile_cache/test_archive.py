@@ -237,6 +237,18 @@ def test_a_killed_fetch_is_not_tried_again(
     assert not read_files(replica)
 
 
+def test_a_folder_that_cannot_be_made_costs_one_line(
+    storage: LocalStorage, engine: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    store(storage, KEY, engine, list_files(engine))
+    file = tmp_path / "file"
+    file.write_text("")
+    for folder in (file, file / "compiled"):
+        caplog.clear()
+        fetch(str(tmp_path / "bucket"), KEY, folder, within_s=60)
+        assert len(caplog.records) == 1
+
+
 def make_keeper(engine: Path, url: str, waits: list[float], ready_after: int = 0) -> Keeper:
     def wait(seconds: float) -> bool:
         waits.append(seconds)

@@ -62,6 +62,22 @@ def test_a_closed_pipe_ends_the_wait(pipe: Pipe) -> None:
         pipe.link.receive(PATIENCE_S)
 
 
+def test_a_reply_outlives_its_child(pipe: Pipe) -> None:
+    pipe.child.sendall(REPLY)
+    pipe.child.close()
+    assert pipe.link.pull()
+    assert pipe.link.has_small_reply
+    assert pipe.link.receive(0.0)["seconds"] == 0.0
+
+
+def test_what_is_no_reply_ends_the_wait(pipe: Pipe) -> None:
+    pipe.child.sendall(b"\xff" * 8)
+    assert pipe.link.pull()
+    assert not pipe.link.has_small_reply
+    with pytest.raises(EOFError, match="no valid message"):
+        pipe.link.receive(0.0)
+
+
 def test_a_loop_waits_for_a_reply(pipe: Pipe) -> None:
     async def wait() -> None:
         asyncio.get_running_loop().call_soon(pipe.child.sendall, REPLY)
