@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, Self
 
 from holdfast.checkpoint.ranks import Ranks
+from holdfast.checkpoint.settings import MIN_SHARD_BYTES
 from holdfast.checkpoint.settings import Cadence as Setting
 from holdfast.vocabulary.checkpoint_interval import find_best_interval
 
@@ -193,7 +194,9 @@ class SaveCostModel:
         """
         if not self._large_bytes:
             return 0.0
-        return self._large_save_s * written_bytes / self._large_bytes
+        # Fewer bytes take as long as their request. A rank may have few, since tensors stay whole.
+        saved_bytes = max(self._large_bytes, MIN_SHARD_BYTES)
+        return self._large_save_s * max(written_bytes, MIN_SHARD_BYTES) / saved_bytes
 
     def observe_step(self, seconds: float, *, uploading: bool) -> None:
         average = self._step_s[uploading]

@@ -22,7 +22,7 @@ from holdfast.training.gang.membership import Epoch, Member
 from holdfast.training.gang.peer_client import Peers, parse_epoch, select_members
 from holdfast.training.gang.regroup import LEAVING
 from holdfast.training.sharded.settings import ShardedNode
-from holdfast.vocabulary.exit_codes import EXIT_PREEMPTED, EXIT_RETRY
+from holdfast.vocabulary.exit_codes import EXIT_COMPLETE, EXIT_PREEMPTED, EXIT_RETRY
 
 RESIZING = "resizing"
 """Entry of a status: number of the epoch that the lead ends at a step, to let nodes join."""
@@ -36,6 +36,8 @@ STORE_S = 60.0
 """Longest time that a commit waits for the manifests, which one node writes."""
 STOPPING_S = 3.0
 """Longest time that ranks which have stopped at a step take to exit."""
+_BLAMELESS_CODES = (EXIT_COMPLETE, EXIT_PREEMPTED, EXIT_RETRY)
+"""Exit codes of ranks that did not fail by themselves."""
 _FATAL_SIGNALS = frozenset(
     {
         signal.SIGKILL,
@@ -135,7 +137,7 @@ class EpochEnd:
                 return True
 
     def _show_failure(self, epoch: Epoch, codes: list[int]) -> None:
-        if any(code not in (EXIT_RETRY, EXIT_PREEMPTED) for code in codes):
+        if any(code not in _BLAMELESS_CODES for code in codes):
             self._show(**{FAILED: epoch.number})
 
     def _blames_another(self, epoch: Epoch, statuses: Mapping[int, Mapping[str, Any]]) -> bool:

@@ -528,7 +528,7 @@ class Model:
 
     def _find_restored(self, state: State) -> Version:
         """Returns the newest offered version whose bytes verify, a shard's at any holder."""
-        places = SimpleNamespace(run="job", held=lambda: list_shards(state))
+        places = SimpleNamespace(run="job", list_heads=lambda: list_shards(state))
         offers = self.offers(
             cast(PeerPlaces, places),
             above=0,

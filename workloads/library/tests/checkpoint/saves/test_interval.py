@@ -5,6 +5,7 @@ import random
 import pytest
 
 from holdfast.checkpoint.cadence import HOUR_S, Hazard, SaveCostModel
+from holdfast.checkpoint.settings import MIB, MIN_SHARD_BYTES
 from holdfast.vocabulary.lifecycle import DEFAULT_WINDOW
 
 
@@ -56,12 +57,19 @@ def test_next_save_leaves_frozen_parameters_out() -> None:
 
 def test_the_newest_large_save_estimates_how_long_a_whole_state_takes() -> None:
     model = SaveCostModel(Hazard(), floor_s=1, ceiling_s=1e9)
-    assert model.estimate_s(16_000) == 0
-    model.observe_save(160.0, 16_000, 15_600)
-    model.observe_save(5.0, 400, 0)
-    assert model.estimate_s(32_000) == 320.0
-    model.observe_save(80.0, 15_900, 0)
-    assert model.estimate_s(31_800) == 160.0
+    assert model.estimate_s(16_000 * MIB) == 0
+    model.observe_save(160.0, 16_000 * MIB, 15_600 * MIB)
+    model.observe_save(5.0, 400 * MIB, 0)
+    assert model.estimate_s(32_000 * MIB) == 320.0
+    model.observe_save(80.0, 15_900 * MIB, 0)
+    assert model.estimate_s(31_800 * MIB) == 160.0
+
+
+def test_few_bytes_take_as_long_as_the_smallest_object() -> None:
+    model = SaveCostModel(Hazard(), floor_s=1, ceiling_s=1e9)
+    model.observe_save(0.5, 100, 0)
+    assert model.estimate_s(20) == 0.5
+    assert model.estimate_s(4 * MIN_SHARD_BYTES) == 2.0
 
 
 # Llama 3 8B: inputs and outputs of the linear layers of each of its 32 blocks.

@@ -141,11 +141,15 @@ def test_a_state_that_is_not_whole_or_was_handed_over_is_not_committed(
     assert commits(tmp_path) == []
 
 
+BASE_WIDTH = 3072
+"""A third of such a layer is larger than the smallest object."""
+
+
 def make_adapted_model() -> tuple[nn.Module, int]:
     """Returns a model with a frozen base and a small adapter, and the bytes of the base."""
-    base = nn.Linear(64, 64)
+    base = nn.Linear(BASE_WIDTH, BASE_WIDTH)
     base.requires_grad_(False)
-    return nn.Sequential(base, nn.Linear(64, 1)), count_bytes({"model": base})
+    return nn.Sequential(base, nn.Linear(BASE_WIDTH, 1)), count_bytes({"model": base})
 
 
 @pytest.mark.parametrize(
@@ -169,6 +173,14 @@ def test_time_to_store_the_frozen_base_again_is_counted(
     assert bool(reason) is not is_committed
     if reason:
         assert "one rank needs 90 s to store it, and 60 s are left" in reason
+
+
+def test_few_stored_bytes_do_not_rule_out_many(tmp_path: Path) -> None:
+    """Each tensor is a whole one, so that a rank may have stored a few bytes only."""
+    state: State = {"model": nn.Linear(BASE_WIDTH, BASE_WIDTH)}
+    cost = make_cost((0.2, 4 * BASE_WIDTH, 0))
+    assert not survivor(tmp_path, state, cost=cost).commit(STEP, {}, PEER, 60.0)
+    assert commits(tmp_path)
 
 
 def test_state_that_was_never_saved_is_tried(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from holdfast.training.gang.peer_client import Peers, Survey
 from holdfast.training.gang.regroup import LEAVING
 from holdfast.training.sharded.epoch_end import RESIZING, EpochEnd, was_killed
 from holdfast.training.sharded.settings import ShardedNode
-from holdfast.vocabulary.exit_codes import EXIT_BUG, EXIT_PREEMPTED, EXIT_RETRY
+from holdfast.vocabulary.exit_codes import EXIT_BUG, EXIT_COMPLETE, EXIT_PREEMPTED, EXIT_RETRY
 
 PLACES = (("127.0.0.1", 29_500),) * 3
 MEMBERS = tuple(Member(index=place, incarnation=f"p{place}") for place in range(3))
@@ -105,6 +105,15 @@ def test_a_killed_rank_ends_its_node_at_once() -> None:
     gang = Gang()
     assert not gang.goes_on(FAILING, EXIT_RETRY, -signal.SIGKILL)
     assert gang.now_s == 0
+
+
+def test_a_rank_that_is_complete_has_not_failed() -> None:
+    gang = Gang()
+    assert not gang.goes_on(FAILING, 1)
+    gang.now_s = 0.0
+    codes = [EXIT_COMPLETE, EXIT_RETRY]
+    end = gang.make_end(SURVIVORS[0], len(codes))
+    assert end.await_cause(EPOCH, codes, cast(SimpleQueue[int | None], gang))
 
 
 def test_all_nodes_end_if_none_blames_another() -> None:
