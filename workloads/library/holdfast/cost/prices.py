@@ -9,6 +9,7 @@ import datetime
 import json
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -151,15 +152,7 @@ def reference_machine(accelerator: str) -> MachineType:
 def load(path: Path = TABLE) -> Table:
     """Returns the table, checked. Raises InputError if it is wrong."""
     try:
-        body = json.loads(path.read_text())
-        if body["schema"] != SCHEMA:
-            raise ValueError(f"schema {body['schema']}")
-        table = Table(
-            fetched_at=datetime.date.fromisoformat(body["fetched_at"]),
-            sources=tuple(body["sources"]),
-            notes=tuple(Note(**note) for note in body["notes"]),
-            skus=tuple(_read_sku(row) for row in body["skus"]),
-        )
+        table = _parse(path.read_text())
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise InputError(
             f"price table {path.name}",
@@ -169,6 +162,20 @@ def load(path: Path = TABLE) -> Table:
         ) from error
     check(table)
     return table
+
+
+@lru_cache(maxsize=1)
+def _parse(text: str) -> Table:
+    """Returns the table of a file; a command reads the same one several times."""
+    body = json.loads(text)
+    if body["schema"] != SCHEMA:
+        raise ValueError(f"schema {body['schema']}")
+    return Table(
+        fetched_at=datetime.date.fromisoformat(body["fetched_at"]),
+        sources=tuple(body["sources"]),
+        notes=tuple(Note(**note) for note in body["notes"]),
+        skus=tuple(_read_sku(row) for row in body["skus"]),
+    )
 
 
 def dump(table: Table) -> str:
