@@ -25,7 +25,15 @@ SIGKILLED = -signal.SIGKILL
 
 @pytest.fixture(scope="module")
 def server(trackers: Path) -> Iterator[ForkServer]:
-    imports = ("torch._dynamo", "torch.optim.adamw", "holdfast.checkpoint.checkpointer")
+    imports = (
+        "torch._dynamo",
+        "torch.optim.adamw",
+        "tensorboard.backend.event_processing.event_accumulator",
+        "holdfast.checkpoint.checkpointer",
+        "holdfast.training.curves.tensorboard",
+        "holdfast.training.curves.mlflow",
+        "holdfast.training.curves.wandb",
+    )
     with closing(ForkServer(imports, path=[ROOT, trackers])) as server:
         yield server
 
