@@ -39,7 +39,9 @@ def server(titan_site: Path) -> Iterator[ForkServer]:
         "torch.optim.adamw",
         "torch.distributed.fsdp",
         "torchtitan.components.checkpointer",
+        "torchtitan.components.optimizer",
         "holdfast.checkpoint.checkpointer",
+        "holdfast.training.frameworks.torchtitan",
     )
     with closing(ForkServer(imports, path=[ROOT, titan_site])) as server:
         yield server
