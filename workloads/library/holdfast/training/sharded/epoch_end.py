@@ -120,13 +120,17 @@ class EpochEnd:
         while True:
             self._show_failure(epoch, codes)
             statuses = detector.survey()
-            if self._has_stopped(epoch, members, statuses):
-                if self._stopped_epoch == epoch.number:
-                    self._await_exits(codes, exit_queue)
+            if self._is_stop_asked(epoch, statuses):
+                self._await_exits(codes, exit_queue)
+                return True
+            # The others may have given this node up, or be slow: the cause is here nevertheless.
+            if was_killed(codes):
+                return False
+            if any(_has_ended(member, statuses.get(member.index), epoch) for member in members):
                 return True
             if detector.silent:
                 return True
-            if was_killed(codes) or stop_asked():
+            if stop_asked():
                 return False
             # The ranks that lost a peer end at the moment when it does. Their launchers must wait
             # longer than its launcher, until its port is closed, or all would give up together.
@@ -153,18 +157,13 @@ class EpochEnd:
             if not _add_code(codes, exit_queue):
                 return
 
-    def _has_stopped(
-        self,
-        epoch: Epoch,
-        members: list[Member],
-        statuses: Mapping[int, Mapping[str, Any]],
-    ) -> bool:
+    def _is_stop_asked(self, epoch: Epoch, statuses: Mapping[int, Mapping[str, Any]]) -> bool:
         lets_nodes_join = self._control.shown.get(RESIZING) == epoch.number
         is_asked = any(_asks_for_stop(status, epoch) for status in statuses.values())
         if lets_nodes_join or is_asked:
             self._stopped_epoch = epoch.number
             return True
-        return any(_has_ended(member, statuses.get(member.index), epoch) for member in members)
+        return False
 
     def serve_memory(self, epoch: Epoch, shutdown: Shutdown) -> None:
         """Keeps this node's memory until the others have restored, or the window ends.

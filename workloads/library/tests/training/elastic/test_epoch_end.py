@@ -15,7 +15,7 @@ from holdfast.checkpoint.stores import Storage
 from holdfast.training.gang.failure_detector import LOOK_S, SILENT_S
 from holdfast.training.gang.member_server import Control
 from holdfast.training.gang.membership import Epoch, Member
-from holdfast.training.gang.peer_client import Peers, Survey
+from holdfast.training.gang.peer_client import SURVEY_S, Peers, Survey
 from holdfast.training.gang.regroup import LEAVING
 from holdfast.training.sharded.epoch_end import RESIZING, EpochEnd, was_killed
 from holdfast.training.sharded.settings import ShardedNode
@@ -105,6 +105,30 @@ def test_a_killed_rank_ends_its_node_at_once() -> None:
     gang = Gang()
     assert not gang.goes_on(FAILING, EXIT_RETRY, -signal.SIGKILL)
     assert gang.now_s == 0
+
+
+def test_a_killed_rank_ends_its_node_while_others_are_slow() -> None:
+    gang = Gang()
+
+    def survey(places: list[int]) -> Survey:
+        gang.now_s += SURVEY_S
+        return Survey(answers={}, unanswered=frozenset(places))
+
+    gang.survey = survey  # type: ignore[method-assign]
+    assert not gang.goes_on(FAILING, -signal.SIGKILL)
+
+
+def test_a_killed_rank_ends_its_node_after_others_have_lost_the_epoch() -> None:
+    gang = Gang()
+    gang.statuses[0]["lost"] = EPOCH.number
+    assert not gang.goes_on(FAILING, -signal.SIGKILL)
+    assert gang.goes_on(FAILING, 1)
+
+
+def test_a_killed_rank_does_not_end_its_node_at_a_stop() -> None:
+    gang = Gang()
+    gang.statuses[0][RESIZING] = EPOCH.number
+    assert gang.goes_on(FAILING, -signal.SIGKILL)
 
 
 def test_a_rank_that_is_complete_has_not_failed() -> None:
