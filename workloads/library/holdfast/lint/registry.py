@@ -101,6 +101,7 @@ MODULES = (
     "addresses",
     "misspelt",
     "semantics",
+    "opened_ports",
     "linter",
 )
 GROUP = "holdfast.lint_rules"

@@ -28,6 +28,12 @@ _REPLICA_SPECS = {
     "TFJob": ("tfReplicaSpecs", "tensorflow"),
     "XGBoostJob": ("xgbReplicaSpecs", "xgboost"),
 }
+_ROLES = {
+    "PyTorchJob": ("Master", "Worker"),
+    "XGBoostJob": ("Master", "Worker"),
+    "MPIJob": ("Launcher", "Worker"),
+    "TFJob": ("Chief", "Master", "PS", "Worker", "Evaluator"),
+}
 _TPU = "google.com/tpu"
 _TOPOLOGY = "cloud.google.com/gke-tpu-topology"
 _TPU_TYPE = "cloud.google.com/gke-tpu-accelerator"
@@ -293,6 +299,7 @@ spec:
     good=_pytorch("pytorch"),
 )
 def replica_spec_wrong(obj: Object, context: Context) -> Iterator[Hit]:
+    yield from _check_roles(obj)
     if obj.kind == "MPIJob":
         yield from _check_slots(obj)
         return
@@ -310,6 +317,16 @@ def replica_spec_wrong(obj: Object, context: Context) -> Iterator[Hit]:
             message = f"{processes:g} processes, and a pod has {pod.gpus} GPUs"
             yield Hit(("spec", "nprocPerNode"), message)
             return
+
+
+def _check_roles(obj: Object) -> Iterator[Hit]:
+    """Yields replica specs of a role that the operator does not have."""
+    roles = _ROLES.get(obj.kind)
+    field = _REPLICA_SPECS[obj.kind][0] if obj.kind in _REPLICA_SPECS else "mpiReplicaSpecs"
+    for role in as_map(obj.spec.get(field)) if roles else ():
+        if role not in roles:
+            message = f"no role {role}; there are {', '.join(roles)}"
+            yield Hit(("spec", field, role), message, on_key=True)
 
 
 def _check_slots(obj: Object) -> Iterator[Hit]:

@@ -19,6 +19,7 @@ DOC_FUSE = (
 )
 DOC_USER = "https://kubernetes.io/docs/tasks/configure-pod-container/security-context/"
 _OWNER_OPTION = re.compile(r"(uid|gid)=(\d{1,9})")
+_DISK_DRIVER = "pd.csi.storage.gke.io"
 _DISK_CLASSES = ("standard-rwo", "premium-rwo", "standard", "regional-rwo")
 _SETS_OWNER = re.compile(r"\bch(own|mod)\b")
 
@@ -150,7 +151,7 @@ def check_disk_owner(pod: Pod, context: Context) -> Iterator[Hit]:
     for container in pod.main_containers:
         user = _get_setting(container, "runAsUser")
         for path, mount in container.mounts if user else ():
-            is_disk = _is_disk(_find_claim(pod, mount, context))
+            is_disk = _is_disk(_find_claim(pod, mount, context), context)
             if is_disk and not is_read_only(container, mount):
                 message = f"the disk belongs to root, and {container.name} runs as {user}"
                 yield Hit((*path, "mountPath"), message)
@@ -171,13 +172,16 @@ def _find_claim(pod: Pod, mount: dict[str, Any], context: Context) -> dict[str, 
     return claim.spec if claim and claim_name else {}
 
 
-def _is_disk(claim: dict[str, Any]) -> bool:
+def _is_disk(claim: dict[str, Any], context: Context) -> bool:
     """Returns whether a claim is for a new disk of Google, which one node mounts."""
     modes = as_texts(claim.get("accessModes"))
     is_of_one = bool(modes) and set(modes) <= {"ReadWriteOnce", "ReadWriteOncePod"}
     storage_class = as_text(claim.get("storageClassName")) or "standard-rwo"
     is_new = not claim.get("volumeName") and not claim.get("dataSource")
-    return is_of_one and is_new and storage_class in _DISK_CLASSES
+    stated_class = context.index.find("StorageClass", storage_class)
+    provisioner = stated_class.body.get("provisioner") if stated_class else ""
+    is_disk = storage_class in _DISK_CLASSES or provisioner == _DISK_DRIVER
+    return is_of_one and is_new and is_disk
 
 
 @rule(

@@ -324,13 +324,20 @@ def indices_write_one_file(job: Job, context: Context) -> Iterator[Hit]:
     for container in job.containers:
         option = ""
         has_shards = "COMPLETION_INDEX" in container.script
-        for path, word in container.list_words():
+        for path, word in _list_shell_words(container):
             name, equals, value = word.partition("=")
             is_result = _RESULT_OPTIONS.fullmatch((name if equals else option)[:60])
             place = (value if equals else word)[:500]
             option = "" if equals else word
             if has_shards and is_result and _FILE.fullmatch(place):
                 yield Hit(path, f"{completions} indices write {place}")
+
+
+def _list_shell_words(container: Container) -> Iterator[tuple[Path, str]]:
+    """Yields the words of a command; those of a script one by one."""
+    for path, word in container.list_words():
+        for part in word[:20_000].split():
+            yield path, part
 
 
 def _cache(size: str) -> str:

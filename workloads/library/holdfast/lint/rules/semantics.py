@@ -310,9 +310,9 @@ def check_retentions(pod: Pod, context: Context) -> Iterator[Hit]:
         mount = find_mount(container, folder) if match else None
         if match is None or mount is None:
             continue
-        kept = int(match[1]) * _BYTES[match[2]]
+        retention = int(match[1]) * _BYTES[match[2]]
         space = _find_space(pod, mount.get("name"), context)
-        if space and kept >= space:
+        if space and retention >= space:
             yield Hit(
                 container.command_path, f"keeps {match[1]} {match[2]} of {space / 2**30:.0f} GiB"
             )
