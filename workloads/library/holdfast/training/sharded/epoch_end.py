@@ -22,7 +22,12 @@ from holdfast.training.gang.membership import Epoch, Member
 from holdfast.training.gang.peer_client import Peers, parse_epoch, select_members
 from holdfast.training.gang.regroup import LEAVING
 from holdfast.training.sharded.settings import ShardedNode
-from holdfast.vocabulary.exit_codes import EXIT_COMPLETE, EXIT_PREEMPTED, EXIT_RETRY
+from holdfast.vocabulary.exit_codes import (
+    EXIT_COMPLETE,
+    EXIT_PREEMPTED,
+    EXIT_RETRY,
+    combine_exit_codes,
+)
 
 RESIZING = "resizing"
 """Entry of a status: number of the epoch that the lead ends at a step, to let nodes join."""
@@ -251,6 +256,16 @@ def has_restored(statuses: Mapping[int, dict[str, Any]], number: int) -> bool:
     if len(members) < len(newest.members):
         return False
     return {status.get(RESTORED) for status in members.values()} == {newest.number}
+
+
+def find_exit_code(codes: Iterable[int], *, noticed: bool) -> int:
+    """Returns the exit code of a node that fails: that of its ranks that failed by themselves.
+
+    Theirs counts as a failure, and that of a lost peer does not: a bug would start again forever.
+    """
+    codes = list(codes)
+    causes = [code for code in codes if code not in (EXIT_COMPLETE, EXIT_RETRY)]
+    return combine_exit_codes(causes or codes, noticed=noticed)
 
 
 def was_killed(codes: Iterable[int]) -> bool:

@@ -41,7 +41,13 @@ from holdfast.training.gang.peer_client import Peers, select_members
 from holdfast.training.gang.process_group import opening
 from holdfast.training.gang.regroup import LEAVING, Regroup, find_leaving
 from holdfast.training.gang.saves import open_store
-from holdfast.training.sharded.epoch_end import RESIZING, RESTORED, EpochEnd, LeavingNodes
+from holdfast.training.sharded.epoch_end import (
+    RESIZING,
+    RESTORED,
+    EpochEnd,
+    LeavingNodes,
+    find_exit_code,
+)
 from holdfast.training.sharded.settings import ShardedNode, check_shapes, describe_versions
 from holdfast.training.tcp_gate import LOOPBACK, Gate, Tunnel, host_loopback_store, join_key
 from holdfast.vocabulary import exit_codes
@@ -323,7 +329,7 @@ class _Launcher:
         if exit_codes.EXIT_BAD_INPUT not in codes and self._is_another_lost(codes, exit_queue):
             return None
         self._ranks.end()
-        return exit_codes.combine_exit_codes(codes, noticed=self._shutdown.requested)
+        return find_exit_code(codes, noticed=self._shutdown.requested)
 
     def _is_another_lost(self, codes: list[int], exit_queue: SimpleQueue[int | None]) -> bool:
         """Tells whether a rank of this node failed because another node ends or was lost."""

@@ -17,9 +17,15 @@ from holdfast.training.gang.member_server import Control
 from holdfast.training.gang.membership import Epoch, Member
 from holdfast.training.gang.peer_client import SURVEY_S, Peers, Survey
 from holdfast.training.gang.regroup import LEAVING
-from holdfast.training.sharded.epoch_end import RESIZING, EpochEnd, was_killed
+from holdfast.training.sharded.epoch_end import RESIZING, EpochEnd, find_exit_code, was_killed
 from holdfast.training.sharded.settings import ShardedNode
-from holdfast.vocabulary.exit_codes import EXIT_BUG, EXIT_COMPLETE, EXIT_PREEMPTED, EXIT_RETRY
+from holdfast.vocabulary.exit_codes import (
+    EXIT_BUG,
+    EXIT_COMPLETE,
+    EXIT_KILLED,
+    EXIT_PREEMPTED,
+    EXIT_RETRY,
+)
 
 PLACES = (("127.0.0.1", 29_500),) * 3
 MEMBERS = tuple(Member(index=place, incarnation=f"p{place}") for place in range(3))
@@ -188,3 +194,21 @@ def test_a_known_stop_at_a_step_is_not_asked_for_again() -> None:
 @pytest.mark.parametrize("code", [0, 1, EXIT_RETRY, 255, -signal.SIGABRT, 128 + signal.SIGTERM])
 def test_code_that_a_lost_peer_explains_is_no_kill(code: int) -> None:
     assert not was_killed([code])
+
+
+@pytest.mark.parametrize(
+    ("codes", "exit_code"),
+    [
+        ([EXIT_RETRY, 1], 1),
+        ([-signal.SIGKILL, EXIT_RETRY], EXIT_KILLED),
+        ([EXIT_RETRY, EXIT_BUG, 1], EXIT_BUG),
+        ([EXIT_COMPLETE, EXIT_RETRY], EXIT_RETRY),
+        ([EXIT_RETRY, EXIT_PREEMPTED], EXIT_PREEMPTED),
+    ],
+)
+def test_ranks_that_lost_a_peer_do_not_hide_the_failure(codes: list[int], exit_code: int) -> None:
+    assert find_exit_code(codes, noticed=False) == exit_code
+
+
+def test_a_node_that_fails_after_a_notice_is_preempted() -> None:
+    assert find_exit_code([1, EXIT_RETRY], noticed=True) == EXIT_PREEMPTED
