@@ -102,6 +102,45 @@ HUGE: dict[str, Callable[[], str]] = {
 }
 
 
+LISTS = {
+    "group": """\
+apiVersion: rbac.authorization.k8s.io/v1
+kind: Role
+metadata: {name: a, namespace: training}
+rules: [{apiGroups: [[batch]], resources: [jobs], verbs: [get]}]
+""",
+    "mode": """\
+apiVersion: v1
+kind: PersistentVolumeClaim
+metadata: {name: data, namespace: training}
+spec: {accessModes: [[ReadWriteOnce]]}
+---
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: a, namespace: training}
+spec:
+  template:
+    spec:
+      containers: [{name: m, image: x}]
+      volumes: [{name: data, persistentVolumeClaim: {claimName: data}}]
+""",
+    "mount": f"""\
+{POD}spec:
+  volumes: [{{name: data, configMap: {{name: a}}}}]
+  containers:
+  - name: m
+    image: x
+    args: [--model=meta-llama/Llama-3.1-8B]
+    volumeMounts: [{{name: [data], mountPath: /data/a.yaml}}]
+""",
+}
+
+
+@pytest.mark.parametrize("name", LISTS)
+def test_unexpected_lists_are_judged(name: str) -> None:
+    assert judge_text(LISTS[name]).files == 1
+
+
 @pytest.mark.process
 @pytest.mark.parametrize("name", HUGE)
 def test_large_file_is_judged_in_bounded_time(name: str) -> None:

@@ -150,9 +150,9 @@ def check_types(obj: Object, context: Context) -> Iterator[Hit]:
 def check_fields(obj: Object, context: Context) -> Iterator[Hit]:
     for path, names in load_table("custom_fields").get(obj.kind, {}).items():
         for place, value in find_values(obj.body, path):
-            for field in as_map(value):
-                name = str(field)  # a key of YAML may be a number
-                near_name = "" if name in names else find_near(name.replace("_", "-"), names, _NEAR)
+            for field in map(str, as_map(value)):
+                is_known = field in names
+                near_name = "" if is_known else find_near(field.replace("_", "-"), names, _NEAR)
                 if near_name:
                     message = f"no such field: {field}; did you mean {near_name}?"
                     yield Hit((*place, field), message, on_key=True)

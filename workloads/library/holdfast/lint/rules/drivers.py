@@ -11,7 +11,7 @@ from holdfast.lint.document import Path
 from holdfast.lint.finding import Hit, Severity
 from holdfast.lint.folders import list_mount_options
 from holdfast.lint.known_values import load_table
-from holdfast.lint.objects import Container, Object, Pod, as_map, as_text, dig
+from holdfast.lint.objects import Container, Object, Pod, as_list, as_map, as_text, dig
 from holdfast.lint.registry import Context, rule
 from holdfast.lint.spelling import find_near
 
@@ -102,8 +102,9 @@ def _check_source(path: Path, source: dict[str, Any]) -> Iterator[Hit]:
 
 
 def _check_names(path: Path, settings: dict[str, Any], driver: str) -> Iterator[Hit]:
-    table = load_table("driver_settings").get(driver)
-    for name, value in settings.items() if table else ():
+    table = as_map(load_table("driver_settings").get(driver))
+    for key, value in settings.items() if table else ():
+        name = str(key)
         if name.startswith("csi.storage.k8s.io/"):
             continue
         if name not in table:
@@ -347,10 +348,10 @@ spec:
 )
 def check_cuda(pod: Pod, context: Context) -> Iterator[Hit]:
     accelerator = as_text(dig(pod.spec, "nodeSelector", _ACCELERATOR))
-    first_version = load_table("cuda").get(accelerator)
+    first_version = as_list(load_table("cuda").get(accelerator))
     for container in pod.containers if first_version else ():
         match = _CUDA.search(_get_tag(container)) if container.gpus else None
-        if match and (int(match[1]), int(match[2])) < tuple(first_version or ()):
+        if match and [int(match[1]), int(match[2])] < first_version:
             version = f"{match[1]}.{match[2]}"
             message = f"CUDA {version}, and {accelerator} needs {_join(first_version)}"
             yield Hit((*container.path, "image"), message)

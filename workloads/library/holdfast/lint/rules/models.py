@@ -108,9 +108,9 @@ def require_token(pod: Pod, context: Context) -> Iterator[Hit]:
 
 def _has_cache(container: Container, pod: Pod) -> bool:
     """Returns whether a volume that outlives the pod may hold the weights."""
-    mounted = {mount.get("name") for _, mount in container.mounts}
+    mounted = {as_text(mount.get("name")) for _, mount in container.mounts}
     for _, volume in pod.volumes:
-        if volume.get("name") in mounted and not {"emptyDir", "configMap"} & volume.keys():
+        if as_text(volume.get("name")) in mounted and not {"emptyDir", "configMap"} & volume.keys():
             return True
     return bool(as_list(pod.spec.get("initContainers")))
 

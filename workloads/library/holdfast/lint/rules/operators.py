@@ -321,7 +321,7 @@ def replica_spec_wrong(obj: Object, context: Context) -> Iterator[Hit]:
 
 def _check_roles(obj: Object) -> Iterator[Hit]:
     """Yields replica specs of a role that the operator does not have."""
-    roles = _ROLES.get(obj.kind)
+    roles = _ROLES.get(obj.kind, ())
     field = _REPLICA_SPECS[obj.kind][0] if obj.kind in _REPLICA_SPECS else "mpiReplicaSpecs"
     for role in as_map(obj.spec.get(field)) if roles else ():
         if role not in roles:

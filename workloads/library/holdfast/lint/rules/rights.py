@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from holdfast.lint.document import Path
 from holdfast.lint.finding import Hit, Severity
 from holdfast.lint.known_values import load_table
-from holdfast.lint.objects import Object, Pod, as_list, as_text, dig
+from holdfast.lint.objects import Object, Pod, as_list, as_text, as_texts, dig
 from holdfast.lint.references import ACCOUNT
 from holdfast.lint.registry import Context, rule
 from holdfast.lint.spelling import count_differences, find_near
@@ -106,7 +106,7 @@ def _list_resources(entry: object) -> Iterator[str]:
 
 def _list_allowed(entry: object) -> Iterator[str]:
     """Yields the resources of a rule that its groups have."""
-    groups = set(as_list(dig(entry, "apiGroups")))
+    groups = set(as_texts(dig(entry, "apiGroups")))
     for name in _list_resources(entry):
         has_any_name = name == "*" or "*" in groups
         if has_any_name or groups.intersection(_list_homes(name)):

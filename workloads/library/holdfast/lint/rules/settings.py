@@ -201,7 +201,7 @@ def check_file_mounts(pod: Pod, context: Context) -> Iterator[Hit]:
         for path, mount in container.mounts:
             place = as_text(mount.get("mountPath"))[:500]
             is_whole = not mount.get("subPath") and not mount.get("subPathExpr")
-            if is_whole and mount.get("name") in names and _FILE_NAME.fullmatch(place):
+            if is_whole and as_text(mount.get("name")) in names and _FILE_NAME.fullmatch(place):
                 yield Hit((*path, "mountPath"), f"{place} is a folder without subPath")
 
 

@@ -460,7 +460,7 @@ def claim_held_by_the_old_pod(obj: Object, context: Context) -> Iterator[Hit]:
         for path, volume in pod.volumes:
             name = as_text(dig(volume, "persistentVolumeClaim", "claimName"))
             claim = context.index.find("PersistentVolumeClaim", name, obj.namespace)
-            modes = set(as_list(claim.spec.get("accessModes"))) if claim else set[Any]()
+            modes = set(as_texts(claim.spec.get("accessModes"))) if claim else set[str]()
             if name and modes and modes.issubset(ONE_NODE_MODES):
                 claim_path = (*path, "persistentVolumeClaim", "claimName")
                 message = f"the next pod cannot mount {name} while the last one has it"
