@@ -34,6 +34,7 @@ _FLEX_QUEUES = (QUEUES[Capacity.FLEX_START], QUEUES[Capacity.QUEUED])
 LABEL_FAMILY = "cloud.google.com/machine-family"
 LABEL_MACHINE = "node.kubernetes.io/instance-type"
 LABEL_ARCH = "kubernetes.io/arch"
+LABEL_COUNT = "cloud.google.com/gke-accelerator-count"
 LABEL_OS = "kubernetes.io/os"
 LABEL_REGION = "topology.kubernetes.io/region"
 LABEL_HOST = "kubernetes.io/hostname"
@@ -114,6 +115,25 @@ def machine_labels_contradict(pod: Pod, context: Context) -> Iterator[Hit]:
             if families and name.partition("-")[0] not in families:
                 yield Hit(demand.path, f"{name} is no machine of {', '.join(sorted(families))}")
     yield from _check_places(placement)
+    yield from _check_gpus(placement, arches, pod)
+
+
+def _check_gpus(placement: Placement, arches: set[str], pod: Pod) -> Iterator[Hit]:
+    """Yields GPUs that no machine of the architecture has, or not as many of them."""
+    table = load_table("machines")
+    for demand in placement.find_demands(contract.LABEL_ACCELERATOR):
+        homes: set[str] = set()
+        for accelerator in demand.values:
+            homes.update(table["accelerators"].get(accelerator, ()))
+        if arches == {"arm64"} and homes and homes.isdisjoint(table["arm_families"]):
+            machines = ", ".join(sorted(homes))
+            message = f"{demand.values[0]} is in {machines}, which is x86: not {LABEL_ARCH}=arm64"
+            yield Hit(demand.path, message)
+    for demand in placement.find_demands(LABEL_COUNT):
+        counts = [int(value[:9]) for value in demand.values if value.isdecimal()]
+        if counts and max(counts) < pod.gpus:
+            message = f"nodes with {max(counts)} GPUs, and the pod asks for {pod.gpus}"
+            yield Hit(demand.path, message)
 
 
 def _check_names(placement: Placement) -> Iterator[Hit]:

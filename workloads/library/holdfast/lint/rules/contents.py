@@ -131,6 +131,7 @@ _SMALL_WEIGHTS = re.compile(
 _CACHES = ("HF_HOME", "HF_HUB_CACHE", "TRANSFORMERS_CACHE", "HUGGINGFACE_HUB_CACHE")
 _MODEL_OPTIONS = ("--model", "--model-path", "--model-id", "--pretrained_model_name_or_path")
 _BYTES = 2
+_EIGHT_BITS = re.compile(r"fp8|int8|8-?bit|w8a", re.IGNORECASE)
 
 
 def _write_cache(size: str) -> str:
@@ -173,13 +174,34 @@ def model_larger_than_its_cache(pod: Pod, context: Context) -> Iterator[Hit]:
             path = (*container.path, "env")
             fix = "remove HF_HUB_OFFLINE, or mount the weights"
             yield Hit(path, message, fix=fix)
-        size = quantity(dig(folder, "emptyDir", "sizeLimit"))
-        weights = find_weights(container)
+        yield from _check_room(container, folder)
+
+
+def _check_room(container: Container, folder: dict[str, Any]) -> Iterator[Hit]:
+    """Yields a model that is larger than the folder of downloads, or than its part of the disk."""
+    rooms = {"cache": ("sizeLimit", quantity(dig(folder, "emptyDir", "sizeLimit")))}
+    if dig(folder, "emptyDir", "medium") != "Memory":
+        disk = quantity(container.limit("ephemeral-storage"))
+        rooms["disk"] = ("ephemeral-storage", disk)
+    weights = _find_download(container)
+    for name, (field, size) in rooms.items():
         if size is not None and weights > size:
-            message = f"about {weights / 1e9:.0f} GB of weights, and {size / 1e9:.0f} GB of cache"
-            path = (*container.path, "env")
-            fix = "sizeLimit: two bytes for each parameter"
-            yield Hit(path, message, fix=fix)
+            message = f"about {weights / 1e9:.0f} GB of weights, and {size / 1e9:.0f} GB of {name}"
+            fix = f"{field}: two bytes for each parameter, one of FP8, half of 4 bits"
+            yield Hit((*container.path, "env"), message, fix=fix)
+            return
+
+
+def _find_download(container: Container) -> float:
+    """Returns the least bytes of a hub's model by its name; 0 where it does not say."""
+    model = find_model(container)
+    match = _PARAMETERS.search(model[:300].replace("-", " ").replace("_", " "))
+    if match is None or "/" not in model or model.startswith("/"):
+        return 0.0
+    parameter_bytes = float(_BYTES)
+    if _SMALL_WEIGHTS.search(model):
+        parameter_bytes = 1.0 if _EIGHT_BITS.search(model) else 0.5
+    return float(match[1]) * 1e9 * parameter_bytes
 
 
 def _find_cache(container: Container, pod: Pod) -> dict[str, Any] | None:
@@ -214,12 +236,6 @@ def find_model(container: Container) -> str:
         if is_server and not model.startswith("-"):
             return model
     return ""
-
-
-def find_weights(container: Container) -> float:
-    """Returns the bytes of a model of a hub by its name; 0 where it does not say."""
-    model = find_model(container)
-    return find_size(container) if "/" in model and not model.startswith("/") else 0.0
 
 
 def find_size(container: Container) -> float:

@@ -1,4 +1,4 @@
-"""HF630 to HF634: gateways, routes and policies name each other, Services and their ports."""
+"""HF630 to HF634, HF846: gateways, routes and policies name each other, Services and ports."""
 
 import re
 from collections.abc import Iterator
@@ -182,6 +182,70 @@ def _explain_absence(kind: str, name: str, obj: Object, context: Context) -> str
             neighbours.append(neighbour.name)
     near_name = find_near(name, neighbours, 0.5)
     return f"no {kind} {name}; did you mean {near_name}?" if near_name else ""
+
+
+def _write_route(namespace: str) -> str:
+    return f"""\
+apiVersion: gateway.networking.k8s.io/v1
+kind: HTTPRoute
+metadata: {{name: chat, namespace: edge}}
+spec:
+  parentRefs: [{{name: edge}}]
+  rules: [{{backendRefs: [{{name: chat, namespace: serving, port: 80}}]}}]
+---
+apiVersion: v1
+kind: Service
+metadata: {{name: chat, namespace: serving}}
+spec: {{selector: {{app: chat}}, ports: [{{port: 80}}]}}
+---
+apiVersion: gateway.networking.k8s.io/v1beta1
+kind: ReferenceGrant
+metadata: {{name: routes, namespace: {namespace}}}
+spec:
+  from: [{{group: gateway.networking.k8s.io, kind: HTTPRoute, namespace: edge}}]
+  to: [{{group: "", kind: Service}}]
+"""
+
+
+@rule(
+    "HF846",
+    "backend-not-granted",
+    Severity.ERROR,
+    on=Object,
+    kinds=_ROUTES,
+    what="A route names a Service of another namespace, and no ReferenceGrant allows it.",
+    why="The Gateway takes no backend of another namespace without it: clients get 500.",
+    source="https://gateway-api.sigs.k8s.io/api-types/referencegrant/",
+    fix="add a ReferenceGrant in the namespace of the Service, from the namespace of the route",
+    bad=_write_route("edge"),
+    good=_write_route("serving"),
+)
+def check_grants(obj: Object, context: Context) -> Iterator[Hit]:
+    for number, entry in enumerate(as_maps(obj.spec.get("rules"))):
+        for index, backend in enumerate(as_maps(entry.get("backendRefs"))):
+            namespace = as_text(backend.get("namespace"))
+            name = as_text(backend.get("name"))
+            if backend.get("kind") not in (None, "Service") or namespace in ("", obj.namespace):
+                continue
+            # A Service of other files may have its grant there.
+            service = context.index.find("Service", name, namespace)
+            if service and not _is_granted(obj, name, namespace, context):
+                path = ("spec", "rules", number, "backendRefs", index, "namespace")
+                yield Hit(path, f"no ReferenceGrant in {namespace} for {name} from {obj.namespace}")
+
+
+def _is_granted(route: Object, name: str, namespace: str, context: Context) -> bool:
+    for grant in context.index.list_namespace("ReferenceGrant", namespace):
+        sources: list[tuple[Any, Any]] = []
+        for source in as_maps(grant.spec.get("from")):
+            sources.append((source.get("kind"), source.get("namespace")))
+        targets: list[Any] = []
+        for target in as_maps(grant.spec.get("to")):
+            if target.get("kind") == "Service":
+                targets.append(target.get("name"))
+        if (route.kind, route.namespace) in sources and {None, name} & set(targets):
+            return True
+    return False
 
 
 def _listener(tls: str) -> str:

@@ -79,9 +79,18 @@ def check_meetings(pod: Pod, context: Context) -> Iterator[Hit]:
         for value in _RANDOM_ID.findall(text) if is_group else ():
             if _OF_THE_POD.search(value):
                 yield Hit(container.command_path, f"--rdzv-id is {value}: of each pod another one")
-        if is_group and "--standalone" in container.arguments:
-            yield Hit(container.command_path, f"--standalone, and --nnodes is {nodes}")
+        if "--standalone" in container.arguments:
+            if is_group:
+                yield Hit(container.command_path, f"--standalone, and --nnodes is {nodes}")
+            elif _count_members(pod) > 1:
+                message = f"--standalone, and the gang has {_count_members(pod)} pods"
+                yield Hit(container.command_path, message)
         yield from _check_processes(container, pod)
+
+
+def _count_members(pod: Pod) -> int:
+    """Counts the pods of a gang; the pods of a Job alone may be runs of their own."""
+    return pod.job.parallelism if pod.job and pod.job.in_jobset else 1
 
 
 def _check_processes(container: Container, pod: Pod) -> Iterator[Hit]:
