@@ -41,6 +41,10 @@ STORE_S = 60.0
 """Longest time that a commit waits for the manifests, which one node writes."""
 STOPPING_S = 3.0
 """Longest time that ranks which have stopped at a step take to exit."""
+BLAMED_S = 60.0
+"""Longest time for which nodes that lost a peer wait for the end of the one that failed. Its other
+ranks may hang in the driver of a broken GPU, where no signal ends them.
+"""
 _BLAMELESS_CODES = (EXIT_COMPLETE, EXIT_PREEMPTED, EXIT_RETRY)
 """Exit codes of ranks that did not fail by themselves."""
 _FATAL_SIGNALS = frozenset(
@@ -140,7 +144,8 @@ class EpochEnd:
             # The ranks that lost a peer end at the moment when it does. Their launchers must wait
             # longer than its launcher, until its port is closed, or all would give up together.
             is_another_blamed |= self._blames_another(epoch, statuses)
-            if self._now() > deadline and not is_another_blamed:
+            patience_s = BLAMED_S if is_another_blamed else 0.0
+            if self._now() > deadline + patience_s:
                 return False
             if not _add_code(codes, exit_queue):
                 return True

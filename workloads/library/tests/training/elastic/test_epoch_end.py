@@ -17,7 +17,14 @@ from holdfast.training.gang.member_server import Control
 from holdfast.training.gang.membership import Epoch, Member
 from holdfast.training.gang.peer_client import SURVEY_S, Peers, Survey
 from holdfast.training.gang.regroup import LEAVING
-from holdfast.training.sharded.epoch_end import RESIZING, EpochEnd, find_exit_code, was_killed
+from holdfast.training.sharded.epoch_end import (
+    BLAMED_S,
+    FAILED,
+    RESIZING,
+    EpochEnd,
+    find_exit_code,
+    was_killed,
+)
 from holdfast.training.sharded.settings import ShardedNode
 from holdfast.vocabulary.exit_codes import (
     EXIT_BUG,
@@ -150,6 +157,13 @@ def test_all_nodes_end_if_none_blames_another() -> None:
     gang = Gang()
     for place in (FAILING, *SURVIVORS):
         assert not gang.goes_on(place, 1)
+
+
+def test_a_node_whose_ranks_cannot_be_ended_is_not_awaited_for_ever() -> None:
+    gang = Gang()
+    gang.statuses[FAILING][FAILED] = EPOCH.number
+    assert not gang.goes_on(SURVIVORS[0], EXIT_RETRY)
+    assert gang.now_s > BLAMED_S
 
 
 def test_a_node_with_a_notice_looks_for_no_cause() -> None:
