@@ -11,6 +11,7 @@ import json
 import os
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any, Self, TypeVar
 
@@ -29,6 +30,8 @@ Outcome = dict[str, Any]
 
 _FIRST_PAUSE_S = 0.0002
 _LONGEST_PAUSE_S = 0.05
+_READ_S = 10.0
+"""Longest wait for ranks that read the decision after which all end."""
 
 _generation = 0
 
@@ -121,6 +124,20 @@ class Ranks:
         decision = decide(values)
         self.store.set(verdict, json.dumps(decision))
         return decision
+
+    def await_readers(self) -> None:
+        """Waits a moment for all ranks to read the last decision, after which this one ends.
+
+        The store may end with rank 0, and a slower rank would take the refusal for a lost peer.
+        """
+        if self.world_size == 1:
+            return
+        with suppress(RankLost, dist.DistError):
+            if self.coordinator:
+                keys = [f"{self._turn}/{rank}/read" for rank in range(1, self.world_size)]
+                self._wait(keys, _READ_S)
+            else:
+                self.store.set(f"{self._turn}/{self.rank}/read", "")
 
     def _wait(self, keys: list[str], timeout_s: float) -> None:
         # Not store.wait(): it blocks in C code, where no signal is handled and a dead rank is not
@@ -233,6 +250,7 @@ def agree_or_raise(
     # waiting.
     decision: Outcome = ranks.agree(outcome, decide)
     if "input" in decision:
+        ranks.await_readers()
         raise decode_failure(decision)
     if "stopped" in decision:
         raise Preempted(0)

@@ -1,5 +1,6 @@
 """All ranks act on the outcome of one: a damaged shard, or an error that a user can fix."""
 
+import contextlib
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -45,6 +46,23 @@ def test_damage_on_one_rank_is_damage_on_every_rank(victim: int) -> None:
     calls[victim] = damaged
     decisions = together(*calls)
     assert decisions == [{"damaged": f"rank {victim}: shard 1 has other bytes"}] * 3
+
+
+def test_all_ranks_read_a_refusal_before_rank_0_ends() -> None:
+    """The store may end with it."""
+    store = OneProcessStore()
+    have_read: list[bool] = []
+
+    def run_rank(number: int) -> None:
+        refusal = failing(InputError("x", got="y", allowed="z", fix="w"))
+        with contextlib.suppress(InputError):
+            agree_or_raise(Ranks(store, number, 2, timeout_s=30), outcome(refusal))
+        if number == 0:
+            have_read.append(store.check(["1/1/read"]))
+
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(run_rank, range(2)))
+    assert have_read == [True]
 
 
 @pytest.mark.parametrize(
