@@ -20,7 +20,7 @@ from holdfast.lint.registry import Context, rule
 
 DOC_FIELDS = "https://kubernetes.io/docs/concepts/workloads/pods/downward-api/"
 DOC_CONFIG = "https://kubernetes.io/docs/tasks/configure-pod-container/configure-pod-configmap/"
-DOC_PROXY = "https://cloud.google.com/kubernetes-engine/docs/concepts/workload-identity"
+DOC_METADATA = "https://cloud.google.com/kubernetes-engine/docs/concepts/workload-identity"
 DOC_SCRAPE = "https://github.com/prometheus/prometheus/blob/main/documentation/examples/prometheus-kubernetes.yml"
 _LABEL_FIELD = re.compile(r"metadata\.(labels|annotations)\['([^']{1,300})'\]")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,300}")
@@ -143,7 +143,7 @@ env:
     on=Pod,
     what="A container has a proxy, and no list of addresses that it reaches without.",
     why="Calls to Services, to the API server and to the metadata server go to the proxy.",
-    source=DOC_PROXY,
+    source=DOC_METADATA,
     fix="NO_PROXY: localhost,127.0.0.1,metadata.google.internal,169.254.169.254,.svc,10.0.0.0/8",
     base="container",
     bad=_write_proxy(""),
