@@ -7,6 +7,7 @@ a dead process has left.
 
 import os
 import tempfile
+import time
 from pathlib import Path
 
 from torch.utils.tensorboard import SummaryWriter
@@ -15,6 +16,7 @@ from holdfast.checkpoint import Tuning
 from holdfast.checkpoint.errors import StorageError
 from holdfast.checkpoint.stores import Storage, open_storage, put_new
 from holdfast.training.curves.curve import Curve, Point, Tracker
+from holdfast.training.curves.event_names import EventNames
 
 
 class TensorBoardCurve(Curve):
@@ -42,11 +44,13 @@ class _EventFiles(Tracker):
         self._run_id = ""
         self._storage: Storage | None = None
         self._purges = False
+        self._names = EventNames([])
 
     def open(self, run_id: str, step: int) -> dict[str, int]:
         self._storage = open_storage(self._url, request_s=Tuning().request_s)
         self._run_id = run_id
         self._purges = True
+        self._names = EventNames(stat.name for stat in self._storage.list(run_id))
         return {}
 
     def write(self, points: list[Point]) -> None:
@@ -61,7 +65,8 @@ class _EventFiles(Tracker):
                 writer.add_scalar(point.name, point.value, point.step, walltime=point.time_s)
             writer.close()
             for file in Path(folder).iterdir():
-                put_new(self._storage, f"{self._run_id}/{file.name}", file.read_bytes())
+                name = self._names.make(file.name, time.time())
+                put_new(self._storage, f"{self._run_id}/{name}", file.read_bytes())
         self._purges = False
 
     def close(self, *, is_complete: bool) -> None:
