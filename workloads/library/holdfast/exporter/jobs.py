@@ -285,11 +285,26 @@ class Jobs:
             job=event.job,
             index=event.run_index,
         )
-        if run not in self.runs and len(self.runs) >= MOST_RUNS:
-            self._refuse("", "", "lines of more runs than are followed", 1)
+        is_full = run not in self.runs and len(self.runs) >= MOST_RUNS
+        if is_full and not self._make_room(run.namespace):
+            self._refuse(run.namespace, "", "lines of more runs than are followed", 1)
             return
         record = self.runs.setdefault(run, RunRecord(event.kind))
         record.take(event, counts=self._counts(event))
+
+    def _make_room(self, namespace: str) -> bool:
+        """Drops the run that is silent longest of the namespace with most runs.
+
+        Returns False if `namespace` already has its share. Pods choose their job's label, so those
+        of one namespace could fill all places.
+        """
+        counts = Counter(run.namespace for run in self.runs)
+        fullest, most = counts.most_common(1)[0]
+        if counts[namespace] + 1 >= most:
+            return False
+        theirs = [run for run in self.runs if run.namespace == fullest]
+        del self.runs[min(theirs, key=lambda run: self.runs[run].heard_s)]
+        return True
 
     def _refuse(self, namespace: str, job: str, reason: str, count: int) -> None:
         key = (namespace, job, reason)

@@ -146,6 +146,25 @@ def test_runs_error_classes_and_refusals_are_bounded(monkeypatch: pytest.MonkeyP
     assert len(jobs.refused) == 4 and sum(jobs.refused.values()) == 9
 
 
+def test_a_namespace_full_of_runs_leaves_room_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pods choose their job's label, so one team can write of any number of jobs."""
+    monkeypatch.setattr(jobs_module, "MOST_RUNS", 4)
+    batches = []
+    for n in range(9):
+        commit = line(EPOCH + n, "commit", f"flood{n}", step=1)
+        batches.append(Lines(sample.encoded([commit]), f"flood{n}", "team-a"))
+    for name in ("b1", "b2", "b3"):
+        commit = line(EPOCH + 50, "commit", name, step=1)
+        batches.append(Lines(sample.encoded([commit]), name, "team-b"))
+    jobs = Jobs(FakeSource(batches))
+    jobs.read(NOW)
+    jobs_seen = sorted(run.job for run in jobs.runs)
+    # Half of the places each: the newcomers take those of the runs that are silent longest.
+    assert jobs_seen == ["b1", "b2", "flood2", "flood3"]
+    by_namespace = {namespace: count for (namespace, _, _), count in jobs.refused.items()}
+    assert by_namespace == {"team-a": 5, "team-b": 1}
+
+
 def test_null_and_the_longest_cloud_line_are_read() -> None:
     items = []
     for n in range(9_000):
