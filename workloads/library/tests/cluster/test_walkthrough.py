@@ -205,12 +205,14 @@ def submit_all(cast: Cast) -> list[str]:
     nodes.
     """
     cast.world.add_nodes(SYSTEM, 1, labels={})
+
+    def migration_has_its_node() -> bool:
+        pods = cast.world.api.items(BATCH_PODS)
+        return bool(pods) and all(pod["spec"].get("nodeName") for pod in pods)
+
     # The migration that came with the platform has waited since then, and the story's hours pass in
     # seconds.
-    until(
-        "they have their node",
-        lambda: all(p["spec"].get("nodeName") for p in cast.world.api.items(BATCH_PODS)),
-    )
+    until("the migration has its node", migration_has_its_node)
     machines = cast.add_spot()
     budget = rendered.find_object("example", "PodDisruptionBudget", "train-gang")
     cast.world.api.apply(cast.world.api.path_of(budget), budget)
