@@ -37,6 +37,11 @@ class Demand:
     operator: str
     values: tuple[str, ...]
 
+    @property
+    def keeps_away(self) -> bool:
+        """Returns whether it names nodes that the pod must not get."""
+        return self.operator in ("DoesNotExist", "NotIn")
+
     def allows(self, labels: dict[str, str], zones: tuple[str, ...]) -> bool:
         if self.key == contract.LABEL_ZONE:
             return self.operator != "In" or not set(zones).isdisjoint(self.values)
@@ -170,8 +175,8 @@ class Placement:
         for demand in self.find_demands(contract.LABEL_POOL_CLASS, contract.LABEL_NODEPOOL):
             if any(_is_name_or_typo(value, pool_names) for value in demand.values):
                 return True
-        label_keys = [demand.key for demand in self.demands]
-        return any(map(_is_nearly_spot_key, self.toleration_keys + label_keys))
+        wanted_keys = [demand.key for demand in self.demands if not demand.keeps_away]
+        return any(map(_is_nearly_spot_key, self.toleration_keys + wanted_keys))
 
     @property
     def means_flex(self) -> bool:
