@@ -7,15 +7,19 @@ import re
 import shlex
 import sys
 from collections.abc import Callable
+from dataclasses import fields, replace
 from functools import partial
 from http.server import SimpleHTTPRequestHandler
 from pathlib import Path
+from textwrap import dedent
 from threading import Thread
 
 import pytest
 
+from infra.environments import Environment, schema
 from tests.cluster.sim.waiting import until
 from tests.command_lines import APPS, find_command
+from tests.infra.samples import EXAMPLE, hardened
 from tests.support import ROOT, HttpServer, ran
 from workloads.library.tests.report.chromium import binary, chromium
 
@@ -43,6 +47,21 @@ def read_typed_lines(page: str) -> list[str]:
             for part in (line, line.partition(" -- ")[2]):
                 lines_typed.append(part)
     return lines_typed
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page.startswith("infra/docs/")])
+def test_settings_of_an_environment_are_accepted(page: str) -> None:
+    """Settings stand on pages as assignments to the names of fields."""
+    budget = hardened().budget
+    environment = replace(EXAMPLE, project_id="acme-ml-dev", budget=budget)
+    for block in re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), re.DOTALL):
+        names = dict(vars(schema))
+        exec(dedent(block), names)
+        settings = {}
+        for item in fields(Environment):
+            if item.name in names:
+                settings[item.name] = names[item.name]
+        assert replace(environment, **settings)
 
 
 def unknown(line: str) -> str:

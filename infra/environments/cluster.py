@@ -20,6 +20,7 @@ from infra.environments.checks import (
 )
 
 MIN_EXTENDED_GRACE_VERSION = (1, 35)
+MIN_SIGNED_MODULES_VERSION = (1, 34)
 DAY_S = 86_400
 # GKE documentation, limits of maintenance exclusions.
 LONGEST_FREEZE_DAYS = {
@@ -126,10 +127,10 @@ class Cluster:
         window_s = (end - start).total_seconds()
         return windows * window_s / 3600
 
-    def may_extend_grace(self) -> bool:
-        """Tell whether every accepted version of the control plane supports the 120 s window."""
-        parts = [int(part) for part in self.min_version.split(".")[:2]]
-        return tuple(parts) >= MIN_EXTENDED_GRACE_VERSION
+    def oldest_version(self) -> tuple[int, ...]:
+        """Return the oldest accepted minor release, as (1, 35); empty if the channel decides."""
+        parts = self.min_version.split(".")[:2] if self.min_version else ()
+        return tuple(int(part) for part in parts)
 
 
 def _count_days(days: Sequence[str], first: int) -> int:

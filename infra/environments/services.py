@@ -135,6 +135,10 @@ class Network:
     """Reserved for Google's managed services (Cloud SQL) by private service access."""
     max_pods_per_node: int = 32
     """GPU nodes run few pods; 32 takes a /26 of pod addresses each, the default of 110 takes a /24.
+
+    Google takes 8 to 256. Less than 16 is refused here: ten pods of GKE run on each GPU node of
+    this cluster (logs, metrics, Prometheus, Dataplane V2, netd, metadata, DNS cache, two disk
+    drivers, GPU plugin), and one is ours, so that 8 have no place for a job.
     """
     authorized_ranges: tuple[AuthorizedRange, ...] = ()
     flow_logs: bool = False
@@ -189,7 +193,7 @@ class Network:
             "network.max_pods_per_node",
             self.max_pods_per_node,
             "16, 32, 64 or 110",
-            "GPU nodes need 32; GKE's own pods fill one that takes 8",
+            "GPU nodes need 32; eleven pods of GKE and of ours are on each",
         )
         unique("network.authorized_ranges", [range_.cidr for range_ in self.authorized_ranges])
         numbers("network.", self)

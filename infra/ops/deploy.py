@@ -52,10 +52,10 @@ def deploy(environment: Environment, *, yes: bool) -> int:
 
 
 def _require_checksums() -> None:
-    """Write the provider's checksums before the first deployment from the registry: later ones
-    accept the same provider only.
+    """Write the provider's checksums before the first deployment from a registry that has none:
+    later ones accept the same provider only.
     """
-    if engine.mirror() or provider_lock.LOCK.exists():
+    if engine.mirror() or provider_lock.locks_the_registry():
         return
     provider_lock.write(provider_lock.LOCK)
     print(f"wrote {provider_lock.LOCK}: commit it", file=sys.stderr)

@@ -12,12 +12,17 @@ from holdfast.support.errors import Unjudged
 from holdfast.vocabulary.capacity import Capacity
 from holdfast.vocabulary.machines import MACHINE_TYPES
 from holdfast.vocabulary.pools import LOCAL_SSD_GIB, STAYING
-from infra.contract.versions import GOOGLE_PROVIDER_VERSION, MIN_OPENTOFU, MIN_TERRAFORM
+from infra.contract.versions import (
+    GOOGLE_PROVIDER_SOURCE,
+    GOOGLE_PROVIDER_VERSION,
+    MIN_OPENTOFU,
+    MIN_TERRAFORM,
+)
 from infra.environments import Environment
 from infra.environments.capacity import NodeGroup, Reservation
 from infra.ops import engine
 from infra.ops.deploy import find_cdk_command
-from infra.ops.provider_lock import LOCK, misfits
+from infra.ops.provider_lock import LOCK, locks_the_registry, misfits
 from infra.specs.encryption import agent
 from infra.specs.network import apis, makes_peering
 from infra.specs.pools import RDMA_MACHINES
@@ -68,13 +73,14 @@ def _check_provider(_: Environment) -> Answer:
     if folder:
         # With a mirror, Google's provider never comes from the registry: an old mirror fails in
         # `init`.
-        has_version = any(folder.glob(f"*/hashicorp/google/{GOOGLE_PROVIDER_VERSION}/*"))
+        packages = engine.packages(folder, GOOGLE_PROVIDER_SOURCE, GOOGLE_PROVIDER_VERSION)
         fix = f"the mirror has no google {GOOGLE_PROVIDER_VERSION}: make provider"
-        return has_version, f"mirror {folder}", fix
-    defects = misfits(LOCK.read_text()) if LOCK.exists() else []
+        return bool(packages), f"mirror {folder}", fix
+    is_locked = locks_the_registry()
+    defects = misfits(LOCK.read_text()) if is_locked else []
     if defects:
         return False, f"{LOCK.name}: {', '.join(defects)}", "python -m infra.ops.provider_lock"
-    checksums = "" if LOCK.exists() else "; a deployment writes its checksums"
+    checksums = "" if is_locked else "; a deployment writes its checksums"
     return True, f"google {GOOGLE_PROVIDER_VERSION} from the registry{checksums}", ""
 
 

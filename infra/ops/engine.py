@@ -129,6 +129,20 @@ def mirror() -> Path | None:
     return folder.resolve() if folder.is_dir() else None
 
 
+def packages(folder: Path, source: str, version: str = "*") -> list[Path]:
+    """Return the packages of a mirror: folders, or archives as `terraform providers mirror` writes
+    them.
+    """
+    providers = f"{REGISTRIES[0]}/{source}"
+    archives = folder.glob(f"{providers}/terraform-provider-*_{version}_*.zip")
+    return [*folder.glob(f"{providers}/{version}/*"), *archives]
+
+
+def registry() -> str:
+    """Return the host of the engine's registry. Their packages and checksums differ."""
+    return REGISTRIES[command()[0].endswith("tofu")]
+
+
 def online() -> Engine:
     """Return the engine for deploy and diff, with the caller's credentials and network."""
     return Engine(command=command(), environment=os.environ | _common_variables())
@@ -175,7 +189,7 @@ def _link_mirror(folder: Path) -> Path:
     registry.
     """
     view = _private_folder() / "mirror"
-    for package in folder.glob("registry.terraform.io/*/*/*/*"):
+    for package in packages(folder, "*/*"):
         for registry in REGISTRIES:
             # Links instead of copies, since the provider has some hundred megabytes.
             link = view / registry / package.relative_to(folder / REGISTRIES[0])

@@ -34,6 +34,12 @@ def find() -> Path | None:
     return LOCK if LOCK.exists() else None
 
 
+def locks_the_registry() -> bool:
+    """Return whether the lock has the provider of this engine's registry."""
+    head = f'"{engine.registry()}/{GOOGLE_PROVIDER_SOURCE}"'
+    return LOCK.exists() and head in LOCK.read_text()
+
+
 def write_for_mirror(mirror: Path) -> Path:
     """Write the lock file of the unpacked packages in a mirror, for both engines."""
     versions = mirror / engine.REGISTRIES[0] / GOOGLE_PROVIDER_SOURCE / GOOGLE_PROVIDER_VERSION

@@ -75,6 +75,24 @@ def ip_space(facts: Facts) -> Iterator[Finding]:
             )
 
 
+@rule(
+    reason="the API refuses the cluster once the network is there",
+    source="https://docs.cloud.google.com/kubernetes-engine/docs/concepts/alias-ips",
+)
+def ranges_are_in_the_subnet(facts: Facts) -> Iterator[Finding]:
+    """The cluster takes its pods and services from ranges of its subnet."""
+    ranges = set()
+    for subnet in facts.of(SUBNET):
+        for block in subnet.blocks("secondary_ip_range"):
+            ranges.add(str(block.get("range_name")))
+    # The plan of one stack, or an existing network, shows none; doctor reads those of the latter.
+    for cluster in facts.cluster() if ranges else ():
+        for use in ("cluster", "services"):
+            path = f"ip_allocation_policy.{use}_secondary_range_name"
+            if cluster.get(path) not in ranges:
+                yield cluster.finding(path, ", ".join(sorted(ranges)), "name a range of the subnet")
+
+
 def open_to_many(ranges: Iterable[str]) -> bool:
     """Tell whether public ranges are wider than one owner has, or too many: halves and quarters of
     the internet are the internet.

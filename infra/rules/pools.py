@@ -13,6 +13,7 @@ from holdfast.vocabulary.pools import (
     Role,
     Taint,
 )
+from infra.environments.cluster import MIN_EXTENDED_GRACE_VERSION, MIN_SIGNED_MODULES_VERSION
 from infra.rules.autoprovisioning import DEFAULTS
 from infra.rules.model import Facts, Finding, PlannedResource, rule
 
@@ -97,15 +98,31 @@ def zone_sells_the_gpu(facts: Facts) -> Iterator[Finding]:
                 )
 
 
-@rule(reason="older control planes reject it", source="GKE documentation: 1.35.0-gke.1171000")
-def grace_has_its_version(facts: Facts) -> Iterator[Finding]:
-    """The 120 s grace period requires a control plane that supports it."""
+@rule(
+    reason="older control planes reject it",
+    source=(
+        "GKE documentation: 1.35.0-gke.1171000 for the grace period; 1.34.1-gke.2364000 for"
+        " modules, https://docs.cloud.google.com/kubernetes-engine/security/secure-modules-cos"
+    ),
+)
+def settings_have_their_version(facts: Facts) -> Iterator[Finding]:
+    """The 120 s grace period and signed kernel modules require a control plane that supports
+    them.
+    """
     environment = facts.environment
-    is_extended = environment.spot_grace_s == EXTENDED_WINDOW.total_s
-    if not is_extended or environment.cluster.may_extend_grace():
+    version = environment.cluster.oldest_version()
+    oldest: tuple[int, ...] = ()
+    # Channels offer newer ones to clusters that name no version.
+    if environment.security.signed_kernel_modules and version:
+        oldest = MIN_SIGNED_MODULES_VERSION
+    if environment.spot_grace_s == EXTENDED_WINDOW.total_s:
+        oldest = MIN_EXTENDED_GRACE_VERSION
+    if version >= oldest:
         return
+    allowed = f"{'.'.join(map(str, oldest))} or newer"
+    got = environment.cluster.min_version or "none"
     for cluster in facts.cluster():
-        yield cluster.finding("min_master_version", "1.35 or newer", "set cluster.min_version")
+        yield cluster.finding("min_master_version", allowed, "set cluster.min_version", got)
 
 
 @rule(

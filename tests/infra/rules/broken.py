@@ -193,7 +193,8 @@ BROKEN: dict[str, tuple[Edit, str]] = {
         group("spot-a100", zones=("us-central1-z",)),
         "zone-sells-the-gpu",
     ),
-    "120 s on an old control plane": (cluster(min_version="1.34"), "grace-has-its-version"),
+    "120 s on an old control plane": (cluster(min_version="1.34"), "settings-have-their-version"),
+    "120 s on any control plane": (cluster(min_version=""), "settings-have-their-version"),
     "no caps": (
         both(both(without(FLEX), without(GANG)), caps(accelerators=())),
         "nap-caps-present",

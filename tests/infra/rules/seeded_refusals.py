@@ -102,8 +102,18 @@ REFUSED: dict[str, tuple[Edit, str, str]] = {
     # Cluster
     "a control plane of long ago": (
         cluster(min_version="1.24"),
-        "version-is-offered grace-has-its-version",
+        "version-is-offered settings-have-their-version",
         f"{GKE}release-schedule",
+    ),
+    "signed kernel modules on an old control plane": (
+        both(state(spot_grace_s=30), cluster(min_version="1.33")),
+        "settings-have-their-version",
+        f"{DOCS}kubernetes-engine/security/secure-modules-cos",
+    ),
+    "a range that the subnet lacks": (
+        put(CLUSTER, "ip_allocation_policy.cluster_secondary_range_name", "pods-2"),
+        "ranges-are-in-the-subnet",
+        f"{GKE}concepts/alias-ips",
     ),
     "a control plane of some day": (
         cluster(min_version="1.99"),
