@@ -42,7 +42,7 @@ class FrozenParameters:
         """Return whether the store may have the frozen parameters, by their sizes and memory."""
         if frozen_bytes < MIN_BYTES:
             return False
-        stretches = _split(frozen_bytes, shard_bytes)
+        stretches = split_stream(frozen_bytes, shard_bytes)
         if [len(stretch) for stretch in stretches] != [shard.bytes for shard in self._stored]:
             return False
         return all(_is_readable(piece.local) for piece in _list_frozen(pieces, frozen_bytes))
@@ -63,7 +63,7 @@ class FrozenParameters:
         frozen = _list_frozen(pieces, frozen_bytes)
         # A checksum leaves the interpreter's lock to other threads.
         with ThreadPoolExecutor(torch.get_num_threads(), thread_name_prefix="digest") as pool:
-            stretches = _split(frozen_bytes, shard_bytes)
+            stretches = split_stream(frozen_bytes, shard_bytes)
             checksums = pool.map(partial(_digest, frozen), stretches)
             for shard, checksum in zip(self._stored, checksums, strict=True):
                 if shard.crc32c != checksum:
@@ -78,7 +78,7 @@ class FrozenParameters:
             self._ahead = shards
 
 
-def _split(length: int, size: int) -> list[range]:
+def split_stream(length: int, size: int) -> list[range]:
     return [range(start, min(start + size, length)) for start in range(0, length, size)]
 
 
@@ -94,12 +94,12 @@ def _is_readable(tensor: torch.Tensor) -> bool:
 def _digest(pieces: list[Piece], stretch: range) -> str:
     """Return the checksum of a stretch of the stream."""
     checksum = Crc32c()
-    for data in _read(pieces, stretch):
+    for data in read_stretch(pieces, stretch):
         checksum.extend(data)
     return checksum.hex()
 
 
-def _read(pieces: list[Piece], stretch: range) -> Iterator[memoryview]:
+def read_stretch(pieces: list[Piece], stretch: range) -> Iterator[memoryview]:
     """Yield the bytes of a stretch of the stream, which are not copied."""
     position = stretch.start
     first = bisect_right(pieces, position, key=lambda piece: piece.part.at) - 1

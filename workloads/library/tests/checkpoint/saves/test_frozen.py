@@ -44,7 +44,7 @@ def train(url: Path, until: int, *, run: str = "r", **options: Any) -> list[int]
     """Returns the bytes that the staging memory holds after each save."""
     model = Adapted(transposed=options.pop("transposed", False))
     optimizer = make_adamw(model, lr=0.01)
-    held: list[int] = []
+    held_bytes: list[int] = []
     with Checkpointer(
         url,
         {"model": model, "optimizer": optimizer},
@@ -60,11 +60,11 @@ def train(url: Path, until: int, *, run: str = "r", **options: Any) -> list[int]
             optimizer.step()
             ckpt.tick(step + 1)
             assert ckpt.wait()
-            held.append(512 * os.fstat(staging.descriptor).st_blocks)
+            held_bytes.append(512 * os.fstat(staging.descriptor).st_blocks)
     _, tensors = load_tensors(url, run, keys=["model/"])
     assert torch.equal(tensors["model/base"], model.base)
     assert torch.equal(tensors["model/adapter"], model.adapter)
-    return held
+    return held_bytes
 
 
 def list_shared(url: Path, run: str = "r") -> list[Path]:
@@ -133,7 +133,7 @@ def make_shards(stream: memoryview, size: int) -> list[Shard]:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_digests_are_those_of_the_staged_stream(seed: int) -> None:
+def test_digests_equal_those_that_an_uploader_computes(seed: int) -> None:
     draw = random.Random(seed)
     torch.manual_seed(seed)
     module = make_frozen(draw)
@@ -148,7 +148,7 @@ def test_digests_are_those_of_the_staged_stream(seed: int) -> None:
     assert frozen.find_stored(pieces, frozen_bytes, size) == ()
 
 
-def test_shards_of_another_size_are_not_named() -> None:
+def test_shards_with_another_size_are_not_named() -> None:
     pieces, frozen_bytes, stream = make_stream(make_frozen(random.Random(0)))
     shards = make_shards(stream[:frozen_bytes], 4096)
     assert FrozenParameters(shards).find_stored(pieces, frozen_bytes, 8192) == ()
@@ -160,8 +160,8 @@ def test_shard_that_is_not_shared_ends_the_list() -> None:
     """It was stored for one checkpoint, and goes with it."""
     pieces, frozen_bytes, stream = make_stream(make_frozen(random.Random(0)))
     shards = make_shards(stream[:frozen_bytes], 4096)
-    own = Shard(bytes=shards[3].bytes, crc32c=shards[3].crc32c)
-    frozen = FrozenParameters([*shards[:3], own, *shards[4:]])
+    unshared = Shard(bytes=shards[3].bytes, crc32c=shards[3].crc32c)
+    frozen = FrozenParameters([*shards[:3], unshared, *shards[4:]])
     assert frozen.find_stored(pieces, frozen_bytes, 4096) == ()
 
 
