@@ -42,7 +42,7 @@ bench-synth: setup ## Each bench prints a table and last a JSON line with its go
 	@$(PY) -m workloads.library.tests.bench.synth
 
 bench-checkpoint: setup tools
-	@$(PY) -m workloads.library.tests.bench.checkpoint $(if $(ONLY),--only $(ONLY))
+	@$(PY) -m workloads.library.tests.bench.checkpoint $(if $(ONLY),--only $(ONLY)) $(if $(STOPS),--stops $(STOPS))
 
 bench-gpu: setup
 	@$(PY) -m workloads.library.tests.bench.gpu $(if $(MIB),--mib $(MIB)) $(if $(ROUNDS),--rounds $(ROUNDS))

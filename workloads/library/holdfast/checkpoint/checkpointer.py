@@ -453,6 +453,8 @@ class Checkpointer:
         return bool(self._ranks.agree(is_copied, all, timeout_s=timeout_s))
 
     def _wait_and_save_last(self) -> None:
+        if self._has_unsaved_steps:
+            self._writer.digest_frozen(self._state)
         self._writer.wait(self._seconds_left())
         if self._has_unsaved_steps and self._writer.last_save_fits(self._seconds_left()):
             self.save(self.step)

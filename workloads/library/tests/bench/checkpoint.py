@@ -3,7 +3,8 @@
     python -m workloads.library.tests.bench.checkpoint
 
 Two ranks save 512 MiB each by default. Every method saves once in each round, so that a noisy
-minute hits all of them. --folder must be on the disk to measure.
+minute hits all of them. --folder must be on the disk to measure. Only `--only lora-8b` stops a
+training of an adapter on an 8B base (checkpoints/lora_stops.py): 100 stops take half an hour.
 """
 
 import json
@@ -19,6 +20,7 @@ from typing import Any
 
 from workloads.library.tests.bench.bucket import bucket
 from workloads.library.tests.bench.checkpoints.damage import MESH, count_fates
+from workloads.library.tests.bench.checkpoints.lora_stops import judge_stops, measure_stops
 from workloads.library.tests.bench.checkpoints.methods import ASYNC, DCP, METHODS, Holdfast
 from workloads.library.tests.bench.checkpoints.rank import COPY, FRESH_COPY
 from workloads.library.tests.bench.checkpoints.rivals import RIVALS, environment
@@ -31,6 +33,8 @@ ROOT = Path(__file__).parents[4]
 OURS = Holdfast.name
 DAMAGE = "corruption"
 """The part that no load of the machine changes; `--only` measures it alone."""
+LORA = "lora-8b"
+"""Left out of a whole run, for its time."""
 # More rounds than other parts: the 95th percentile of a few rounds of steps says nothing.
 SPARE_ROUNDS = 8
 FIRST_STARTS = 5
@@ -238,9 +242,14 @@ def main() -> None:
         rounds=5,
         folder=tempfile.gettempdir(),
         only="",
+        stops=100,
+        layers=32,
+        width=4096,
+        mb_per_s=100.0,
     )
-    if arguments.only not in ("", DAMAGE):
-        raise SystemExit(f"--only: got {arguments.only}; allowed: {DAMAGE}, or nothing for all")
+    if arguments.only not in ("", DAMAGE, LORA):
+        allowed = f"{DAMAGE}, {LORA}, or nothing for all but {LORA}"
+        raise SystemExit(f"--only: got {arguments.only}; allowed: {allowed}")
     logging.getLogger("holdfast").addHandler(logging.StreamHandler())  # standard output is data
     parts: dict[str, Callable[[Path], Any]] = {
         DAMAGE: count_fates,
@@ -256,6 +265,13 @@ def main() -> None:
         ),
         "first_save": lambda folder: first_saves(folder, arguments.mib, arguments.rounds),
         "main": lambda folder: side_by_side(folder, arguments.mib, arguments.rounds),
+        LORA: lambda folder: measure_stops(
+            folder,
+            stops=arguments.stops,
+            layers=arguments.layers,
+            width=arguments.width,
+            mb_per_s=arguments.mb_per_s,
+        ),
     }
     result: Figures = {
         "schema": "holdfast.bench.checkpoint/1",
@@ -264,12 +280,14 @@ def main() -> None:
     }
     with tempfile.TemporaryDirectory(dir=arguments.folder) as scratch:
         for name, part in parts.items():
-            if arguments.only not in ("", name):
+            if name != arguments.only and (arguments.only or name == LORA):
                 continue
             print(f"{name} ...", file=sys.stderr, flush=True)
             folder = Path(scratch) / name
             folder.mkdir()
             result[name] = part(folder)
+    if arguments.only == LORA:
+        finish(result, judge_stops(result[LORA]))
     if arguments.only:
         finish(result, judge_damage(result))
     result |= result.pop("main")

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from holdfast.checkpoint.failpoints import failpoint
-from holdfast.checkpoint.format import Commit
+from holdfast.checkpoint.format import Commit, Shard
 from holdfast.checkpoint.format.commit import committed_steps
 from holdfast.checkpoint.format.validation import NOTES_KEY
 from holdfast.checkpoint.ranks import Ranks, agree_or_raise, outcome, worst
@@ -65,6 +65,8 @@ class Restored:
     attempt: str = ""
     origin: str = ""
     """Place in another run, or of another format, from which this run began."""
+    shards: tuple[Shard, ...] = ()
+    """Shards of this rank's stream, if the same number of ranks saved it."""
     missing: int = 0
     """Number of commits that retention kept with this one and that were deleted since, maybe with
     newer ones.
@@ -76,6 +78,12 @@ class Restored:
         if self.origin:
             return 0
         return self.step if self.durable_step is None else self.durable_step
+
+    @property
+    def shards_in_store(self) -> tuple[Shard, ...]:
+        """The shards that the store of this run has, verified by this restore."""
+        is_of_this_store = not self.origin and self.durable_step is None
+        return self.shards if is_of_this_store else ()
 
 
 def restore(
@@ -150,6 +158,7 @@ def restore(
         # Only for the newest: the count of an older commit would report deletions of retention.
         deleted = max(0, commit.commit_count - len(candidates))
         notes = attempt.opened.manifests[0].values.get(NOTES_KEY, {})
+        is_same_size = commit.world_size == ranks.world_size
         return Restored(
             step=step,
             attempt=attempt.attempt,
@@ -159,6 +168,7 @@ def restore(
             bytes=commit.total_bytes,
             age_s=max(0.0, time.time() - commit.created),
             notes=notes,
+            shards=attempt.opened.manifests[ranks.rank].shards if is_same_size else (),
             commit_count=len(candidates) - len(skipped),
             missing=0 if skipped else deleted,
         )

@@ -80,8 +80,8 @@ class CopyingWriter(CheckpointWriter):
             return False
         memory = self._free_memory
         failure = self._failure
-        outcome, captured, pieces, length = self._stage(step, state, memory)
-        decision = agree_on_save(self._ranks, outcome, captured)
+        outcome, staged = self._stage(step, state, memory)
+        decision = agree_on_save(self._ranks, outcome, staged.captured)
         attempt = decision.get("attempt", "")
         self._failure = failure  # the next save reports it
         if not attempt:
@@ -92,14 +92,14 @@ class CopyingWriter(CheckpointWriter):
             self._ranks,
             step,
             attempt,
-            captured,
-            pieces,
+            staged.captured,
+            staged.pieces,
             notes,
         )
         self._hand_over(
             manifest,
             memory,
-            length,
+            staged,
             started_at,
             copy=True,
             upload=False,

@@ -13,12 +13,12 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 from weakref import WeakSet
 
-from holdfast.checkpoint.format import Manifest, TensorPart, shallow_asdict
+from holdfast.checkpoint.format import Manifest, Shard, TensorPart, shallow_asdict
 from holdfast.checkpoint.peers.keeper_client import Version
 from holdfast.checkpoint.save.retention import Policy
 from holdfast.checkpoint.settings import Tuning
@@ -80,7 +80,9 @@ class UploadOrders:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Job:
-    """One save of one rank: the first `length` bytes of a staging memory hold its stream."""
+    """One save of one rank: the first `length` bytes of a staging memory hold its stream, without
+    the beginning that `shared` names.
+    """
 
     save: int
     memory: int = 0
@@ -90,7 +92,9 @@ class Job:
     manifest: Manifest
     """The manifest without shards, whose checksums the uploader computes."""
     frozen_bytes: int = 0
-    """Length of the beginning of the stream that holds parameters that are not trained."""
+    """Length of the beginning of the memory that holds parameters that are not trained."""
+    shared: tuple[Shard, ...] = ()
+    """Shards of the beginning of the stream that the store has, and that were not staged."""
     upload: bool = True
     copy: bool = False
     """True if a neighbour gets a copy."""
@@ -118,6 +122,7 @@ class Job:
         body |= {
             "manifest": Manifest(**fields, tensors=tuple(tensors), shards=()),
             "keep": tuple(body["keep"]),
+            "shared": tuple(Shard(**shard) for shard in body["shared"]),
         }
         return cls(**body)
 
@@ -139,6 +144,8 @@ class Report:
     """Bytes of this rank that went to the store; only if `uploaded` or `committed`."""
     once_bytes: int = 0
     """Those among them that later saves name and do not write again."""
+    shared: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+    """Fields of the shards that later saves may name; only if `uploaded`."""
     processor_s: float = 0.0
     """CPU time that sending and receiving take on this node; only if `copied`."""
     reason: str = ""

@@ -28,7 +28,7 @@ from typing import Any
 
 from holdfast.checkpoint.errors import Abandoned, Damaged, Fenced, Full, StorageError
 from holdfast.checkpoint.failpoints import failpoint
-from holdfast.checkpoint.format import Manifest, Shard
+from holdfast.checkpoint.format import Manifest, Shard, shallow_asdict
 from holdfast.checkpoint.format.commit import CommitState, commit
 from holdfast.checkpoint.format.validation import read_shard
 from holdfast.checkpoint.peers.keeper_client import PeerPlaces
@@ -200,7 +200,8 @@ class Saves:
             save=job.save,
             done="uploaded",
             seconds=time.monotonic() - started_at,
-            bytes=job.length,
+            bytes=manifest.length,
+            shared=[shallow_asdict(shard) for shard in manifest.shards if shard.sha256],
             **written,
         )
         if manifest.rank:
@@ -223,15 +224,17 @@ class Saves:
         return True
 
     def _verify_store(self, manifest: Manifest) -> None:
-        """Reads the first shard of each save back until one verifies. Raises Damaged.
+        """Reads one shard of each save back until one verifies. Raises Damaged.
 
         A store that corrupts data is noticed in the first save of each start, before retention
         deletes the last good checkpoint.
         """
         if self._is_store_verified or not manifest.shards:
             return
+        # Its own, if it has one: shared ones may be those of an earlier start.
+        own_indices = [index for index, shard in enumerate(manifest.shards) if not shard.sha256]
         try:
-            read_shard(self._storage, manifest, 0)
+            read_shard(self._storage, manifest, own_indices[0] if own_indices else 0)
         except Damaged as error:
             raise Damaged(f"the store returns other bytes than it was sent: {error}") from error
         self._is_store_verified = True
@@ -265,8 +268,8 @@ def upload(
 ) -> Manifest:
     """Uploads shards in parallel, then the manifest, which shows that all shards are stored.
 
-    `shared` stores those of parameters that are not trained, unless the store has them. Returns
-    the complete manifest. Raises StorageError.
+    `shared` stores those of parameters that are not trained, unless the store has them; those that
+    the job names are not written. Returns the complete manifest. Raises StorageError.
     """
     failpoint("upload.begin")
     manifest = job.manifest
@@ -285,7 +288,7 @@ def upload(
                 return shard
         put_object(
             storage,
-            manifest.shard_name(index),
+            manifest.shard_name(len(job.shared) + index),
             data,
             checksum,
         )
@@ -296,7 +299,7 @@ def upload(
     # time.
     with ThreadPoolExecutor(parallel, thread_name_prefix="shard") as pool:
         shards = tuple(pool.map(put_shard, enumerate(stretches)))
-    manifest = replace(manifest, shards=shards)
+    manifest = replace(manifest, shards=job.shared + shards)
     payload = memoryview(bytearray(manifest.encode()))
     put_object(
         storage,

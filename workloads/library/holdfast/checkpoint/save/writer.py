@@ -16,7 +16,7 @@ import torch
 
 from holdfast.checkpoint.cadence import Hazard, SaveCostModel
 from holdfast.checkpoint.errors import NotDurable, Superseded
-from holdfast.checkpoint.format import Manifest
+from holdfast.checkpoint.format import Manifest, Shard
 from holdfast.checkpoint.ranks import Outcome, Ranks, encode_failure
 from holdfast.checkpoint.restore.run_start import Start
 from holdfast.checkpoint.save.agreement import (
@@ -30,12 +30,18 @@ from holdfast.checkpoint.save.agreement import (
     step_error,
 )
 from holdfast.checkpoint.save.copies import NONE, Copies
+from holdfast.checkpoint.save.frozen import FrozenParameters
 from holdfast.checkpoint.save.resizing import check_entries
-from holdfast.checkpoint.save.staging import Staging, steady_keys
+from holdfast.checkpoint.save.staging import StagedState, Staging, steady_keys
 from holdfast.checkpoint.save.uploader import Job, Report, Uploader, UploadOrders
 from holdfast.checkpoint.settings import Tuning
 from holdfast.checkpoint.state import Captured, capture
-from holdfast.checkpoint.state.tensors import Piece, count_frozen_bytes, make_pieces
+from holdfast.checkpoint.state.tensors import (
+    Piece,
+    count_frozen_bytes,
+    make_pieces,
+    stream_bytes,
+)
 from holdfast.runtime import logs
 from holdfast.support.errors import InputError
 
@@ -68,6 +74,7 @@ class CheckpointWriter:
         self._copies = copies
         memories = copies.memories if copies else [-1]
         self._stagings = [Staging(descriptor) for descriptor in memories]
+        self._frozen = FrozenParameters(restored.shards_in_store)
         orders = UploadOrders(
             url=url,
             run=run,
@@ -134,9 +141,15 @@ class CheckpointWriter:
             return
         self._preparations += 1
         with suppress(InputError):  # the next save raises it on every rank
-            pieces = self._own_pieces(capture(state))
+            captured = capture(state)
+            pieces = self._own_pieces(captured)
+            frozen_bytes = count_frozen_bytes(captured, pieces)
+            shard_bytes = self.tuning.shard_size(stream_bytes(pieces))
+            is_stored = self._may_leave_out and self._frozen.may_skip(
+                pieces, frozen_bytes, shard_bytes
+            )
             for staging in self._stagings:
-                staging.prepare(pieces)
+                staging.prepare(pieces, frozen_bytes if is_stored else 0)
 
     def save(
         self,
@@ -161,10 +174,10 @@ class CheckpointWriter:
         # Before the agreement: a rank without room must say so in it, or the others stage a save
         # that cannot commit.
         memory = self._free_memory
-        outcome, captured, pieces, length = self._stage(step, state, memory)
+        outcome, staged = self._stage(step, state, memory)
         # Staging comes before: an exchange first would add the slowest rank's copy to everybody's
         # wait.
-        attempt = self._agree(step, outcome, captured)
+        attempt = self._agree(step, outcome, staged.captured)
         if not attempt:
             return False
         self._waited_s = 0.0
@@ -175,16 +188,15 @@ class CheckpointWriter:
             self._ranks,
             step,
             attempt,
-            captured,
-            pieces,
+            staged.captured,
+            staged.pieces,
             notes,
         )
         blocking_s = self._hand_over(
             manifest,
             memory,
-            length,
+            staged,
             started_at,
-            frozen_bytes=count_frozen_bytes(captured, pieces),
             copy=copy,
         )
         self.save_cost.blocking_s = blocking_s
@@ -194,7 +206,7 @@ class CheckpointWriter:
                 done="staged",
                 step=step,
                 seconds=blocking_s,
-                bytes=length,
+                bytes=staged.bytes,
             )
         )
         return True
@@ -208,10 +220,9 @@ class CheckpointWriter:
         self,
         manifest: Manifest,
         memory: int,
-        length: int,
+        staged: StagedState,
         started_at: float,
         *,
-        frozen_bytes: int = 0,
         copy: bool,
         upload: bool = True,
     ) -> float:
@@ -227,10 +238,11 @@ class CheckpointWriter:
         job = Job(
             save=self._save,
             memory=memory,
-            length=length,
-            shard_bytes=self.tuning.shard_size(length),
+            length=staged.bytes - staged.start,
+            shard_bytes=self.tuning.shard_size(staged.bytes),
             manifest=manifest,
-            frozen_bytes=frozen_bytes,
+            frozen_bytes=staged.frozen_bytes,
+            shared=staged.shared,
             upload=upload,
             copy=copy,
             keep=self._copies.complete_version if self._copies else NONE,
@@ -303,17 +315,18 @@ class CheckpointWriter:
         step: int,
         state: State,
         memory: int,
-    ) -> tuple[Outcome, Captured, list[Piece], int]:
-        """Stages this rank's part into `memory`.
+    ) -> tuple[Outcome, StagedState]:
+        """Stages this rank's part into `memory`, without frozen parameters that the store has.
 
-        Returns the outcome for the other ranks, the captured state, its pieces and their length. A
-        bad value is an outcome, so that every rank raises it.
+        Returns the outcome for the other ranks, and what is staged. A bad value is an outcome, so
+        that every rank raises it.
         """
+        nothing = StagedState(captured=NOTHING, pieces=[])
         if self.fenced:
-            return {"fenced": self.fenced}, NOTHING, [], 0
+            return {"fenced": self.fenced}, nothing
         if memory < 0:
             skip = "" if self._stop_asked() else self._uploader.describe_backlog()
-            return {"skip": skip}, NOTHING, [], 0
+            return {"skip": skip}, nothing
         try:
             self._check_step(step)
             if self._copies and self._copies.places.resizes:
@@ -321,17 +334,43 @@ class CheckpointWriter:
             captured = capture(state)
             pieces = self._own_pieces(captured)
             steady = steady_keys(state, captured) if self.overlaps else ()
-            length = self._stagings[memory].stage(pieces, steady=steady)
+            staged = StagedState(
+                captured=captured,
+                pieces=pieces,
+                shared=self._find_stored(captured, pieces),
+            )
+            self._stagings[memory].stage(pieces, steady=steady, start=staged.start)
         except InputError as error:
-            return encode_failure(error), NOTHING, [], 0
+            return encode_failure(error), nothing
         outcome = {
             "layout": digest_layout(captured),
             "failed": self._failure,
             "durable": self.durable_step,
-            "bytes": length,
+            "bytes": staged.bytes,
         }
         self._failure = ""
-        return outcome, captured, pieces, length
+        return outcome, staged
+
+    @property
+    def _may_leave_out(self) -> bool:
+        """Tells whether frozen parameters may be left out of the staging memory."""
+        return self._copies is None  # a neighbour's copy has the whole stream
+
+    def _find_stored(self, captured: Captured, pieces: list[Piece]) -> tuple[Shard, ...]:
+        """Returns the shards of frozen parameters that the store has, and that need no staging."""
+        if not self._may_leave_out:
+            return ()
+        shard_bytes = self.tuning.shard_size(stream_bytes(pieces))
+        return self._frozen.find_stored(pieces, count_frozen_bytes(captured, pieces), shard_bytes)
+
+    def digest_frozen(self, state: State) -> None:
+        """Digests frozen parameters for the last save, while the one before is uploaded.
+
+        Called at a stop, on every rank: nothing may change between it and the save.
+        """
+        with suppress(InputError):  # the save raises it on every rank
+            captured = capture(state)
+            self._frozen.keep(self._find_stored(captured, self._own_pieces(captured)))
 
     def _agree(
         self,
@@ -439,6 +478,8 @@ class CheckpointWriter:
                     key = f"failed/{report.save}"
                     self._ranks.store.set(key, report.reason)
             elif report.done in ("uploaded", "committed"):
+                if report.done == "uploaded":
+                    self._frozen.record(Shard(**shard) for shard in report.shared)
                 self.save_cost.observe_save(report.seconds, report.written_bytes, report.once_bytes)
             self._on_report(report)
 
