@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from workloads.library.tests.bench.llms.hits import run_hits
+from workloads.library.tests.bench.llms.peer import run_peer
 from workloads.library.tests.bench.llms.runs import (
     Load,
     run_behind_envoy,
@@ -35,6 +36,7 @@ from workloads.library.tests.bench.result import (
     options,
     run_sections,
 )
+from workloads.library.tests.bench.rival_home import CannotRun
 
 STREAMS = 10_000
 DISRUPTIONS = 60
@@ -94,6 +96,11 @@ GOALS: Goals = {
             _measure_gain(f, "short") >= LEAST_GAIN["short"]
         ),
     },
+    "peer": {
+        "control: vLLM's own router cuts streams, and none undisturbed": lambda f: (
+            f["peer"]["cut"] > 0 and f["peer"]["cut_undisturbed"] == 0
+        ),
+    },
     "envoy": {
         "control: Envoy alone cuts streams": lambda f: f["envoy"]["cut"] > 0,
     },
@@ -108,7 +115,7 @@ def main() -> None:
         open=OPEN_STREAMS,
         vllm_streams=0,
         conversations=0,
-        sections=("disturbed", "throughput", "envoy", "behind", "vllm", "hits"),
+        sections=("disturbed", "throughput", "envoy", "peer", "behind", "vllm", "hits"),
     )
 
     def part(count: int) -> int:
@@ -137,6 +144,12 @@ def main() -> None:
                     disruptions=part(ENVOY_DISRUPTIONS),
                 )
             },
+            "peer": lambda: run_peer(
+                folder,
+                load,
+                streams=part(ENVOY_STREAMS),
+                disruptions=part(ENVOY_DISRUPTIONS),
+            ),
             "vllm": lambda: play_vllm(folder, arguments.vllm_streams),
             "hits": lambda: play_hits(folder, arguments.conversations),
             "behind": lambda: {
@@ -156,7 +169,10 @@ def play_vllm(folder: Path, streams: int) -> dict[str, Any]:
 def play_hits(folder: Path, conversations: int) -> dict[str, Any]:
     if not conversations:
         return {"hits_not_run": "--conversations 0"}
-    return {"hits": run_hits(folder, conversations=conversations)}
+    try:
+        return {"hits": run_hits(folder, conversations=conversations)}
+    except CannotRun as error:
+        return {"hits_not_run": str(error)}
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Prefix caches of the real vLLM behind the router: servers chosen by prefix, and by load alone.
+"""Prefix caches of the real vLLM: servers chosen by prefix, by load alone, and by vLLM's router.
 
 Conversations begin at random times with one system prompt, and go on after pauses. Each run has
 texts of its own, so that it finds none of an earlier run. vLLM counts the tokens of prompts, and
@@ -8,15 +8,24 @@ those of them that it had in its cache.
 import random
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean, median
 from typing import Any
 
+from holdfast.vocabulary.serving import PORT
+from workloads.library.tests.bench.llms.peer import PEER, running_peer
 from workloads.library.tests.inference.router.fleet import complete, metric
 from workloads.library.tests.inference.server.serving import Client
 from workloads.library.tests.llm import install
-from workloads.library.tests.llm.pods import SERVICE, Pod, running_pods, running_router
+from workloads.library.tests.llm.pods import (
+    PROGRAM,
+    SERVICE,
+    Pod,
+    running_pods,
+    running_router,
+)
 from workloads.library.tests.llm.streams import ENDED_TEXTS, wait_until_idle
 from workloads.library.tests.processes import family
 
@@ -36,11 +45,12 @@ SYSTEM_WORDS = {"long": 2_000, "short": 80}
 """The words, which are tokens, of the system prompt of each workload."""
 QUESTION_WORDS = 150
 ANSWER_TOKENS = 32
-TURNS = 4
-STARTS_PER_S = 1.5
+TURNS = 6
+STARTS_PER_S = 1.0
 PAUSE_S = (2.0, 8.0)
-ROUTERS = {"load": "workloads.library.tests.bench.llms.load_router", "prefix": "holdfast"}
-"""The program of the router by its way to choose a server."""
+LOAD_ROUTER = "workloads.library.tests.bench.llms.load_router"
+WAYS = ("load", "prefix", PEER)
+"""The ways to choose a server: two of the router's own, and that of vLLM's router."""
 VOCABULARY = 300
 """Words of the texts: fewer than the tiny model knows."""
 SPECIAL_TOKENS = range(4)
@@ -66,23 +76,29 @@ class Counters:
 
 
 def run_hits(folder: Path, *, conversations: int) -> Figures:
-    """Plays each workload once by load and once by prefix, on the same servers."""
+    """Plays each workload once by each way, on the same servers."""
     home = install.install()
     model = install.make_model(home)
     figures: Figures = {}
     with running_pods(folder, home, model, count=SERVERS, options=OPTIONS) as pods:
         for workload, system_words in SYSTEM_WORDS.items():
-            for way, program in ROUTERS.items():
+            for way in WAYS:
                 name = f"{workload}, by {way}"
                 source = random.Random(name)
                 plans = make_conversations(source, conversations, system_words)
                 own_folder = folder / f"{workload}-{way}"
                 own_folder.mkdir()
                 before = read_counters(pods)
-                with running_router(own_folder, pods, program) as client:
+                with _running(way, own_folder, pods) as client:
                     seconds = play(client, plans)
                 figures[name] = describe(before, read_counters(pods), seconds)
     return figures
+
+
+def _running(way: str, folder: Path, pods: list[Pod]) -> AbstractContextManager[Client]:
+    if way == PEER:
+        return running_peer(folder, [pod.ports[PORT] for pod in pods])
+    return running_router(folder, pods, LOAD_ROUTER if way == "load" else PROGRAM)
 
 
 def make_conversations(source: random.Random, count: int, system_words: int) -> list[Conversation]:
