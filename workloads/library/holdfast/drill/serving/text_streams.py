@@ -22,6 +22,7 @@ from holdfast.inference.small_engine import model
 _PATH = "/v1/completions"
 _JSON = {"content-type": "application/json"}
 _CONNECT_S = 30.0
+_RETRY_S = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +37,7 @@ class StreamResult:
 
     @property
     def is_whole(self) -> bool:
-        """Whether it has the text of an undisturbed stream."""
+        """True if it has the text of an undisturbed stream."""
         return not (self.is_cut or self.missing or self.doubled or self.is_different)
 
 
@@ -144,4 +145,7 @@ class StreamLoad:
     async def _read(self, port: int, stop: threading.Event) -> None:
         while not stop.is_set():
             prompt = f"stream {next(self._numbers)}"
-            self.results.append(await read_stream(port, prompt, self.tokens))
+            result = await read_stream(port, prompt, self.tokens)
+            self.results.append(result)
+            if not result.tokens:
+                await asyncio.sleep(_RETRY_S)

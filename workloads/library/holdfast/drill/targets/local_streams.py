@@ -66,9 +66,9 @@ class LocalStreams(Local):
         self._pods.append(self.launch(command, {}, "router"))
         deadline = time.monotonic() + _START_S
         while not self._are_all_ready():
-            ended = [pod for pod in self._pods if pod.exit_code is not None]
-            if ended:
-                raise DrillError(f"a process ended by itself:\n{ended[0].tail()}")
+            lost_pods = [pod for pod in self._pods if pod.exit_code is not None]
+            if lost_pods:
+                raise DrillError(f"a process ended by itself:\n{lost_pods[0].tail()}")
             if time.monotonic() > deadline:
                 raise DrillError(f"no router with ready engines within {_START_S:.0f} s")
             time.sleep(_POLL_S)

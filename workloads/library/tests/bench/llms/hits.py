@@ -140,9 +140,9 @@ def play(client: Client, conversations: list[Conversation]) -> list[float]:
             strict=True,
         ):
             text = f"{text} {question}"
-            asked = time.monotonic()
+            start_s = time.monotonic()
             answer = ask(client, text)
-            seconds.append(time.monotonic() - asked)
+            seconds.append(time.monotonic() - start_s)
             text = f"{text} {answer}"
             time.sleep(pause_s)
         return seconds
