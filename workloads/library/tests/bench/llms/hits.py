@@ -5,6 +5,7 @@ texts of its own, so that it finds none of an earlier run. vLLM counts the token
 those of them that it had in its cache.
 """
 
+import os
 import random
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -194,4 +195,6 @@ def describe(before: Counters, after: Counters, seconds: list[float]) -> Figures
         "busiest_over_mean": round(max(texts) / mean(texts), 2),
         "engine_cpu_s": round(after.cpu_s - before.cpu_s, 1),
         "seconds_p50": round(median(seconds), 2),
+        # Of the whole machine: with other work on it, more requests are open at a time.
+        "load_average": round(os.getloadavg()[0], 1),
     }
