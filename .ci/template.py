@@ -53,6 +53,7 @@ LEFT_OUT = (
     "requirements/torchft.*",
     "requirements/torchtitan.txt",
     "requirements/trackers.txt",
+    "requirements/vllm-router.*",
     "requirements/vllm.*",
     "tests/NOT_PROVEN.md",
     "tests/SLOWEST.md",

@@ -69,7 +69,7 @@ bench-server: setup tools
 	@$(PY) -m workloads.library.tests.bench.server $(if $(SECTIONS),--sections $(SECTIONS))
 
 bench-llm: setup
-	@$(PY) -m workloads.library.tests.bench.llm $(if $(SECTIONS),--sections $(SECTIONS)) $(if $(VLLM_STREAMS),--vllm-streams $(VLLM_STREAMS))
+	@$(PY) -m workloads.library.tests.bench.llm $(if $(SECTIONS),--sections $(SECTIONS)) $(if $(VLLM_STREAMS),--vllm-streams $(VLLM_STREAMS)) $(if $(CONVERSATIONS),--conversations $(CONVERSATIONS))
 
 bench-month: setup tools
 	@$(PY) -m workloads.library.tests.bench.month

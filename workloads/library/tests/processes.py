@@ -2,9 +2,11 @@
 of them.
 """
 
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from threading import Event, Thread
 from typing import TypeVar
@@ -138,3 +140,17 @@ def shared_mappings(pid: int) -> Iterator[tuple[str, int]]:
             inode = fields[4] if len(fields) > 5 and fields[5].startswith(SHARED) else ""
         elif inode and fields[0] == "Rss:":
             yield inode, int(fields[1]) * 1024
+
+
+@contextmanager
+def spinning(count: int = 1) -> Generator[None]:
+    """Runs processes that compute without a pause and touch no memory."""
+    program = "print(flush=True)\nwhile True: pass"
+    with ExitStack() as stack:
+        for _ in range(count):
+            command = [sys.executable, "-c", program]
+            process = stack.enter_context(subprocess.Popen(command, stdout=subprocess.PIPE))
+            stack.callback(process.kill)
+            assert process.stdout is not None
+            process.stdout.readline()
+        yield

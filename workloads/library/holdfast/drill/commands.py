@@ -110,6 +110,7 @@ def build_local(drill: Drill, folder: Path) -> Target:
     from holdfast.drill.targets.local_batch import LocalBatch
     from holdfast.drill.targets.local_serving import LocalServing
     from holdfast.drill.targets.local_sharded import LocalSharded
+    from holdfast.drill.targets.local_streams import LocalStreams
     from holdfast.drill.targets.local_training import LocalTraining
 
     if drill.work is DrillWork.BATCH:
@@ -125,6 +126,13 @@ def build_local(drill: Drill, folder: Path) -> Target:
             drill.fault,
             replicas=catalogue.SERVERS,
             per_s=catalogue.REQUESTS_PER_S,
+        )
+    if drill.work is DrillWork.STREAMS:
+        return LocalStreams(
+            folder,
+            drill.fault,
+            engines=catalogue.ENGINES,
+            streams=catalogue.STREAMS,
         )
     if drill.work is DrillWork.SHARDED:
         return LocalSharded(

@@ -26,6 +26,7 @@ class DrillWork(StrEnum):
     SHARDED = "sharded"  # nodes that each have a part of the state, and copies of another's
     BATCH = "batch"
     SERVER = "server"  # servers of requests, behind their proxy
+    STREAMS = "streams"  # engines of text streams, behind their router
     NAMED = "named"  # pods of a cluster, named by namespace and selector
 
 

@@ -17,6 +17,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from workloads.library.tests.bench.result import SECTION_TIME
+
 Result = dict[str, Any]
 HERE = Path(__file__).parent
 ROOT = HERE.parents[3]
@@ -99,17 +101,28 @@ def record(target: str, *settings: str) -> None:
 
 
 def _replace_parts(recorded: Result, partial: Result, day: str) -> Result:
-    """Returns `recorded` with the parts that the partial result has, and the day of each."""
+    """Returns `recorded` with the parts that the partial result has, and the day of each.
+
+    The figures of a section are either one part with its name, or stand beside each other.
+    """
     whole = recorded["result"]
-    parts = {}
+    parts: Result = {}
     for name, value in partial.items():
         if isinstance(value, dict) and name != "goals":
             parts[name] = value
+    names = [*parts]
+    for name in partial:
+        section = name.removesuffix(SECTION_TIME)
+        if section in (name, *parts) or f"{section}_not_run" in partial:
+            continue
+        names.append(section)
+    if len(names) > len(parts):
+        parts = partial
     goals = dict(whole["goals"])
     for goal, verdict in partial["goals"].items():
         if verdict != "not run" or goal not in goals:
             goals[goal] = verdict
-    days = {**recorded.get("parts", {}), **dict.fromkeys(parts, day)}
+    days = {**recorded.get("parts", {}), **dict.fromkeys(names, day)}
     return {
         **recorded,
         "parts": days,

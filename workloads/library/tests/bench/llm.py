@@ -5,8 +5,9 @@
     python -m workloads.library.tests.bench.llm --share 0.1 --sections disturbed
     make bench-llm SECTIONS="throughput envoy"
     make bench-llm SECTIONS=vllm VLLM_STREAMS=100
+    make bench-llm SECTIONS=hits CONVERSATIONS=120
 
-The last one is on the real vLLM of `make test-llm`, in real time.
+The last two are on the real vLLM of `make test-llm`, in real time.
 
 Streams of 5 to 120 s, and notices of 15 s, run --factor times as fast, so that they fit in minutes.
 The times of the router are not scaled. Small engines write each stream's tokens, which are a pure
@@ -17,6 +18,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from workloads.library.tests.bench.llms.hits import run_hits
+from workloads.library.tests.bench.llms.peer import run_peer
 from workloads.library.tests.bench.llms.runs import (
     Load,
     run_behind_envoy,
@@ -26,12 +29,14 @@ from workloads.library.tests.bench.llms.runs import (
 )
 from workloads.library.tests.bench.llms.vllm import run_vllm
 from workloads.library.tests.bench.result import (
+    Figures,
     Goals,
     finish,
     judge_goals,
     options,
     run_sections,
 )
+from workloads.library.tests.bench.rival_home import CannotRun
 
 STREAMS = 10_000
 DISRUPTIONS = 60
@@ -43,6 +48,13 @@ ENVOY_DISRUPTIONS = 6
 LEAST_THROUGHPUT = 0.98
 MOST_GAP_S = 2.0
 MOST_GROWTH_MIB = 32.0
+LEAST_GAIN = {"long": 0.05, "short": 0.15}
+"""The share of tokens that is cached by prefix and not by load: half of what decision 0187 has."""
+
+
+def _measure_gain(figures: Figures, workload: str) -> float:
+    runs = figures["hits"]
+    return runs[f"{workload}, by prefix"]["cached"] - runs[f"{workload}, by load"]["cached"]
 
 
 GOALS: Goals = {
@@ -76,6 +88,19 @@ GOALS: Goals = {
             and f["vllm"]["survivor_tokens"] == f["vllm"]["survivor_tokens_expected"]
         ),
     },
+    "hits": {
+        "vLLM: prefixes bring 0.05 more cached tokens, with a long system prompt": lambda f: (
+            _measure_gain(f, "long") >= LEAST_GAIN["long"]
+        ),
+        "vLLM: prefixes bring 0.15 more cached tokens, with a short system prompt": lambda f: (
+            _measure_gain(f, "short") >= LEAST_GAIN["short"]
+        ),
+    },
+    "peer": {
+        "control: vLLM's own router cuts streams, and none undisturbed": lambda f: (
+            f["peer"]["cut"] > 0 and f["peer"]["cut_undisturbed"] == 0
+        ),
+    },
     "envoy": {
         "control: Envoy alone cuts streams": lambda f: f["envoy"]["cut"] > 0,
     },
@@ -89,7 +114,8 @@ def main() -> None:
         share=1.0,
         open=OPEN_STREAMS,
         vllm_streams=0,
-        sections=("disturbed", "throughput", "envoy", "behind", "vllm"),
+        conversations=0,
+        sections=("disturbed", "throughput", "envoy", "peer", "behind", "vllm", "hits"),
     )
 
     def part(count: int) -> int:
@@ -118,7 +144,14 @@ def main() -> None:
                     disruptions=part(ENVOY_DISRUPTIONS),
                 )
             },
+            "peer": lambda: run_peer(
+                folder,
+                load,
+                streams=part(ENVOY_STREAMS),
+                disruptions=part(ENVOY_DISRUPTIONS),
+            ),
             "vllm": lambda: play_vllm(folder, arguments.vllm_streams),
+            "hits": lambda: play_hits(folder, arguments.conversations),
             "behind": lambda: {
                 "behind": run_behind_envoy(folder, load, streams=part(THROUGHPUT_STREAMS))
             },
@@ -131,6 +164,15 @@ def play_vllm(folder: Path, streams: int) -> dict[str, Any]:
     if not streams:
         return {"vllm_not_run": "--vllm-streams 0"}
     return {"vllm": run_vllm(folder, streams=streams)}
+
+
+def play_hits(folder: Path, conversations: int) -> dict[str, Any]:
+    if not conversations:
+        return {"hits_not_run": "--conversations 0"}
+    try:
+        return {"hits": run_hits(folder, conversations=conversations)}
+    except CannotRun as error:
+        return {"hits_not_run": str(error)}
 
 
 if __name__ == "__main__":

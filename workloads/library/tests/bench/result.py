@@ -15,6 +15,8 @@ from typing import Any, NoReturn, TypeGuard
 Figures = Mapping[str, Any]
 Goals = Mapping[str, Mapping[str, Callable[[Any], bool]]]
 """Maps a section to its goals: a name, and a test over all figures."""
+SECTION_TIME = "_section_s"
+"""The end of the name of the figure that has the time of a section."""
 
 
 def options(about: str | None, **defaults: Any) -> argparse.Namespace:
@@ -114,7 +116,7 @@ def run_sections(
     for name in names:
         start = time.monotonic()
         section = dict(sections[name]())
-        section[f"{name}_section_s"] = round(time.monotonic() - start, 1)
+        section[f"{name}{SECTION_TIME}"] = round(time.monotonic() - start, 1)
         print(*rows(section), sep="\n", file=sys.stderr, flush=True)
         figures |= section
     return figures
@@ -124,7 +126,7 @@ def judge_goals(goals: Goals, figures: Figures) -> dict[str, bool | str]:
     """Judges each goal; "not run" if its section was left out or says why it could not run."""
     verdicts: dict[str, bool | str] = {}
     for section, tests in goals.items():
-        ran = f"{section}_section_s" in figures and f"{section}_not_run" not in figures
+        ran = f"{section}{SECTION_TIME}" in figures and f"{section}_not_run" not in figures
         for goal, is_met in tests.items():
             verdicts[goal] = is_met(figures) if ran else "not run"
     return verdicts

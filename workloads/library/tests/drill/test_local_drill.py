@@ -92,7 +92,10 @@ def verdicts(journal: Any) -> dict[str, str]:
     return {objective["promise"]: objective["verdict"] for objective in journal["objectives"]}
 
 
-@pytest.mark.parametrize("name", ["trainer-power-loss", "sharded-power-loss"])
+HOLDING = ["trainer-power-loss", "sharded-power-loss", "stream-notice", "stream-power-loss"]
+
+
+@pytest.mark.parametrize("name", HOLDING)
 def test_work_that_loses_its_machine_holds_every_objective(tmp_path: Path, name: str) -> None:
     code, journal = run_drill(name, tmp_path)
     assert code == 0, journal

@@ -44,6 +44,7 @@ VARIABLES = {
     "OMP_NUM_THREADS": "1",
 }
 LOAD_S = 1200.0
+PROGRAM = "holdfast"
 SERVICE = replace(example_services.read("chat"), options=OPTIONS)
 
 
@@ -109,6 +110,8 @@ class Pod:
     folder: Path
     home: Path
     model: Path
+    options: tuple[str, ...] = ()
+    """Further options of vLLM."""
     ports: dict[int, int] = field(default_factory=dict)
     """Port of this machine by the pod's port."""
     loading_status: int = 0
@@ -135,7 +138,7 @@ class Pod:
         words[words.index("--port") + 1] = str(self.ports[PORT])
         words[words.index("--host") + 1] = HOST
         return Process(
-            command=[str(self.home / "bin" / program), *words],
+            command=[str(self.home / "bin" / program), *words, *self.options],
             variables=read_variables(container, self.folder) | VARIABLES,
             log=self.folder / "engine.log",
         )
@@ -189,17 +192,27 @@ class Pod:
 
 
 @contextmanager
-def running_pods(folder: Path, home: Path, model: Path) -> Generator[list[Pod]]:
-    """Runs a replica on demand and one on Spot; they load at the same time."""
+def running_pods(
+    folder: Path,
+    home: Path,
+    model: Path,
+    *,
+    count: int = 2,
+    options: tuple[str, ...] = (),
+) -> Generator[list[Pod]]:
+    """Runs a replica on demand and others on Spot; they load at the same time."""
     with ExitStack() as stack:
         pods: list[Pod] = []
-        for name in ("chat-base", "chat-overflow"):
-            (folder / name).mkdir()
+        for number in range(count):
+            name = "chat-overflow" if number else "chat-base"
+            own_folder = folder / f"{name}-{number}"
+            own_folder.mkdir()
             pod = Pod(
                 spec=find_pod(name),
-                folder=folder / name,
+                folder=own_folder,
                 home=home,
                 model=model,
+                options=options,
             )
             pod.start(stack)
             pods.append(pod)
@@ -209,10 +222,15 @@ def running_pods(folder: Path, home: Path, model: Path) -> Generator[list[Pod]]:
 
 
 @contextmanager
-def running_router(folder: Path, pods: list[Pod]) -> Generator[Client]:
+def running_router(
+    folder: Path,
+    pods: list[Pod],
+    program: str = PROGRAM,
+) -> Generator[Client]:
     """Runs the router of the service in front of `pods`.
 
-    Their ports differ, so a file names them instead of the headless Service.
+    Their ports differ, so a file names them instead of the headless Service. `program` is the
+    module of its command.
     """
     entries: list[Object] = []
     for pod in pods:
@@ -226,6 +244,7 @@ def running_router(folder: Path, pods: list[Pod]) -> Generator[Client]:
     container = find_container(find_pod("chat-router"), "main")
     words = list(container["command"])
     assert option(words, "--health-port") == str(SIDECAR_PORT)
+    words[words.index(PROGRAM)] = program
     client = Client(free_port())
     place = words.index("--servers")
     words[place : place + 2] = ["--endpoints-file", str(file)]

@@ -63,9 +63,13 @@ class Handled:
         return Handled(texts=self.texts - earlier.texts, tokens=self.tokens - earlier.tokens)
 
 
+def wait_until_idle(pod: Pod) -> None:
+    until(lambda: not metric(pod.client, VLLM_RUNNING), "an idle server")
+
+
 def count_handled(pod: Pod) -> Handled:
     """Reads the counters, once vLLM is idle."""
-    until(lambda: not metric(pod.client, VLLM_RUNNING), "an idle server")
+    wait_until_idle(pod)
     return Handled(
         texts=metric(pod.client, ENDED_TEXTS, 'finished_reason="length"'),
         tokens=metric(pod.client, PROMPT_TOKENS) + metric(pod.client, GENERATED_TOKENS),

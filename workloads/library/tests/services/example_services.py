@@ -19,13 +19,16 @@ from holdfast.services.render import manifests
 from tests.platforms import with_images
 
 FOLDER = Path(holdfast.services.__file__).parent / "examples"
-NAMES = ("chat", "scores")
+NAMES = ("assistant", "chat", "scores")
 PAGE = Path(__file__).parents[2] / "docs/how-to/run-a-service.md"
 
 
 @cache
 def read(name: str) -> OwnService:
-    path = FOLDER / f"{name}.yaml"
+    return read_file(FOLDER / f"{name}.yaml")
+
+
+def read_file(path: Path) -> OwnService:
     return file_text.parse(YAML(typ="safe").load(path.read_text()), str(path))
 
 

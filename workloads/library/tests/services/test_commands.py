@@ -66,7 +66,7 @@ def make_pod(deployment: Object) -> Object:
 
 
 class Cluster:
-    """An API server that holds two services, with one pod for each Deployment."""
+    """An API server that holds the example services, with one pod for each Deployment."""
 
     def __init__(self) -> None:
         self.objects: dict[str, list[Object]] = {}
@@ -112,7 +112,7 @@ def has_labels(item: Object, selector: str) -> bool:
 
 @pytest.fixture
 def holdfast(tmp_path: Path) -> Iterator[Callable[..., Result]]:
-    """Runs a command with the two services."""
+    """Runs a command with the example services."""
     with answering(Cluster().answer) as address:
         kubeconfig = write_kubeconfig(tmp_path / "kubeconfig", address)
 
@@ -129,13 +129,14 @@ def test_list_shows_each_service_once(holdfast: Callable[..., Result]) -> None:
     assert head == ["SERVICE", "SERVES", "BASE", "OVERFLOW", "ADDRESS"]
     address = "http://{}.serving.svc.cluster.local:8080"
     assert lines == [
+        ["assistant", "gs://acme-models/qwen2.5-7b", "2/3", "2/3", address.format("assistant")],
         ["chat", "gs://acme-models/llama-3-8b", "2/3", "2/3", address.format("chat")],
         ["scores", "entropy", "2/3", "2/3", address.format("scores")],
     ]
     body = json.loads(holdfast("list", "--json").stdout)
     assert body["jobs"] == []
     names = [service["name"] for service in body["services"]]
-    assert names == ["chat", "scores"]
+    assert names == list(example_services.NAMES)
 
 
 def test_logs_show_every_server(holdfast: Callable[..., Result]) -> None:

@@ -15,7 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
+from holdfast.commands import app
 from holdfast.drill.serving.fleet import free_port
 from holdfast.inference.compile_cache.storing import list_files
 from holdfast.lint.engine import Options, lint_texts
@@ -23,6 +25,7 @@ from holdfast.manifests.compile_cache import FETCH_S
 from holdfast.services.file.service_file import OwnService
 from holdfast.services.plan import compile_cache
 from holdfast.support.errors import InputError
+from holdfast.vocabulary.environment import ENV_PLATFORM
 from holdfast.vocabulary.lifecycle import DEFAULT_WINDOW
 from holdfast.vocabulary.serving import (
     CACHE_FETCHER,
@@ -32,15 +35,15 @@ from holdfast.vocabulary.serving import (
     COMPILER_FOLDERS,
     PORT,
 )
-from tests.platforms import with_images
+from tests.platforms import with_images, write_document
 from tests.workloads.manifests.rendered import option
 from workloads.library.tests.inference.server.serving import ROOT, Client
 from workloads.library.tests.processes import until
 from workloads.library.tests.services import example_services
 
 Object = dict[str, Any]
-URL = "gs://acme-kernels"
-SERVICE = replace(example_services.read("chat"), compile_cache=URL)
+SERVICE = example_services.read("assistant")
+URL = SERVICE.compile_cache
 
 
 def find_pod(service: OwnService, tier: str = "base") -> Object:
@@ -68,6 +71,8 @@ class Replica:
     bucket: Path
     """Stands for the bucket."""
     spec: Object = field(default_factory=lambda: find_pod(SERVICE))
+    url: str = URL
+    """The bucket's URL in the rendered commands."""
 
     def __post_init__(self) -> None:
         self.folder.mkdir()
@@ -79,7 +84,7 @@ class Replica:
 
     def adapt(self, word: str) -> str:
         """Returns a word of a command with the places of this machine."""
-        word = word.replace(COMPILE_CACHE, str(self.cache)).replace(URL, str(self.bucket))
+        word = word.replace(COMPILE_CACHE, str(self.cache)).replace(self.url, str(self.bucket))
         return word.replace(f":{PORT}/", f":{self.port}/")
 
     def read_command(self, name: str) -> list[str]:
@@ -198,6 +203,34 @@ def test_a_later_replica_compiles_nothing(replica: Replica) -> None:
 
 
 @pytest.mark.process
+def test_page_commands_share_what_is_compiled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Types the page's commands, without the bucket and the cluster."""
+    _, written, sent = example_services.read_commands("gcloud storage buckets create gs://my-kern")
+    document = write_document(with_images("example"), tmp_path / "document")
+    monkeypatch.setenv(ENV_PLATFORM, str(document))
+    monkeypatch.chdir(tmp_path)
+    result = CliRunner().invoke(app, written, catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    assert "gs://my-kernels --member=serviceAccount:" in result.stderr
+    result = CliRunner().invoke(app, [*sent, "--dry-run"], catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    service = example_services.read_file(Path(sent[-1]))
+    logs = []
+    for name in ("first", "second"):
+        replica = Replica(
+            folder=tmp_path / name,
+            bucket=tmp_path / "bucket",
+            spec=find_pod(service),
+            url="gs://my-kernels",
+        )
+        logs.append(replica.start())
+    assert "kernels compiled" in logs[0]
+    assert "kernels loaded" in logs[1]
+
+
+@pytest.mark.process
 def test_another_engine_reads_nothing(replica: Replica) -> None:
     replica.spec = find_pod(replace(SERVICE, context=4096))
     assert "nothing is stored" in replica.fetch()
@@ -273,7 +306,7 @@ def test_both_tiers_and_both_containers_share_one_archive() -> None:
             key = option(command, "--key")
             places.add((url, key))
     ((url, _),) = places
-    assert url == f"{URL}/serving/chat", "a service has a folder of its own"
+    assert url == f"{URL}/serving/assistant", "a service has a folder of its own"
 
 
 def test_fetching_ends_before_the_engine_starts() -> None:
@@ -299,7 +332,7 @@ def test_without_a_bucket_nothing_is_rendered() -> None:
 def test_the_linter_finds_nothing() -> None:
     platform = with_images("example")
     text = example_services.text(platform.name, example_services.render(SERVICE))
-    report = lint_texts({"chat.yaml": text}, Options(platforms=[platform]))
+    report = lint_texts({"assistant.yaml": text}, Options(platforms=[platform]))
     assert not report.findings
 
 

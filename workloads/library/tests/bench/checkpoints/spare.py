@@ -8,10 +8,7 @@ the same bytes without a library: its ratio is the cost of the copy, the memory 
 """
 
 import random
-import subprocess
-import sys
-from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -22,6 +19,7 @@ from holdfast.report.capacity import percentile
 from workloads.library.tests.bench.checkpoints.bare import BareCopy
 from workloads.library.tests.bench.checkpoints.methods import Holdfast, Method
 from workloads.library.tests.bench.checkpoints.rank import Step, make_state, run, warm_up
+from workloads.library.tests.processes import spinning
 
 STEPS = 30
 RESAMPLES = 1000
@@ -29,18 +27,6 @@ RESAMPLES = 1000
 
 Round = list[float]
 """The seconds of each step."""
-
-
-@contextmanager
-def spinning() -> Generator[None]:
-    program = "print(flush=True)\nwhile True: pass"
-    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE) as process:
-        assert process.stdout is not None
-        process.stdout.readline()
-        try:
-            yield
-        finally:
-            process.kill()
 
 
 def run_during_save(save: Method, number: int, step: Step) -> Round:

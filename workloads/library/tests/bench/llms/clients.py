@@ -2,37 +2,19 @@
 
 import asyncio
 import itertools
-import json
 import random
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
-from holdfast.inference.router.engine_connection import EngineLost, connect, make_request
-from holdfast.inference.router.events import EventReader, MalformedEvent
-from holdfast.inference.small_engine import model
-
-HOST = "127.0.0.1"
-_PATH = "/v1/completions"
-
-
-@dataclass(frozen=True, slots=True)
-class Result:
-    is_cut: bool
-    tokens: int
-    missing: int
-    doubled: int
-    is_different: bool
-    longest_gap_s: float
-    seconds: float
+from holdfast.drill.serving.text_streams import StreamResult, read_stream
 
 
 @dataclass
 class Tally:
     """Sums up the streams of a run."""
 
-    results: list[Result] = field(default_factory=list)
+    results: list[StreamResult] = field(default_factory=list)
     seconds: float = 0.0
 
     @property
@@ -65,78 +47,6 @@ class Tally:
         """
         gaps = sorted(result.longest_gap_s for result in self.results)
         return gaps[-count:] if count else gaps[:0]
-
-
-async def read_stream(port: int, prompt: str, count: int) -> Result:
-    """Reads a stream to its end and compares it with what the model makes of the prompt."""
-    body: dict[str, Any] = {
-        "prompt": prompt,
-        "max_tokens": count,
-        "ignore_eos": True,
-        "stream": True,
-        "return_token_ids": True,
-    }
-    request = make_request("POST", _PATH, HOST, json.dumps(body).encode())
-    reader = EventReader(1 << 24)
-    payloads: list[bytes] = []
-    start = time.monotonic()
-    previous = 0.0
-    longest_gap_s = 0.0
-    is_cut = True
-    connection = None
-    try:
-        connection = await connect(HOST, port, request, timeout_s=30.0)
-        head = await connection.read_head()
-        while head.status == 200 and (data := await connection.read()):
-            now = time.monotonic()
-            if previous:
-                longest_gap_s = max(longest_gap_s, now - previous)
-            previous = now
-            payloads += reader.add(data)
-        is_cut = payloads[-1:] != [b"[DONE]"]
-    except (EngineLost, MalformedEvent):
-        pass
-    finally:
-        if connection is not None:
-            connection.close()
-    seconds = time.monotonic() - start
-    return _judge(payloads, prompt, count, is_cut, longest_gap_s, seconds)
-
-
-def _judge(
-    payloads: list[bytes],
-    prompt: str,
-    count: int,
-    is_cut: bool,
-    longest_gap_s: float,
-    seconds: float,
-) -> Result:
-    ids: list[int] = []
-    texts: list[str] = []
-    for payload in payloads:
-        if payload == b"[DONE]":
-            continue
-        event = json.loads(payload)
-        is_cut = is_cut or "error" in event
-        for choice in event.get("choices", ()):
-            ids += choice["token_ids"]
-            texts.append(choice["text"])
-    state = model.Model(model.encode(prompt))
-    decoder = model.Decoder()
-    expected = []
-    for _ in range(count):
-        expected.append(state.next(may_end=False)[0])
-    tokens = expected[: len(ids)]
-    text = "".join(decoder.add(token) for token in tokens)
-    return Result(
-        is_cut=is_cut,
-        tokens=len(ids),
-        missing=max(0, count - len(ids)),
-        doubled=max(0, len(ids) - count),
-        is_different=ids != expected[: len(ids)] or "".join(texts) != text,
-        longest_gap_s=longest_gap_s,
-        seconds=seconds,
-    )
 
 
 async def run_streams(

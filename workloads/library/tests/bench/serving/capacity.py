@@ -151,10 +151,10 @@ def litserve() -> Rival:
     return Rival(LITSERVE, command, port, "/predict", ONE)
 
 
-def bare_batcher() -> Rival:
+def bare_batcher(batch_items: int = BATCH) -> Rival:
     port = free_port()
     module = f"{__package__}.bare_batcher"
-    command = [sys.executable, "-m", module, str(BATCH), str(port)]
+    command = [sys.executable, "-m", module, str(batch_items), str(port)]
     return Rival("bare", command, port, INFER, BODY)
 
 

@@ -1,9 +1,11 @@
 """Processor time and context switches of a request, of this server and of other ones.
 
 All servers take turns with the same predictor and client; the median of the turns counts. A noisy
-machine changes the times of all, so read the ratios.
+machine changes the times of all, so read the ratios. Each load comes again with a busy neighbour: a
+process on each core that computes without a pause.
 """
 
+import os
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -25,13 +27,19 @@ from workloads.library.tests.bench.serving.capacity import (
 from workloads.library.tests.bench.serving.client import BODY, INFER
 from workloads.library.tests.bench.serving.closed_loop import send_requests
 from workloads.library.tests.inference.server.serving import serve
-from workloads.library.tests.processes import family
+from workloads.library.tests.processes import family, spinning
 
 Figures = dict[str, Any]
 BARE = "bare"
+UNBATCHED = "unbatched"
+"""The bare batcher with batches of one."""
+RATED = (UNBATCHED, OURS, LITSERVE)
+"""The servers whose ratio to the bare batcher is a figure."""
 TURNS = 3
 LOADS = {"full": USERS, "alone": 1}
 """Users by load: batches are full, or each has a single request."""
+NEIGHBOURS = {"": 0, "_busy": os.cpu_count() or 1}
+"""Busy processes by the suffix of the figures."""
 WARM = 3
 """Requests of a user before the measurement."""
 
@@ -82,19 +90,29 @@ def _running(name: str, folder: Path) -> Generator[Target]:
         with serve(folder, "--batch", str(BATCH)) as server:
             yield Target(server.process.pid, server.port, INFER, BODY)
         return
-    rival: Rival = litserve() if name == LITSERVE else bare_batcher()
+    rival = _make_rival(name)
     with running_rival(rival, folder) as pid:
         yield Target(pid, rival.port, rival.path, rival.body)
 
 
+def _make_rival(name: str) -> Rival:
+    if name == LITSERVE:
+        return litserve()
+    return bare_batcher(1) if name == UNBATCHED else bare_batcher()
+
+
 def measure_cost(folder: Path, *, requests: int) -> Figures:
-    """Sends `requests` by each load, in each turn of each server; a tenth of it one at a time."""
+    """Sends `requests` by each load, in each turn of each server.
+
+    A tenth of it where each batch has one request.
+    """
     turns: dict[str, list[float]] = {}
     try:
         for _ in range(TURNS):
-            for name in (BARE, OURS, LITSERVE):
+            for name in (BARE, *RATED):
+                full = requests // 10 if name == UNBATCHED else requests
                 with _running(name, folder) as target:
-                    for key, value in _measure(target, requests).items():
+                    for key, value in _measure(target, full, requests // 10).items():
                         turns.setdefault(f"{name}_{key}", []).append(value)
     except CannotRun as error:
         return {"cost_not_run": str(error)}
@@ -102,20 +120,26 @@ def measure_cost(folder: Path, *, requests: int) -> Figures:
     for key, values in turns.items():
         figures[key] = round(median(values), 3)
     for load in LOADS:
-        for name in (OURS, LITSERVE):
-            ratio = figures[f"{name}_{load}_ms"] / figures[f"{BARE}_{load}_ms"]
-            figures[f"{name}_{load}_ratio"] = round(ratio, 2)
+        for suffix in NEIGHBOURS:
+            key = f"{load}{suffix}"
+            for name in RATED:
+                ratio = figures[f"{name}_{key}_ms"] / figures[f"{BARE}_{key}_ms"]
+                figures[f"{name}_{key}_ratio"] = round(ratio, 2)
     return {"cost": figures}
 
 
-def _measure(target: Target, requests: int) -> dict[str, float]:
+def _measure(target: Target, full: int, alone: int) -> dict[str, float]:
     figures: dict[str, float] = {}
-    for name, users in LOADS.items():
-        count = requests if users > 1 else requests // 10
-        target.load(users, WARM * users)
-        before = _read_spent(target.pid)
-        target.load(users, count)
-        after = _read_spent(target.pid)
-        figures[f"{name}_ms"] = 1000 * (after.cpu_s - before.cpu_s) / count
-        figures[f"{name}_switches"] = (after.switches - before.switches) / count
+    counts = {"full": full, "alone": alone}
+    for suffix, neighbours in NEIGHBOURS.items():
+        with spinning(neighbours):
+            for load, users in LOADS.items():
+                count = counts[load]
+                target.load(users, WARM * users)
+                before = _read_spent(target.pid)
+                target.load(users, count)
+                after = _read_spent(target.pid)
+                key = f"{load}{suffix}"
+                figures[f"{key}_ms"] = 1000 * (after.cpu_s - before.cpu_s) / count
+                figures[f"{key}_switches"] = (after.switches - before.switches) / count
     return figures
