@@ -24,7 +24,7 @@ LEFT_OUT = (
     ".ci/publish.py",
     ".ci/release.py",
     ".ci/sbom.py",
-    ".ci/site/*",
+    ".ci/site*",
     ".ci/template*",
     ".ci/wheel.py",
     ".github/CHANGELOG.md",

@@ -14,7 +14,7 @@ import typer
 from holdfast.support.command_line import new_app, run_app
 from holdfast.support.errors import InputError
 from holdfast.support.examples import examples
-from holdfast.support.progress import working
+from holdfast.support.progress import show_waiting, working
 from holdfast.vocabulary.exit_codes import EXIT_FINDINGS
 
 app = new_app("The platform: environments, plan, rules, deployment.")
@@ -312,7 +312,8 @@ def bootstrap(
     """Enable the APIs of ENV's project, and create service agents and the bucket of the state."""
     from infra.ops import deploy as path
 
-    for command in path.bootstrap(load_environment(env), dry_run=dry_run):
+    commands = path.bootstrap(load_environment(env), dry_run=dry_run)
+    for command in show_waiting(f"prepare the project of {env}", commands):
         print(command)
 
 

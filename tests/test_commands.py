@@ -257,6 +257,12 @@ def test_command_help_fits_80_columns(
         assert len(line) <= 80, line
 
 
+@pytest.mark.parametrize("name", sorted(COMMANDS))
+def test_command_help_repeats_no_word(name: str) -> None:
+    text = " ".join(COMMANDS[name].help.split())
+    assert re.search(r"\b([A-Za-z]{3,}[.,]?) \1(?!\w)", text) is None
+
+
 def test_json_page_has_each_platform_command() -> None:
     """Its fields, and the commands of holdfast, are compared by the library's tests."""
     page = (ROOT / "workloads/library/docs/reference/json-outputs.md").read_text()

@@ -2,9 +2,11 @@
 
 import ast
 import importlib
+import json
 import os
 import re
 import shlex
+import shutil
 import sys
 from collections.abc import Callable
 from dataclasses import fields, replace
@@ -23,14 +25,16 @@ from tests.infra.samples import EXAMPLE, hardened
 from tests.support import ROOT, HttpServer, ran
 from workloads.library.tests.report.chromium import binary, chromium
 
-sys.path.insert(0, str(ROOT / ".ci/site"))
+sys.path[:0] = [str(ROOT / ".ci/site"), str(ROOT / ".ci")]
 pages = importlib.import_module("pages")
+site_versions = importlib.import_module("site_versions")
 _ALL_PAGES = ran(["git", "ls-files", "*.md"]).stdout.split()
 PAGES = sorted(path for path in _ALL_PAGES if not path.startswith("tests/"))
 STARTS = (*(f"python -m {name} " for name in APPS), "holdfast ")
 CODE = re.compile(r"```(?:sh|bash|console)\n(.*?)```|`([^`\n]+)`", re.DOTALL)
 MAKEFILES = [ROOT / "Makefile", ROOT / "workloads/library/library.mk"]
 FOUND = "document.querySelectorAll('.md-search-result__item a').length"
+MENU = "[...document.querySelectorAll('.md-version__link')].map(link => link.innerText)"
 TARGETS: set[str] = set()
 for _makefile in MAKEFILES:
     TARGETS.update(re.findall(r"^([a-z-]+):", _makefile.read_text(), re.MULTILINE))
@@ -104,6 +108,15 @@ def test_rooms_in_agents_page_exist() -> None:
     assert len(folders) > 10
     names = [name for name in folders if not (ROOT / name).is_dir()]
     assert names == []
+
+
+def test_commands_page_has_whole_sentences() -> None:
+    items = re.findall(r"^\* `[a-z-]+`: (.+)$", pages.commands(), re.M)
+    assert len(items) > 50
+    cut = [
+        sentence for sentence in items if not sentence.endswith((".", ").")) or "..." in sentence
+    ]
+    assert cut == []
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -191,7 +204,7 @@ def test_pins_page_has_the_pins_in_use() -> None:
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("site")
-    words = [sys.executable, ROOT / ".ci/site/build.py", "--out-dir", out]
+    words = [sys.executable, ROOT / ".ci/site/build.py", "--out-dir", out, "--versions"]
     done = ran(words, ROOT, os.environ | {"PYTHONPATH": str(ROOT)})
     assert done.returncode == 0, done.stdout + done.stderr
     assert not done.stderr, done.stdout + done.stderr
@@ -256,20 +269,54 @@ def test_pages_import_public_names_only() -> None:
             assert {f"{module}.{name.strip()}" for name in names.split(",")} <= public, page
 
 
+def test_published_site_has_each_release_and_begins_with_the_newest(tmp_path: Path) -> None:
+    html = tmp_path / "html"
+    for version in ("0.9.0", "0.10.0", "0.2.0"):
+        page = html / "how-to/index.html"
+        page.parent.mkdir(parents=True, exist_ok=True)
+        page.write_text(version)
+        packed = site_versions.pack_folder(html, tmp_path / "releases")
+        packed.rename(packed.with_name(f"site-{version}.tar.gz"))
+    out = tmp_path / "out"
+    versions = site_versions.gather(tmp_path / "releases", out)
+    assert versions == ["0.10.0", "0.9.0", "0.2.0"]
+    for version in versions:
+        assert (out / version / "how-to/index.html").read_text() == version
+    menu = json.loads((out / "versions.json").read_text())
+    assert [row["version"] for row in menu] == versions
+    assert [row["aliases"] for row in menu] == [["latest"], [], []]
+    assert 'url=0.10.0/index.html"' in (out / "index.html").read_text()
+
+
+def test_a_site_without_releases_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as end:
+        site_versions.gather(tmp_path, tmp_path / "out")
+    assert end.value.code == 2
+    assert "allowed: site-X.Y.Z.tar.gz of each release" in capsys.readouterr().err
+
+
 @pytest.mark.browser
-def test_its_search_finds_a_page(
+def test_its_search_finds_a_page_and_its_menu_another_version(
     site: Path,
     tmp_path: Path,
     require: Callable[[object, str], None],
 ) -> None:
     require(binary(), "chromium is not installed (make system-packages)")
-    handler = partial(SimpleHTTPRequestHandler, directory=str(site))
+    releases = tmp_path / "releases"
+    packed = site_versions.pack_folder(site, releases)
+    shutil.copyfile(packed, releases / "site-99.0.0.tar.gz")
+    _, version = site_versions.gather(releases, tmp_path / "sites")
+    handler = partial(SimpleHTTPRequestHandler, directory=str(tmp_path / "sites"))
     with (
         HttpServer(("127.0.0.1", 0), handler) as server,
         chromium(tmp_path / "profile") as page,
     ):
         Thread(target=server.serve_forever, daemon=True).start()
-        page.open(f"http://127.0.0.1:{server.server_port}/index.html?q=grace+period")
+        address = f"http://127.0.0.1:{server.server_port}/{version}/index.html"
+        page.open(f"{address}?q=grace+period")
         until("the search answers", lambda: page.evaluate(FOUND))
+        until("the menu has both versions", lambda: page.evaluate(MENU) == ["99.0.0", version])
         assert page.complaints == []
         server.shutdown()

@@ -18,11 +18,13 @@ HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 
 
-def build(out: Path) -> int:
+def build(out: Path, *, has_versions: bool) -> int:
     pages.gather(out / "pages")
     env = os.environ | {
         "HOLDFAST_PAGES": str(out / "pages"),
         "HOLDFAST_SITE": str(out / "html"),
+        # The one name by which Material for MkDocs knows a menu of versions. It needs no mike.
+        "HOLDFAST_SITE_VERSIONS": "mike" if has_versions else "",
     }
     # Without it, Material for MkDocs prints a notice about another project.
     env |= {"NO_MKDOCS_2_WARNING": "1"}
@@ -43,8 +45,12 @@ def build(out: Path) -> int:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out-dir", type=Path, default=ROOT / "out" / "site")
-    out: Path = parser.parse_args().out_dir.resolve()
-    code = build(out)
+    parser.add_argument(
+        "--versions", action="store_true", help="with a menu of versions, as releases have it"
+    )
+    arguments = parser.parse_args()
+    out: Path = arguments.out_dir.resolve()
+    code = build(out, has_versions=arguments.versions)
     if code:
         return code
     print(out / "html" / "index.html")

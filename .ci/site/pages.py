@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 from importlib import import_module
+from inspect import cleandoc
 from pathlib import Path, PurePosixPath
 from posixpath import normpath
 from typing import Any
@@ -150,16 +151,20 @@ def commands() -> str:
     references = []
     for name, module in PROGRAMS.items():
         command = get_command(import_module(module).app)
-        _show_all(command)
+        _show_whole_list(command)
         references.append(get_docs_for_click(obj=command, ctx=context, name=name, indent=1))
     return "# Commands\n\n" + "\n".join(references)
 
 
-def _show_all(command: Any) -> None:
-    """Show what help texts hide from users: processes that manifests start."""
+def _show_whole_list(command: Any) -> None:
+    """Give each command its whole sentence in the list of its group, and show what help texts hide
+    from users: processes that manifests start.
+    """
+    sentence = cleandoc(command.help or "").partition("\n\n")[0].replace("\n", " ")
+    command.short_help = f"{sentence} Manifests start it." if command.hidden else sentence
     command.hidden = False
     for subcommand in getattr(command, "commands", {}).values():
-        _show_all(subcommand)
+        _show_whole_list(subcommand)
 
 
 def _list_files() -> list[str]:

@@ -123,16 +123,15 @@ def protections(environment: Environment) -> list[str]:
     return guards
 
 
-def bootstrap(environment: Environment, *, dry_run: bool) -> list[str]:
+def bootstrap(environment: Environment, *, dry_run: bool) -> Iterator[str]:
     """Create what must exist before Terraform: APIs, service agents, the bucket of the state.
-    Returns the commands. It may be repeated: existing parts stay as they are.
+    Yields each command once it is done. It may be repeated: existing parts stay as they are.
     """
     require_no_placeholders(environment)
-    commands = list(_iter_bootstrap_commands(environment))
-    if not dry_run:
-        for arguments in commands:
+    for arguments in _iter_bootstrap_commands(environment):
+        if not dry_run:
             _run_unless_done(arguments)
-    return [" ".join(("gcloud", *arguments)) for arguments in commands]
+        yield " ".join(("gcloud", *arguments))
 
 
 def _run_unless_done(arguments: tuple[str, ...]) -> None:

@@ -25,7 +25,10 @@ ENVIRONMENT = replace(EXAMPLE, state_bucket="acme-state")
 def test_bootstrap_makes_apis_agents_and_a_private_versioned_bucket(gcloud: Gcloud) -> None:
     for words in ("services enable", "beta services identity create", "storage"):
         gcloud.answer(words, {})
-    output = deploy.bootstrap(ENVIRONMENT, dry_run=False)
+    commands = deploy.bootstrap(ENVIRONMENT, dry_run=False)
+    output = [next(commands)]
+    assert len(gcloud.calls()) == 1, "a person sees each command when it is done"
+    output += commands
     assert [" ".join(["gcloud", *call]) for call in gcloud.calls()] == output
     for api in APIS:
         assert f"{api}.googleapis.com" in output[0]
@@ -43,10 +46,10 @@ def test_bootstrap_is_repeatable_and_creates_only_a_named_bucket(gcloud: Gcloud)
     gcloud.refuse(
         "storage buckets create", f"ERROR: (gcloud) {deploy.BUCKET_IS_OURS} and you already own it."
     )
-    assert "--versioning" in deploy.bootstrap(ENVIRONMENT, dry_run=False)[-1]
+    assert "--versioning" in list(deploy.bootstrap(ENVIRONMENT, dry_run=False))[-1]
     calls = gcloud.calls()
     assert "update" in calls[-1]
-    commands = deploy.bootstrap(EXAMPLE, dry_run=True)
+    commands = list(deploy.bootstrap(EXAMPLE, dry_run=True))
     assert gcloud.calls() == calls
     assert any("service-agent" in command for command in commands)
     for command in commands:

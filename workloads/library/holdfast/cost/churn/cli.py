@@ -11,6 +11,7 @@ from holdfast.cost.churn import estimate
 from holdfast.cost.churn.estimate import Ages, Exposure, Group
 from holdfast.ledger.events import read_folder
 from holdfast.support.errors import InputError, Unjudged
+from holdfast.support.progress import working
 from holdfast.support.values import duration, finite
 
 
@@ -62,7 +63,8 @@ def _show_cloud(project: str, cluster: str, since_s: float, *, as_json: bool) ->
     from holdfast.cost.churn import cloud_series
 
     reader = cloud_series.cloud_reader(project, cluster)
-    churn = reader.measure(time.time(), since_s)
+    with working("read Cloud Monitoring"):
+        churn = reader.measure(time.time(), since_s)
     if len(churn.clusters) > 1:
         names = ", ".join(churn.clusters)
         print(f"added up: {names}; --cluster NAME shows one of them", file=sys.stderr)

@@ -1,7 +1,9 @@
 """Tests churn from Cloud Monitoring: the real client, the exporter's series, and its failures."""
 
+import io
 import json
 from collections.abc import Generator
+from contextlib import redirect_stderr
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,13 +13,15 @@ import grpc
 import pytest
 
 from holdfast.controllers.sample import sample
-from holdfast.cost.churn import cli
+from holdfast.cost.churn import cli, cloud_series
 from holdfast.cost.churn.cloud_series import SETTLE_S, CloudReader, Measured
 from holdfast.cost.churn.estimate import Exposure, Group
 from holdfast.exporter.cloud import CloudWriter
+from holdfast.support import progress
 from holdfast.support.errors import InputError, Unjudged
 from workloads.library.tests.cost.churn.metric_server import MetricServer
 from workloads.library.tests.exporter.test_cloud import Clock
+from workloads.library.tests.processes import until
 
 HOUR = 3_600.0
 MIDNIGHT = 20_000 * 86_400.0
@@ -219,3 +223,23 @@ def test_clusters_are_added_up_with_a_note(
     assert show("") == (pytest.approx(4 / 120), both, summed)
     assert show("ours") == (pytest.approx(0.1), both[1:], "")
     assert show("other") == (0, both[:1], "")
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_person_sees_that_the_cloud_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = Terminal()
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr(progress, "SILENT_S", 0.0)
+
+    def measure(*_: float) -> Measured:
+        until(lambda: "read Cloud Monitoring (" in terminal.getvalue(), terminal.getvalue)
+        raise Unjudged("no series")
+
+    reader = SimpleNamespace(measure=measure)
+    monkeypatch.setattr(cloud_series, "cloud_reader", lambda *_: reader)
+    with redirect_stderr(terminal), pytest.raises(Unjudged):
+        cli.show_churn(None, "acme-ai", "", as_json=False)

@@ -99,7 +99,8 @@ def build(settings: dict[str, Any]) -> tuple[nn.Module, torch.optim.Optimizer, L
         optimizer = PlainMoments(model.parameters())
     parts = LogicalShards(
         model,
-        shards=settings.get("shards", 12),
+        # More than four ranks, and no multiple: each round is a collective, and takes its time.
+        shards=settings.get("shards", 6),
         batch=settings.get("batch", 48),
         exact=not is_replicated,
     )
