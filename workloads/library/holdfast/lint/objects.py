@@ -267,7 +267,18 @@ class Pod:
         if self.job:
             return self.job.parallelism
         replicas = as_int(self.owner.spec.get("replicas"))
-        return 1 if replicas is None else replicas
+        replicas = 1 if replicas is None else replicas
+        if self.owner.kind == "LeaderWorkerSet":
+            return replicas * self._count_in_group()
+        return replicas
+
+    def _count_in_group(self) -> int:
+        """Counts the pods of this template in one group of a LeaderWorkerSet."""
+        group = as_map(self.owner.spec.get("leaderWorkerTemplate"))
+        if "leaderTemplate" in self.path:
+            return 1
+        size = as_int(group.get("size")) or 1
+        return size - 1 if group.get("leaderTemplate") else size
 
     @property
     def grace_s(self) -> int | None:

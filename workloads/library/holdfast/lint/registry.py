@@ -102,6 +102,8 @@ MODULES = (
     "misspelt",
     "semantics",
     "opened_ports",
+    "counts",
+    "identities",
     "linter",
 )
 GROUP = "holdfast.lint_rules"

@@ -342,7 +342,10 @@ def _may_be_member(job: Job, host: str) -> bool:
     match = _POD_OF_A_SET.fullmatch(pod)
     if host in _LOOPBACK:
         return job.parallelism < 2
-    if not job.in_jobset and dot and job.pod and pod.rpartition("-")[0] == job.owner.name:
+    is_own = pod.rpartition("-")[0] == job.owner.name
+    if not job.in_jobset and not dot and is_own and pod.rpartition("-")[2].isdecimal():
+        return False
+    if not job.in_jobset and dot and job.pod and is_own:
         index = pod.rpartition("-")[2]
         is_there = not index.isdecimal() or int(index[:9]) < job.parallelism
         is_near = domain.partition(".")[0] == as_text(job.pod.spec.get("subdomain"))
@@ -355,6 +358,9 @@ def _may_be_member(job: Job, host: str) -> bool:
         return not dot or domain.partition(".")[0] != subdomain or "$" in pod
     if dot and domain.partition(".")[0] != subdomain:
         return False
+    # Pods have names below their subdomain only.
+    if not dot:
+        return not pod.startswith(f"{job.owner.name}-")
     for replicated_job in as_list(job.owner.spec.get("replicatedJobs")):
         if match[1] == f"{job.owner.name}-{as_text(dig(replicated_job, 'name'))}":
             jobs = as_int(dig(replicated_job, "replicas"))

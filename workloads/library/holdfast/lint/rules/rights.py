@@ -9,7 +9,7 @@ from holdfast.lint.known_values import load_table
 from holdfast.lint.objects import Object, Pod, as_list, as_text, as_texts, dig
 from holdfast.lint.references import ACCOUNT
 from holdfast.lint.registry import Context, rule
-from holdfast.lint.spelling import count_differences, find_near
+from holdfast.lint.spelling import count_differences, find_near, suggest
 from holdfast.vocabulary.kubernetes import ANNOTATION_GOOGLE_ACCOUNT
 from holdfast.vocabulary.roles import JOB_NAMESPACES, JOB_ROLES, KSA_NAMESPACES
 
@@ -79,16 +79,15 @@ def _check_resources(entry: object, path: Path, allowed: set[str]) -> Iterator[H
     # A group that is not in the table may have any resource.
     if not groups <= known_groups.keys():
         return
-    # One right resource is enough.
-    if any(_list_allowed(entry)):
-        return
+    # One right resource is enough for those of other groups.
+    is_right = any(_list_allowed(entry))
     known_names: set[str] = set()
     for names in known_groups.values():
         known_names.update(names)
     for number, name in enumerate(_list_resources(entry)):
         resource_path = (*path, "resources", number)
         homes = _list_homes(name)
-        if homes and name not in allowed:
+        if homes and name not in allowed and not is_right:
             shown = ", ".join(repr(home) for home in homes)
             yield Hit(resource_path, f"{name} are in the group {shown}")
         if homes:
@@ -96,6 +95,17 @@ def _check_resources(entry: object, path: Path, allowed: set[str]) -> Iterator[H
         plural = find_near(name, known_names, _NEAR)
         if plural and count_differences(name[:100], plural) < 3:
             yield Hit(resource_path, f"no resource {name}; did you mean {plural}?")
+    yield from _check_parts(entry, path)
+
+
+def _check_parts(entry: object, path: Path) -> Iterator[Hit]:
+    """Yields parts of pods, as pods/logs, that the API does not have."""
+    known_parts = load_table("parts")
+    for number, item in enumerate(as_list(dig(entry, "resources"))):
+        name, slash, part = as_text(item).partition("/")
+        if slash and name in known_parts and part not in (*known_parts[name], "*", "finalizers"):
+            message = f"{name} have no {part}{suggest(part, known_parts[name])}"
+            yield Hit((*path, "resources", number), message)
 
 
 def _list_resources(entry: object) -> Iterator[str]:

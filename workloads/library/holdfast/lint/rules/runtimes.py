@@ -16,6 +16,7 @@ _SSD_LABELS = (
     "cloud.google.com/gke-local-nvme-ssd",
     "cloud.google.com/gke-local-ssd",
 )
+_BOOT_DISK = "cloud.google.com/gke-boot-disk"
 # Machines that come with local SSDs.
 _WITH_SSD = re.compile(r"a2-ultragpu|a3-|a4-|a4x-|z3-|-lssd")
 _WITHOUT_SSD = ("e2-", "t2a-", "t2d-", "n4-", "c4a-standard-1", "m2-", "h3-")
@@ -80,6 +81,10 @@ def local_disk_missing(pod: Pod, context: Context) -> Iterator[Hit]:
     basis = context.platform.basis(platform_pools[0], f"machines: {machines}")
     for demand in placement.find_demands(*_SSD_LABELS):
         yield Hit(demand.path, "its pools have no local SSDs", basis)
+    disks = {pool.disk_type for pool in platform_pools}
+    for demand in placement.find_demands(_BOOT_DISK):
+        if not disks.intersection(demand.values):
+            yield Hit(demand.path, f"its pools have boot disks of type {', '.join(sorted(disks))}")
     if pod.owner.kind == "DaemonSet":
         return
     for path, volume in pod.volumes:

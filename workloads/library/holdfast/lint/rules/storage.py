@@ -14,6 +14,7 @@ from holdfast.lint.objects import (
     Container,
     Object,
     Pod,
+    as_int,
     as_list,
     as_text,
     dig,
@@ -276,14 +277,31 @@ spec:
     good=_claim("ReadOnlyMany", "regional-rwo"),
 )
 def rwo_volume_shared(pod: Pod, context: Context) -> Iterator[Hit]:
-    if pod.replicas < 2:
-        return
     for path, volume in _volumes(pod).values():
         claim = _find_claim(volume, pod, context)
         modes = as_list(claim.spec.get("accessModes")) if claim else []
-        if claim and modes and all(mode in ONE_NODE_MODES for mode in modes):
-            message = f"{pod.replicas} pods share {claim.name}, which is {modes[0]}"
-            yield Hit((*path, "persistentVolumeClaim", "claimName"), message)
+        if not claim or not modes or any(mode not in ONE_NODE_MODES for mode in modes):
+            continue
+        claim_path = (*path, "persistentVolumeClaim", "claimName")
+        pods = sum(_count_pods(other, context) for other in pod.owner.pods if _uses(other, claim))
+        if pods > 1:
+            yield Hit(claim_path, f"{pods} pods share {claim.name}, which is {modes[0]}")
+        elif pod.owner.kind == "DaemonSet":
+            yield Hit(claim_path, f"each node has a pod with {claim.name}, which is {modes[0]}")
+
+
+def _uses(pod: Pod, claim: Object) -> bool:
+    return any(
+        dig(volume, "persistentVolumeClaim", "claimName") == claim.name for _, volume in pod.volumes
+    )
+
+
+def _count_pods(pod: Pod, context: Context) -> int:
+    """Counts the pods of a template, those that an autoscaler may add included."""
+    pods = pod.replicas
+    for scaler in context.index.find_scalers(pod.owner):
+        pods = max(pods, as_int(scaler.spec.get("maxReplicas")) or 0)
+    return pods
 
 
 def _find_claim(volume: dict[str, Any] | None, pod: Pod, context: Context) -> Object | None:

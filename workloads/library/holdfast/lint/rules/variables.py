@@ -14,6 +14,7 @@ from holdfast.lint.objects import (
     Job,
     Pod,
     as_int,
+    as_list,
     as_map,
     as_text,
     dig,
@@ -37,6 +38,9 @@ _LONGEST = 300
 _LONGEST_TABLE = 1_400_000
 _QUOTED = re.compile(r'"([A-Za-z_][A-Za-z0-9_]{0,200})"')
 _SHELL_VARIABLE = re.compile(r"\$\{?([A-Za-z_][A-Za-z0-9_]{0,200})\}?")
+_OF_THE_SHELL = ("HOSTNAME", "HOME", "PWD", "PATH", "RANDOM", "JOB_COMPLETION_INDEX")
+_WHOLE_VARIABLE = re.compile(r"(?:--?[\w-]{1,60}=)?\$([A-Z_][A-Z0-9_]{0,80})")
+_INDEX_FIELD = "batch.kubernetes.io/job-completion-index"
 _BRACED = re.compile(r"(?<![\\$])\$\{([A-Za-z_][A-Za-z0-9_]{0,200})\}")
 _GROUP_VARIABLES = ("LWS_LEADER_ADDRESS", "LWS_GROUP_SIZE", "LWS_WORKER_INDEX")
 _FROM_SERVICES = ("_SERVICE_HOST", "_SERVICE_PORT")
@@ -146,6 +150,7 @@ env:
 """,
 )
 def reference_undefined(pod: Pod, context: Context) -> Iterator[Hit]:
+    yield from _check_index_fields(pod)
     for container in pod.containers:
         if pod.owner.kind == "LeaderWorkerSet":
             yield from _check_group_variables(container)
@@ -169,8 +174,35 @@ def reference_undefined(pod: Pod, context: Context) -> Iterator[Hit]:
             yield Hit(container.command_path, message)
         if _has_shell(container):
             continue
+        is_template = any("$" in text for text in _list_names(container))
         for path, word in container.list_words():
             yield from _check_word(path, word, names)
+            match = _WHOLE_VARIABLE.fullmatch(word[:_LONGEST])
+            if match and match[1] not in names and not is_template:
+                yield Hit(path, f"no shell replaces ${match[1]}, and nothing sets it")
+
+
+def _list_names(container: Container) -> Iterator[str]:
+    """Yields the names next to a command, in which a template has placeholders too."""
+    owner = container.pod.owner
+    yield from (owner.name, owner.namespace, as_text(container.body.get("image")))
+    yield container.pod.account
+    for _, volume in container.pod.volumes:
+        yield as_text(dig(volume, "csi", "volumeAttributes", "bucketName"))
+    for _, _, value in container.variables:
+        yield value
+
+
+def _check_index_fields(pod: Pod) -> Iterator[Hit]:
+    """Yields variables that take the index of a Job whose pods have none."""
+    if pod.job is None or _list_given(pod):
+        return
+    for container in pod.containers:
+        for index, item in enumerate(as_list(container.body.get("env"))):
+            field = as_text(dig(item, "valueFrom", "fieldRef", "fieldPath"))
+            if _INDEX_FIELD in field:
+                path = (*container.path, "env", index, "valueFrom", "fieldRef", "fieldPath")
+                yield Hit(path, "the pods have an index only with completionMode Indexed")
 
 
 def _check_group_variables(container: Container) -> Iterator[Hit]:
@@ -231,7 +263,7 @@ def _check_shell_words(path: Path, word: str, names: set[str]) -> Iterator[Hit]:
             yield Hit(path, f"no shell replaces ${{{name}}}; write $({name})")
             return
     match = _SHELL_VARIABLE.fullmatch(word) or re.search(r"=\$\{?([A-Z_][A-Z0-9_]*)\}?$", word)
-    if match and match[1] in names:
+    if match and (match[1] in names or match[1] in _OF_THE_SHELL):
         yield Hit(path, f"no shell replaces ${match[1]}; write $({match[1]})")
 
 

@@ -38,9 +38,13 @@ _WRITES = re.compile(r"(HOME|CACHE|TMP|OUT|LOG|WANDB_DIR|CHECKPOINT|_MODELS)")
 _READ_TOO = ("HF_HOME", "HF_HUB_CACHE", "TRANSFORMERS_CACHE", "HUGGINGFACE_HUB_CACHE")
 _PLACEHOLDER = re.compile(r"[$<{]|^[A-Z][A-Z0-9_]+$|[A-Z]_[A-Z]")
 _OUTPUT_OPTION = re.compile(
-    r"--(out|output|results?|save|log|logs|logging|cache|tmp|work)"
-    r"([-_](dir|directory|path|folder|root))?"
+    r"--(out|output|results?|save|log|logs|logging|cache|tmp|work|tensorboard|profile|export)"
+    r"([-_]?(dir|directory|path|folder|root|file))?"
 )
+# Folders that a trainer writes and a server reads.
+_CHECKPOINT_OPTION = re.compile(r"--(checkpoints?|ckpts?)([-_]?(dir|directory|path|folder|root))?")
+_SAVES = re.compile(r"--save[-_\w]*|--(checkpoint|ckpt)[-_](every|interval|freq\w*|steps)")
+_READ_ONLY_SOURCES = ("configMap", "secret", "projected", "downwardAPI", "image")
 _DATA_OPTION = re.compile(
     r"--(train|eval|work|hf)?[-_]?(data|dataset|datasets|input|inputs|corpus|scratch|cache|model"
     r"|models|weights|index|tmp)([-_](id|dir|directory|path|folder|root|repository|store|base))?"
@@ -289,17 +293,22 @@ def _is_read_only(container: Container, mount: dict[str, Any]) -> bool:
             flags.append(dig(volume, "persistentVolumeClaim", "readOnly"))
             flags.append(dig(volume, "csi", "readOnly"))
             flags.append("ro" in list_mount_options(volume))
+            flags.append(any(source in volume for source in _READ_ONLY_SOURCES))
     return True in flags
 
 
 def _list_outputs(container: Container) -> Iterator[tuple[Path, str]]:
     """Yields the absolute paths of options that name a folder for results."""
+    is_trainer = any(_SAVES.match(word) for word in container.arguments)
     for key in ("command", "args"):
         words = as_texts(container.body.get(key))
         for index, word in enumerate(words):
             option, equals, value = word.partition("=")
             folder = value if equals else (words[index + 1] if index + 1 < len(words) else "")
-            if _OUTPUT_OPTION.fullmatch(option) and folder.startswith("/"):
+            is_output = _OUTPUT_OPTION.fullmatch(option)
+            if is_trainer:
+                is_output = is_output or _CHECKPOINT_OPTION.fullmatch(option)
+            if is_output and folder.startswith("/"):
                 yield (*container.path, key, index if equals else index + 1), folder
 
 
