@@ -130,7 +130,7 @@ class Script:
 
     folder: Path
     run: str
-    done: list[Row] = field(default_factory=list[Row])
+    done: list[Row] = field(default_factory=list)
     notices: int = 0
 
     def play(self, steps: Sequence[Step], clean_up: Sequence[Step], within_s: float) -> bool:

@@ -33,14 +33,14 @@ IDENTITY = ("-c", "user.name=preview", "-c", "user.email=preview@holdfast.invali
 class Upgrade:
     """Differences from this checkout to REF."""
 
-    destroyed: list[str] = field(default_factory=list[str])
-    replaced: list[str] = field(default_factory=list[str])
+    destroyed: list[str] = field(default_factory=list)
+    replaced: list[str] = field(default_factory=list)
     """`stack address: the attributes that force it`."""
-    changed: list[str] = field(default_factory=list[str])
+    changed: list[str] = field(default_factory=list)
     """Changes in place, `stack address: attributes`."""
-    created: list[str] = field(default_factory=list[str])
-    rules: list[str] = field(default_factory=list[str])
-    conflicts: list[str] = field(default_factory=list[str])
+    created: list[str] = field(default_factory=list)
+    rules: list[str] = field(default_factory=list)
+    conflicts: list[str] = field(default_factory=list)
     """Files that the merge leaves to a person. Then REF alone is compared, without the changes of
     this checkout.
     """

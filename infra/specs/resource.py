@@ -28,7 +28,7 @@ class Resource:
     """Terraform refuses to plan a destroy or a replacement; leaving the resource out of the
     configuration does not delete it.
     """
-    skips: Mapping[str, str] = field(default_factory=dict[str, str])
+    skips: Mapping[str, str] = field(default_factory=dict)
     """Checks of Checkov that this resource fails on purpose, and why."""
 
     @property

@@ -30,7 +30,7 @@ class Build:
     """REGISTRY/role:tag."""
     arguments: Mapping[str, str]
     """Arguments of the Dockerfile in addition to BASE."""
-    secrets: Mapping[str, Path] = field(default_factory=dict[str, Path])
+    secrets: Mapping[str, Path] = field(default_factory=dict)
     """id -> file that the build sees and the image does not contain."""
     plain_http: bool = False
     """The registry is on this host, without TLS."""

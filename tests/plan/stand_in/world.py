@@ -75,16 +75,16 @@ class World:
     shuffled: bool = True
     """Answers have lists that are sets to the API in another order than they were sent."""
     enabled: set[str] = field(default_factory=lambda: {"serviceusage", "cloudresourcemanager"})
-    callers: dict[str, str] = field(default_factory=dict[str, str])
+    callers: dict[str, str] = field(default_factory=dict)
     """Access token -> member whose roles are asked. Any other token is that of an owner."""
-    used: dict[str, set[str]] = field(default_factory=dict[str, set[str]])
+    used: dict[str, set[str]] = field(default_factory=dict)
     """Access token -> permissions that its calls needed."""
-    agents: set[str] = field(default_factory=set[str])
-    keys: set[str] = field(default_factory=set[str])
-    resources: dict[str, Json] = field(default_factory=dict[str, Json])
-    policies: dict[str, Json] = field(default_factory=dict[str, Json])
-    granted_s: dict[tuple[str, str], float] = field(default_factory=dict[tuple[str, str], float])
-    calls: list[str] = field(default_factory=list[str])
+    agents: set[str] = field(default_factory=set)
+    keys: set[str] = field(default_factory=set)
+    resources: dict[str, Json] = field(default_factory=dict)
+    policies: dict[str, Json] = field(default_factory=dict)
+    granted_s: dict[tuple[str, str], float] = field(default_factory=dict)
+    calls: list[str] = field(default_factory=list)
     lock: Any = field(default_factory=threading.RLock)
 
     def run(self, command: str) -> None:

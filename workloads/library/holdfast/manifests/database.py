@@ -37,7 +37,7 @@ class Access:
     """Additions to a pod that uses the database."""
 
     env: dict[str, str]
-    sidecars: list[client.V1Container] = field(default_factory=list[client.V1Container])
+    sidecars: list[client.V1Container] = field(default_factory=list)
     volumes: list[tuple[client.V1Volume, str]] = field(
         default_factory=list[tuple[client.V1Volume, str]]
     )

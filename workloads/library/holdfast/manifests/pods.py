@@ -98,19 +98,19 @@ class PodSettings:
     size: Size
     pool: Pool | None
     """None lets auto-provisioning find an ordinary on-demand node."""
-    tolerations: list[Taint] = field(default_factory=list[Taint])
+    tolerations: list[Taint] = field(default_factory=list)
     """Tolerations on auto-provisioned nodes; a pool brings its own."""
     priority: str
     grace_s: int
     job: str = ""
     run_per_index: bool = False
     """Each index of the Job trains a run of its own."""
-    selector: dict[str, str] = field(default_factory=dict[str, str])
+    selector: dict[str, str] = field(default_factory=dict)
     """Node selector in addition to the pool's."""
     avoided_classes: tuple[str, ...] = ()
     """Pool classes on whose nodes the pod must not run, though it has their GPU."""
-    env: dict[str, str] = field(default_factory=dict[str, str])
-    from_pod: dict[str, str] = field(default_factory=dict[str, str])
+    env: dict[str, str] = field(default_factory=dict)
+    from_pod: dict[str, str] = field(default_factory=dict)
     """Variable -> field of the pod, as the downward API names it. Listed before `env`, which may
     refer to them.
     """
@@ -123,25 +123,25 @@ class PodSettings:
     calls_kubernetes: bool = False
     """Mounts a token, and tells the process which node it may ask about."""
     restart: str | None = None
-    ports: list[int] = field(default_factory=list[int])
-    sidecars: list[client.V1Container] = field(default_factory=list[client.V1Container])
+    ports: list[int] = field(default_factory=list)
+    sidecars: list[client.V1Container] = field(default_factory=list)
     """Started before the main container, ended after it."""
     volumes: list[tuple[client.V1Volume, str]] = field(
         default_factory=list[tuple[client.V1Volume, str]]
     )
     """Volumes and their mount paths, read-only."""
-    other_volumes: list[client.V1Volume] = field(default_factory=list[client.V1Volume])
+    other_volumes: list[client.V1Volume] = field(default_factory=list)
     """Volumes that `mounts` and sidecars mount as they need."""
-    mounts: list[client.V1VolumeMount] = field(default_factory=list[client.V1VolumeMount])
+    mounts: list[client.V1VolumeMount] = field(default_factory=list)
     working_dir: str = ""
     """Folder in which the command starts; empty: that of the image."""
-    annotations: dict[str, str] = field(default_factory=dict[str, str])
+    annotations: dict[str, str] = field(default_factory=dict)
     pre_stop: client.V1LifecycleHandler | None = None
     """Hook that runs before SIGTERM, within the same window."""
     post_start: client.V1LifecycleHandler | None = None
     """Hook that runs at each start of the main container."""
     probes: Probes | None = None
-    labels: dict[str, str] = field(default_factory=dict[str, str])
+    labels: dict[str, str] = field(default_factory=dict)
     spread_over: str = ""
     """Node label over whose values the pods are spread, if nodes have it."""
 

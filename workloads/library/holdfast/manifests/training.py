@@ -207,8 +207,8 @@ class Task:
     restarts: int = 3
     """Limit of crashes, of an index or of the whole gang; evictions are not counted."""
     namespace: str = NAMESPACE_TRAINING
-    labels: dict[str, str] = field(default_factory=dict[str, str])
-    annotations: dict[str, str] = field(default_factory=dict[str, str])
+    labels: dict[str, str] = field(default_factory=dict)
+    annotations: dict[str, str] = field(default_factory=dict)
 
     def meta(self) -> client.V1ObjectMeta:
         labels = dict(self.labels)

@@ -135,11 +135,11 @@ def _find_api_version(watch_path: str) -> str:
 class Spending:
     """Counts what jobs with a limit have cost."""
 
-    by_job: dict[str, Spent] = field(default_factory=dict[str, Spent])
+    by_job: dict[str, Spent] = field(default_factory=dict)
     """Cost by uid of the Job or JobSet."""
-    _limited: dict[str, LimitedJob] = field(default_factory=dict[str, LimitedJob])
-    _written_s: dict[str, float] = field(default_factory=dict[str, float])
-    _unpriced: set[str] = field(default_factory=set[str])
+    _limited: dict[str, LimitedJob] = field(default_factory=dict)
+    _written_s: dict[str, float] = field(default_factory=dict)
+    _unpriced: set[str] = field(default_factory=set)
 
     def count(
         self,

@@ -77,7 +77,7 @@ class Job:
     """The hours from its last start after which the job is stopped."""
     pods: int = 0
     """The pods of a job on a platform; 0: as many as machines of the price list are needed."""
-    offers: Mapping[Capacity, Offered] = field(default_factory=dict[Capacity, Offered])
+    offers: Mapping[Capacity, Offered] = field(default_factory=dict)
     """The offers of a platform by capacity of the price list; empty: all that Google sells."""
 
     def __post_init__(self) -> None:

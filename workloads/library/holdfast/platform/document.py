@@ -78,9 +78,9 @@ class Team:
     members: str = ""
     """Google group that may submit jobs and read in the namespaces."""
     namespaces: tuple[str, ...]
-    quotas: Mapping[str, int] = field(default_factory=dict[str, int])
+    quotas: Mapping[str, int] = field(default_factory=dict)
     """Accelerator -> GPUs guaranteed in each capacity; what others leave idle is lent beyond."""
-    limits: Mapping[str, int] = field(default_factory=dict[str, int])
+    limits: Mapping[str, int] = field(default_factory=dict)
     """Accelerator -> GPUs that it uses at most in each capacity, borrowed ones included; none: all
     that is idle.
     """
@@ -166,11 +166,11 @@ class Platform:
     prices: Prices
     pools: tuple[Pool, ...]
     """Node pools. Pools of one `pool_class` differ in machine type only."""
-    auto_provisioning: Mapping[str, int] = field(default_factory=dict[str, int])
+    auto_provisioning: Mapping[str, int] = field(default_factory=dict)
     """Accelerator -> GPUs that node auto-provisioning may have at once, those of the pools
     included.
     """
-    quotas: Mapping[str, int] = field(default_factory=dict[str, int])
+    quotas: Mapping[str, int] = field(default_factory=dict)
     """Pool class or auto-provisioned accelerator -> GPUs that its queue lends to all jobs at once.
     """
     namespaces: Mapping[str, str]
@@ -187,10 +187,10 @@ class Platform:
     """Purpose (checkpoints, data, receipts) -> bucket."""
     registry: str
     """Prefix of image names."""
-    images: Mapping[str, str] = field(default_factory=dict[str, str])
+    images: Mapping[str, str] = field(default_factory=dict)
     """Image -> 64 hex digits of its sha256; an image that was not pushed yet is missing."""
     database: Database | None = None
-    topics: Mapping[str, str] = field(default_factory=dict[str, str])
+    topics: Mapping[str, str] = field(default_factory=dict)
     """Purpose (work, work-2, ..., dead) -> Pub/Sub topic; its subscription has the same name."""
     lanes: int = 0
     """Batch jobs that can queue on Pub/Sub at the same time; 0: they queue in the database."""

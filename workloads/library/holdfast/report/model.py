@@ -39,8 +39,8 @@ class Report:
     objectives: tuple[Objective, ...]
     ledgers: tuple[JobLedger, ...]
     next_steps: tuple[str, ...]
-    problems: Mapping[str, int] = field(default_factory=dict[str, int])
-    summary: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    problems: Mapping[str, int] = field(default_factory=dict)
+    summary: Mapping[str, Any] = field(default_factory=dict)
     capacity: Capacities = field(default_factory=Capacities)
     money: Money | None = None
     teams: tuple[TeamCost, ...] = ()

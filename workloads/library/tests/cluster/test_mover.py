@@ -108,7 +108,7 @@ class Watched:
 
     api: Api
     body: Object
-    events: list[Event] = field(default_factory=list[Event])
+    events: list[Event] = field(default_factory=list)
     seen: View = field(default_factory=View)
 
     def look(self) -> set[str]:

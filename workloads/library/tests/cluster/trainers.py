@@ -130,12 +130,12 @@ class Trainers:
     clock: StoryClock
     folder: Path
     logs: LogServer
-    alive: dict[str, Trainer] = field(default_factory=dict[str, Trainer])
-    saved: dict[str, int] = field(default_factory=dict[str, int])
-    hung: set[str] = field(default_factory=set[str])
+    alive: dict[str, Trainer] = field(default_factory=dict)
+    saved: dict[str, int] = field(default_factory=dict)
+    hung: set[str] = field(default_factory=set)
     """Runs that no longer save."""
-    _sent: dict[Path, int] = field(default_factory=dict[Path, int])
-    _labels: dict[Path, dict[str, str]] = field(default_factory=dict[Path, dict[str, str]])
+    _sent: dict[Path, int] = field(default_factory=dict)
+    _labels: dict[Path, dict[str, str]] = field(default_factory=dict)
 
     def sync(self) -> None:
         """A process begins in each pod that runs, and those of pods that are gone are forgotten."""

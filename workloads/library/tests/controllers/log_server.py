@@ -29,8 +29,8 @@ WRITER = re.compile(
 @dataclass
 class LogServer:
     page: int = 1000
-    entries: list[Json] = field(default_factory=list[Json])
-    faults: list[int] = field(default_factory=list[int])
+    entries: list[Json] = field(default_factory=list)
+    faults: list[int] = field(default_factory=list)
     """Statuses of the next answers, before it works again."""
     requests: list[Json] = field(default_factory=list)
     url: str = ""

@@ -24,7 +24,7 @@ class FieldFleet(Fleet):
     """The sleep before SIGTERM of a common layout, in which the pod stays ready."""
     after_pre_stop_s: float = 0.0
     """The time after SIGTERM if the sleep used up the window; 0: the rest of the window."""
-    deleted: set[Replica] = field(default_factory=set[Replica])
+    deleted: set[Replica] = field(default_factory=set)
     """Replicas whose endpoints no probe brings back."""
 
     def deploy(self, command: Command, *, surge: int, unavailable: int) -> None:

@@ -89,7 +89,7 @@ class Platform:
     cluster: Cluster
     written: FakeSource
     minute: int = 0
-    interruptions: dict[str, int] = field(default_factory=dict[str, int])
+    interruptions: dict[str, int] = field(default_factory=dict)
     """Spot nodes that GKE counts as interrupted in this minute, by pool."""
 
     def time(self, minute: int) -> str:

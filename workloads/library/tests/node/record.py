@@ -32,8 +32,8 @@ class Case:
 
     texts: tuple[str, ...]
     """By the kubelet, somewhere in the pod or its events, once it has made up its mind."""
-    main: Object = field(default_factory=dict[str, Any])
-    spec: Object = field(default_factory=dict[str, Any])
+    main: Object = field(default_factory=dict)
+    spec: Object = field(default_factory=dict)
 
 
 def mounted(path: str, volume: Object) -> dict[str, Object]:

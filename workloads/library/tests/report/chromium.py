@@ -41,8 +41,8 @@ def binary() -> str | None:
 @dataclass
 class Page:
     socket: websocket.WebSocket
-    complaints: list[str] = field(default_factory=list[str])
-    requests: list[str] = field(default_factory=list[str])
+    complaints: list[str] = field(default_factory=list)
+    requests: list[str] = field(default_factory=list)
     _number: int = 0
     _loaded: bool = False
 

@@ -89,15 +89,15 @@ class Fleet:
     command: Command
     window_s: float = float(DEFAULT_WINDOW.pod_s)
     endpoint_delay_s: float = ENDPOINT_DELAY_S
-    exits: list[int] = field(default_factory=list[int])
-    replicas: list[Replica] = field(default_factory=list[Replica])
+    exits: list[int] = field(default_factory=list)
+    replicas: list[Replica] = field(default_factory=list)
     port: int = 0
     admin_port: int = 0
     metrics_port: int = 0
-    _pods: list[Pod] = field(default_factory=list[Pod])
+    _pods: list[Pod] = field(default_factory=list)
     _lock: threading.RLock = field(default_factory=threading.RLock)
     _closing: threading.Event = field(default_factory=threading.Event)
-    _threads: list[threading.Thread] = field(default_factory=list[threading.Thread])
+    _threads: list[threading.Thread] = field(default_factory=list)
 
     @property
     def endpoints_file(self) -> Path:

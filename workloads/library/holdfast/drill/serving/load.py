@@ -39,7 +39,7 @@ class Load:
     """The body of each request; a number replaces NUMBER in it, so that no two are the same."""
     codes: "Counter[str]" = field(default_factory=Counter)
     """Requests by HTTP code, or by the class of the error."""
-    seconds: list[float] = field(default_factory=list[float])
+    seconds: list[float] = field(default_factory=list)
     """Latencies of the answers with 200."""
     _idle: "SimpleQueue[http.client.HTTPConnection]" = field(default_factory=SimpleQueue)
     _lock: threading.Lock = field(default_factory=threading.Lock)

@@ -198,7 +198,7 @@ class Streams:
     """Follows the logs of many pods, each in a thread, into one queue."""
 
     api: Api
-    query: dict[str, object] = field(default_factory=dict[str, object])
+    query: dict[str, object] = field(default_factory=dict)
     """Parameters of each request, in addition to `follow`."""
     lines: "SimpleQueue[tuple[Object, str]]" = field(
         default_factory=lambda: SimpleQueue[tuple[Object, str]]()
@@ -206,7 +206,7 @@ class Streams:
     """Pod and line, in the order in which they came."""
     skipped: int = 0
     """Pods that are not followed, since there are too many."""
-    _threads: dict[str, threading.Thread] = field(default_factory=dict[str, threading.Thread])
+    _threads: dict[str, threading.Thread] = field(default_factory=dict)
 
     def follow(self, sources: Iterable[Source]) -> None:
         """Start to follow each log that is not followed yet."""

@@ -48,7 +48,7 @@ class Saves:
 
     since_s: float
     """Unix time of the call, by the clock of the cluster."""
-    committed: dict[str, Object] = field(default_factory=dict[str, Object])
+    committed: dict[str, Object] = field(default_factory=dict)
     """Run, with its index if it has one -> its newest commit line."""
     reported: bool = False
     """A pod wrote an event line: its program uses the library."""

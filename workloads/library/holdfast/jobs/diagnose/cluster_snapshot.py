@@ -21,18 +21,18 @@ class ClusterSnapshot:
 
     taken_s: float = field(default_factory=time.time)
     """Unix time of the snapshot."""
-    nodes: list[Object] = field(default_factory=list[Object])
-    pods: list[Object] = field(default_factory=list[Object])
+    nodes: list[Object] = field(default_factory=list)
+    pods: list[Object] = field(default_factory=list)
     """Every pod of the cluster."""
-    events: list[Object] = field(default_factory=list[Object])
-    claims: list[Object] = field(default_factory=list[Object])
+    events: list[Object] = field(default_factory=list)
+    claims: list[Object] = field(default_factory=list)
     """PersistentVolumeClaims."""
-    requests: list[Object] = field(default_factory=list[Object])
+    requests: list[Object] = field(default_factory=list)
     """ProvisioningRequests: the queue of flex-start."""
-    workloads: list[Object] = field(default_factory=list[Object])
+    workloads: list[Object] = field(default_factory=list)
     """Kueue's records of jobs."""
-    local_queues: list[Object] = field(default_factory=list[Object])
-    cluster_queues: list[Object] = field(default_factory=list[Object])
+    local_queues: list[Object] = field(default_factory=list)
+    cluster_queues: list[Object] = field(default_factory=list)
 
     def within(self, namespace: str) -> "ClusterSnapshot":
         """Return all pods, and the other objects of this namespace or of none."""

@@ -58,7 +58,7 @@ class PurchasePlan:
     price_date: str
     refusals: list[str]
     """The reasons not to start it; empty if it is within the cap."""
-    uploads: list[Upload] = field(default_factory=list[Upload])
+    uploads: list[Upload] = field(default_factory=list)
     """Archives that are put into a bucket before the objects are sent."""
 
     @property

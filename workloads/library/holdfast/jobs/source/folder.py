@@ -67,7 +67,7 @@ class _Listing:
     """Root of the repository; without one, the folder itself. Patterns count from here."""
     root: Path
     include: tuple[str, ...]
-    files: list[SourceFile] = field(default_factory=list[SourceFile])
+    files: list[SourceFile] = field(default_factory=list)
     size: int = 0
 
     def name(self, path: Path) -> str:

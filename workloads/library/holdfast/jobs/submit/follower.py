@@ -53,7 +53,7 @@ class _Mark:
     """The position in a pod's log up to which it was read."""
 
     second: str = ""
-    lines: set[str] = field(default_factory=set[str])
+    lines: set[str] = field(default_factory=set)
     """Lines of that second that were read: the API takes no finer time."""
     written_bytes: int = 0
 
@@ -61,7 +61,7 @@ class _Mark:
 @dataclass(slots=True)
 class PodLines:
     folder: Path
-    _marks: dict[str, _Mark] = field(default_factory=dict[str, _Mark])
+    _marks: dict[str, _Mark] = field(default_factory=dict)
 
     def look(self, api: Api, pod: Object) -> None:
         """Read all that is new, as far as the pod's node answers."""
@@ -132,15 +132,15 @@ class _Observations:
     """The observations of a job, whose pods no longer exist when it ends."""
 
     lines: PodLines
-    pods: dict[str, Object] = field(default_factory=dict[str, Object])
-    noted_evictions: set[str] = field(default_factory=set[str])
+    pods: dict[str, Object] = field(default_factory=dict)
+    noted_evictions: set[str] = field(default_factory=set)
     """Pods whose eviction has its line."""
     pool: str = ""
     """Pool of a node that it ran on."""
     evicted_pod: str = ""
     """Name of the pod that this command evicted."""
     waits_since: float = 0.0
-    reported: list[str] = field(default_factory=list[str])
+    reported: list[str] = field(default_factory=list)
 
 
 def follow(

@@ -32,9 +32,9 @@ class Lab:
 
     data: Path | None = None
     """Folder of this host in place of the mounted bucket."""
-    env: dict[str, str] = field(default_factory=dict[str, str])
+    env: dict[str, str] = field(default_factory=dict)
     """Instead of, or beside, what is rendered."""
-    options: dict[str, str] = field(default_factory=dict[str, str])
+    options: dict[str, str] = field(default_factory=dict)
     """Of the command."""
     host_network: bool = True
     """False: each pod has an address of its own on the lab's bridge."""
