@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from holdfast.ledger.account import GangSize, Recovery, Restart
 from holdfast.ledger.events import Event, read_folder
@@ -19,6 +20,15 @@ from holdfast.vocabulary.telemetry import KIND_TRAINING
 
 Runs = Sequence[Sequence[Event]]
 """Events of one job, run by run, each with at least one."""
+
+
+class WrongResult(NamedTuple):
+    """A process whose gradients of a step differed from those that others computed."""
+
+    process: str
+    step: int
+    t_s: float
+    """Unix time at which it was found."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -50,6 +60,7 @@ class JobSummary:
     restarts: tuple[Restart, ...] = ()
     missing_node_s: float = 0.0
     """Time of the places that had no node while the others worked, added up."""
+    wrong_results: tuple[WrongResult, ...] = ()
 
     def find_commit_age_s(self, now_s: float) -> float | None:
         if self.last_commit_s is None:
@@ -106,11 +117,13 @@ def _summarize(runs: Runs) -> JobSummary:
     orderly_exits = 0
     repeated = 0
     missing_us = 0
+    wrong_results: list[WrongResult] = []
     for ledger, run in zip(ledgers, runs, strict=True):
         recoveries += ledger.recoveries
         restarts += ledger.restarts
         orderly_exits += _count_orderly_exits(kind, process_runs(run))
         repeated += ledger.lost
+        wrong_results += _list_wrong_results(run)
         missing_us += ledger.totals_us[State.DEGRADED]
     return JobSummary(
         job=ledgers[0].job,
@@ -123,8 +136,18 @@ def _summarize(runs: Runs) -> JobSummary:
         size=_find_present_size(ledgers),
         restarts=tuple(sorted(restarts)),
         missing_node_s=missing_us / 1e6,
+        wrong_results=tuple(wrong_results),
         orderly_exits=orderly_exits,
     )
+
+
+def _list_wrong_results(events: Iterable[Event]) -> list[WrongResult]:
+    results: list[WrongResult] = []
+    for event in events:
+        if event.type == "miscomputed":
+            step = int(event.fields.get("step") or 0)
+            results.append(WrongResult(event.process, step, event.t_us / 1e6))
+    return results
 
 
 def _compute_useful_ratio(ledgers: Sequence[JobLedger]) -> float | None:

@@ -51,6 +51,8 @@ class View(Cluster):
     """Namespace and name of a pod -> uid of its controller. Labels would not do: any author can
     write them.
     """
+    nodes_by_writer: dict[tuple[str, str], str] = field(default_factory=dict)
+    """Namespace and name of a pod -> its node, as long as `writers` has the pod."""
 
     def pod(self, change: str, body: Mapping[str, Any]) -> None:
         super().pod(change, body)
@@ -58,9 +60,11 @@ class View(Cluster):
         key = (meta["namespace"], meta.get("name", ""))
         self.writers.pop(key, None)  # moves it to the end, as the newest
         self.writers[key] = find_controller(body)
+        self.nodes_by_writer[key] = (body.get("spec") or {}).get("nodeName") or ""
         while len(self.writers) > max(REMEMBERED, 2 * len(self.pods)):
             oldest = next(iter(self.writers))
             del self.writers[oldest]
+            del self.nodes_by_writer[oldest]
 
     def job(self, path: str, change: str, body: Mapping[str, Any]) -> None:
         """Applies a change of a Job or JobSet that the watch of `path` saw."""
@@ -104,6 +108,11 @@ class View(Cluster):
         """Returns the uid of the Job or JobSet of a pod; empty if it is not known."""
         controller = self.writers.get((namespace, pod), "")
         return self.root(controller)
+
+    def find_nodes(self, pods: Iterable[tuple[str, str]]) -> set[str]:
+        """Returns the nodes of pods, which may be gone by now; without those that are not known."""
+        nodes = {self.nodes_by_writer.get(pod, "") for pod in pods}
+        return nodes - {""}
 
     @property
     def uids(self) -> set[str]:

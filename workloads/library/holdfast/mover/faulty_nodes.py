@@ -1,13 +1,14 @@
-"""Replaces Spot nodes whose GPU is broken.
+"""Replaces Spot nodes whose GPU is broken, or which computed wrong.
 
 Cordons the node, evicts its jobs so that they save, then deletes the Node. Faults are read from
-NVIDIA's exporter on each node. Guarantee: only nodes with GKE's Spot label; at most `per_hour` in
+NVIDIA's exporter on each node; wrong results are found by exact gangs, whose pod on the node says
+so. Guarantee: only nodes with GKE's Spot label; at most `per_hour` in
 any hour, restarts of the mover included, and with 0 nothing is changed. Disruption budgets hold. A
 Node is deleted when no pod of a job is left on it, or when all that are left have passed their
 grace period.
 """
 
-# Why it is so: infra/decisions/0111.
+# Why it is so: infra/decisions/0111, infra/decisions/0205.
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -36,6 +37,7 @@ MOST_BYTES = 1_000_000
 # NVIDIA's catalog: these faults need a reset of the GPU, or service. The others come from the
 # program, or are contained. https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html
 FATAL_XIDS = frozenset({48, 64, 74, 79, 95, 119})
+WRONG_RESULT = "wrong-result"
 _SAMPLE = re.compile(r"^DCGM_FI_DEV_(\w+)\{.*\} (\d+)(?:\.0*)?$", re.MULTILINE)
 
 
@@ -82,6 +84,12 @@ class FaultyNodes:
     waits a full turn.
     """
     _checked_s: float = 0.0
+    _wrong: set[str] = field(default_factory=set)
+    """Nodes that computed wrong."""
+
+    def suspect(self, nodes: Iterable[str]) -> None:
+        """Takes nodes of which a pod said that it computed wrong there."""
+        self._wrong |= set(nodes)
 
     def step(self, nodes: Mapping[str, Node], now_s: float) -> list[Line]:
         """Returns a line for each new fault. `nodes` are the Spot nodes.
@@ -93,11 +101,14 @@ class FaultyNodes:
         self._checked_s = now_s
         self._next_s = self._next_s or now_s + self._turn_s
         self.reported &= nodes.keys()
+        self._wrong &= nodes.keys()
         draining = self._list_draining()
         lines: list[Line] = []
+        handled: set[str] = set()
         for name, fault in self._find_faults(nodes):
-            if name in draining:
+            if name in draining or name in handled:
                 continue
+            handled.add(name)
             line = self._handle_fault(name, fault, nodes[name], now_s)
             if line:
                 lines.append(line)
@@ -118,7 +129,7 @@ class FaultyNodes:
         return nodes
 
     def _find_faults(self, nodes: Mapping[str, Node]) -> Iterable[tuple[str, str]]:
-        """Yields node and fault of each faulty node."""
+        """Yields node and fault of each faulty node, some with two."""
         addresses = self._find_exporters(nodes)
         with ThreadPoolExecutor(AT_ONCE) as pool:
             texts = list(pool.map(self.fetch, addresses.values()))
@@ -126,6 +137,9 @@ class FaultyNodes:
             fault = find_fault(text)
             if fault:
                 yield name, fault
+        # A fault that the driver reports says more about the same node.
+        for name in sorted(self._wrong):
+            yield name, WRONG_RESULT
 
     def _find_exporters(self, nodes: Mapping[str, Node]) -> dict[str, str]:
         """Returns the addresses of the exporters by node.
@@ -168,7 +182,10 @@ class FaultyNodes:
             "name": name,
             "uid": name,
         }
-        message = f"the GPU is broken ({fault}): {consequence}"
+        reason = f"the GPU is broken ({fault})"
+        if fault == WRONG_RESULT:
+            reason = "a gang's step had other gradients here than on other nodes"
+        message = f"{reason}: {consequence}"
         write_event(self.api, involved, REASON, message, now_s, kind="Warning")
         LOG.warning("%s: %s", name, message)
         answer = "replaced" if replaces else "reported"
@@ -188,7 +205,7 @@ class FaultyNodes:
         except ApiError as error:
             if error.status != 404:
                 raise
-        LOG.warning("%s is deleted: its GPU is broken", name)
+        LOG.warning("%s is deleted: it is broken", name)
 
     def _list_pods(self, namespace: str, node: str) -> list[Object]:
         path = f"/api/v1/namespaces/{namespace}/pods"

@@ -65,6 +65,8 @@ class Process:
             self.view.count_time(now)
             observation = self.view.observe(self.progress.events)
             nodes = dict(self.view.nodes)
+            # Without the lease too: these lines are read once.
+            self.faulty.suspect(self.view.find_nodes(self.progress.take_wrong_pods()))
             waits = self.view.without_node()
         if self.lease and not loop.leads(self.lease):
             return

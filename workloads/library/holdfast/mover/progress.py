@@ -16,6 +16,7 @@ from holdfast.mover.movable_jobs import Movable
 
 KEPT_LINES = 2_000
 """Lines kept of one job."""
+MISCOMPUTED = "miscomputed"
 # The watch of pods may be this long behind the log.
 PATIENCE_S = 120.0
 MOST_WAITING = 1_000
@@ -28,6 +29,8 @@ class Progress:
     """Namespace and name of a pod -> uid of what controls it; empty for an unknown pod."""
     events_by_job: dict[str, deque[Event]] = field(default_factory=dict)
     """Events by uid of the Job or JobSet."""
+    wrong_pods: set[tuple[str, str]] = field(default_factory=set)
+    """Namespace and name of pods that said of themselves that they computed wrong."""
     _waiting: list[tuple[float, Lines]] = field(default_factory=list)
     """Lines of pods that the watch does not know yet, and when they came."""
 
@@ -47,6 +50,9 @@ class Progress:
 
     def _add(self, uid: str, lines: Lines, now_s: float) -> None:
         reading = parse(lines.lines, now_s=now_s)
+        is_wrong = any(event.type == MISCOMPUTED for event in reading.events)
+        if is_wrong and len(self.wrong_pods) < MOST_WAITING:
+            self.wrong_pods.add((lines.namespace, lines.pod))
         events = [event for event in reading.events if event.type in SHOWING]
         if not events:
             return
@@ -57,6 +63,12 @@ class Progress:
     def events(self, job: Movable) -> Iterable[Event]:
         """Returns the newest events that show how far a job is."""
         return self.events_by_job.get(job.uid, ())
+
+    def take_wrong_pods(self) -> set[tuple[str, str]]:
+        """Returns the pods that said since the last call that they computed wrong."""
+        pods = self.wrong_pods
+        self.wrong_pods = set()
+        return pods
 
     def forget_all_but(self, uids: Collection[str]) -> None:
         """Drops all jobs but these, which exist."""

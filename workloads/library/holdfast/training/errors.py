@@ -23,6 +23,10 @@ class CutOff(CheckpointExit):
     """The gang continued where this member cannot reach it: restart it as a newcomer."""
 
 
+class Miscomputed(CheckpointExit):
+    """This member's gradients were wrong where the step was done again: its machine is faulty."""
+
+
 class NodeLost(CheckpointExit):
     """Another rank of this node was lost, and with it a shard of the node's state: restart the
     node.

@@ -168,3 +168,21 @@ def test_a_disruption_budget_keeps_the_node() -> None:
     for after_s in (0, 30, 60):
         replacing.step(spot("a"), NOW + after_s)
     assert server.requests == ["evict p"] * 3
+
+
+@pytest.mark.parametrize("per_hour", [0, 60])
+def test_a_node_that_computed_wrong_is_handled_as_a_broken_gpu(per_hour: int) -> None:
+    server = Nodes()
+    watching = faulty(server, per_hour, {"a": ""})
+    watching.step(spot("a", "b"), NOW)
+    # Only Spot nodes are ever touched: this one is not among them.
+    watching.suspect(["a", "on-demand-1"])
+    lines = watching.step(spot("a", "b"), NOW + 61)
+    assert [(line["node"], line["fault"]) for line in lines] == [("a", "wrong-result")]
+    assert watching.step(spot("a", "b"), NOW + 122) == []
+    expected = "replaced" if per_hour else "reported"
+    assert lines[0]["answer"] == expected
+    cordons = [request for request in server.requests if request.startswith("cordon")]
+    assert cordons == (["cordon a"] if per_hour else [])
+    exporter = read_jobs(*lines)
+    assert not exporter.refused

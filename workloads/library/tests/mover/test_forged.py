@@ -142,3 +142,16 @@ def test_dropped_lines_wait_for_no_pod(view: View, monkeypatch: pytest.MonkeyPat
     view.pod("ADDED", pod("late", on="n", owner_uid="uid-victim"))
     progress.read(EPOCH + 115)
     assert list(progress.events_by_job) == ["uid-victim"]
+
+
+def test_a_pod_accuses_its_own_node_only(view: View) -> None:
+    source = Pods()
+    progress = Progress(source, view.find_owner)
+    view.pod("ADDED", pod("g", on="other", owner_uid="uid-forger", namespace="training"))
+    wrong = line(EPOCH + 90, "miscomputed", "victim", step=3, rank=0) | {"node": "n"}
+    source.prints("g", wrong)
+    progress.read(EPOCH + 100)
+    view.pod("DELETED", pod("g", on="other", owner_uid="uid-forger", namespace="training"))
+    assert view.find_nodes(progress.take_wrong_pods()) == {"other"}
+    progress.read(EPOCH + 115)
+    assert view.find_nodes(progress.take_wrong_pods()) == set()

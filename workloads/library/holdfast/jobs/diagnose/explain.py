@@ -31,6 +31,7 @@ from holdfast.jobs.diagnose.job_snapshot import (
 )
 from holdfast.jobs.diagnose.reasons import Cause, Reason
 from holdfast.jobs.diagnose.sweep_price import describe_sweep_price, is_sweep
+from holdfast.jobs.diagnose.wrong_result import explain_wrong_result
 from holdfast.jobs.plan import obtainability, pricing
 from holdfast.ledger.job_summary import JobSummary, read_job_summaries
 from holdfast.platform import Platform
@@ -106,6 +107,8 @@ def explain(
     table = prices.load()
     machine = pricing.find_machine(job.pod_spec, platform, table) if platform else None
     usd_per_hour = machine.usd if machine else None
+    if summary and summary.wrong_results:
+        cause = explain_wrong_result(job, summary.wrong_results[-1], cause)
     wait = in_place_text(job, now, usd_per_hour)
     progress = progress_text(summary, now, usd_per_hour)
     if wait:

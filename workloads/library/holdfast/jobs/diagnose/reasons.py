@@ -32,6 +32,7 @@ class Reason(StrEnum):
     CRASH = "crash"
     MEMORY = "memory"  # killed at its memory limit
     NODE = "node"  # the kubelet rejected or evicted the pod
+    WRONG_RESULT = "wrong-result"  # a node computed a step wrong, and left the gang
     EGRESS = "egress"  # a pod waits for a host that its namespace may not reach
     BACK_OFF = "back-off"  # taken down and not created again yet
 

@@ -45,6 +45,7 @@ from holdfast.training.elastic import shards as sharing
 from holdfast.training.elastic.gang_member import GangMember
 from holdfast.training.elastic.gradients import ExactGradientSum, GradientSum
 from holdfast.training.elastic.shards import GangProgress
+from holdfast.training.elastic.step_checks import StepChecks
 from holdfast.training.elastic.straggler_detection import ShardTimer
 from holdfast.training.errors import GroupLost
 from holdfast.training.gang.liveness import Lag
@@ -130,8 +131,16 @@ class ElasticGang:
         # The flags: a notice for each member, the lead's call for a regrouping, and the time per
         # shard of each member.
         flag_count = 2 * self._member_count + 1
-        make_sum = ExactGradientSum if exact else GradientSum
-        self._gradients = make_sum(parameters, flags=flag_count)
+        self._checks: StepChecks | None = None
+        self._gradients: GradientSum | ExactGradientSum
+        if exact:
+            device = parameters[0].device
+            sets = self._shards // node.size
+            self._checks = StepChecks(sets=sets, member=self._index, device=device, node=node)
+            flag_count += self._checks.slots
+            self._gradients = ExactGradientSum(parameters, flags=flag_count)
+        else:
+            self._gradients = GradientSum(parameters, flags=flag_count)
         self._statistics = RunningStatistics(
             collect_modules(checked_state(state)),
             shards=self._shards,
@@ -210,11 +219,16 @@ class ElasticGang:
             silent_s=silent_s,
             window_s=window_s,
             members_per_node=members_per_node,
+            checks=self._checks,
         )
         self._is_reduced = False
         self._my_shard_count = 0
+        self._set = 0
+        """Number of the set of the shard that is being computed."""
         self._leaving: frozenset[int] | None = None
         """Members that leave after this step; None if no member called for a regrouping."""
+        self._wrong_member: int | None = None
+        """The member whose gradients were wrong in a step that was done again."""
 
     @property
     def step(self) -> int:
@@ -257,12 +271,15 @@ class ElasticGang:
         while self.step < total:
             self._is_reduced = False
             self._leaving = None
+            self._wrong_member = None
             self._gradients.begin()
             if self._statistics.is_active:
                 self._statistics.begin_step()
             self._timer.start()
             yield self.step
             if not self._is_reduced:
+                if self._wrong_member is not None:
+                    self._member.leave_out(self._wrong_member)
                 continue
             self._member.complete_step()
             if self._leaving is not None:
@@ -283,19 +300,26 @@ class ElasticGang:
         # a set has to be the same for any size of the gang.
         set_size = self._node.size
         set_count = self._shards // set_size
-        member_count = len(self._member.epoch.members)
-        sets = sharing.share(set_count, self._member.rank, member_count)
+        epoch = self._member.epoch
+        member_count = len(epoch.members)
+        rank = self._member.rank
+        step = self._member.step
+        if self._checks:
+            self._checks.begin_try(step)
+            # Another member each time that a step is done again: it tests the one before.
+            rank = (rank + epoch.number + self._checks.tries) % member_count
+        sets = sharing.share(set_count, rank, member_count)
         first = set_size * sets.start + self._node.rank
         end = set_size * sets.stop + self._node.rank
         my_shards = range(first, end, set_size)
         self._my_shard_count = len(my_shards)
         # All seeds at once: between two shards this code would have left the processor's cache.
-        step = self._member.step
         seeds = [mix_seed(self._seed, step, shard) for shard in my_shards]
         for shard, seed in zip(my_shards, seeds, strict=True):
             seed_draws(seed, self._gradients.device)
             if self._statistics.is_active:
                 self._statistics.begin_shard()
+            self._set = shard // set_size
             yield shard
 
     def backward(self, loss: Tensor) -> None:
@@ -307,6 +331,8 @@ class ElasticGang:
         set_count = self._shards // self._node.size
         (loss / set_count).backward()
         self._gradients.add_shard()
+        if self._checks and isinstance(self._gradients, ExactGradientSum):
+            self._checks.note(self._set, self._gradients.shard_digest)
         if self._statistics.is_active:
             self._statistics.add_shard()
 
@@ -329,6 +355,8 @@ class ElasticGang:
         flags[first_time_flag + self._index] = self._timer.end_step(
             self._my_shard_count, step=member.step, epoch=member.epoch.number
         )
+        if self._checks:
+            flags += self._checks.sign()
         try:
             with member.watch_collectives():
                 numbers = self._gradients.reduce(
@@ -343,6 +371,9 @@ class ElasticGang:
             member.recover(error)
             return False
         failpoint("gang.reduced")
+        if self._checks and self._is_disputed(self._checks):
+            self._statistics.abandon_step()
+            return False
         # Some gradient does not fit the exact sum: the step is repeated with a larger exponent.
         if numbers is None:
             self._statistics.abandon_step()
@@ -350,7 +381,7 @@ class ElasticGang:
         if self._statistics.is_active:
             self._node.add(self._statistics.sums)
             self._statistics.end_step()
-        times = numbers[first_time_flag:]
+        times = numbers[first_time_flag : first_time_flag + self._member_count]
         if any(times):
             indices = tuple(peer.index for peer in member.epoch.members)
             self._timer.record(times, indices)
@@ -362,6 +393,18 @@ class ElasticGang:
             self._leaving = frozenset(leaving)
         self._is_reduced = True
         return True
+
+    def _is_disputed(self, checks: StepChecks) -> bool:
+        """Returns whether this try of the step differs from those before, and must be repeated."""
+        assert isinstance(self._gradients, ExactGradientSum)
+        size = len(self._member.epoch.members)
+        verdict = checks.compare(self._gradients.flags_of_try[-checks.slots :], size)
+        if verdict.disputed:
+            self._member.log_dispute(verdict)
+        if verdict.repeats:
+            self._gradients.restart_step()
+            self._wrong_member = verdict.wrong_member
+        return verdict.repeats
 
     def _are_newcomers_ready(self) -> bool:
         """Returns whether the lead regroups after this step to admit newcomers."""

@@ -18,8 +18,9 @@ from holdfast.runtime import logs
 from holdfast.runtime.gpu import name_gpu
 from holdfast.runtime.shutdown import Shutdown
 from holdfast.support.errors import InputError
+from holdfast.training.elastic.step_checks import StepChecks, Verdict
 from holdfast.training.elastic.transfer import gather_steps, synchronize
-from holdfast.training.errors import CutOff, Expelled, GangTooSmall, GroupLost
+from holdfast.training.errors import CutOff, Expelled, GangTooSmall, GroupLost, Miscomputed
 from holdfast.training.gang.failure_detector import FailureDetector
 from holdfast.training.gang.liveness import Watch
 from holdfast.training.gang.membership import Epoch
@@ -47,6 +48,7 @@ class GangMember:
         silent_s: float,
         window_s: float,
         members_per_node: int = 1,
+        checks: StepChecks | None = None,
     ) -> None:
         self._regroup = regroup
         self.group = group
@@ -58,6 +60,7 @@ class GangMember:
         self._node = saves.node
         self._window_s = window_s
         self._members_per_node = members_per_node
+        self._checks = checks
         self.me = self._control.me
         self._watch = Watch(
             self.me,
@@ -149,6 +152,39 @@ class GangMember:
         start = time.monotonic()
         self._leave()
         epoch = self._find_next_epoch(self.epoch, leaving)
+        self._enter(epoch, start=start)
+
+    def log_dispute(self, verdict: Verdict) -> None:
+        """Logs that members computed different gradients for the same shards."""
+        text = (
+            f"step {self.step}: {verdict.disputed} sets of shards have other gradients than before"
+        )
+        wrong = verdict.wrong_member
+        if wrong is not None:
+            logs.error("gang", f"{text}: member {wrong} computed wrong, and leaves the gang")
+        elif verdict.repeats:
+            logs.warning("gang", f"{text}: other members compute them again")
+        elif verdict.suspects:
+            members = " or ".join(map(str, verdict.suspects))
+            logs.error("gang", f"{text}: member {members} computes wrong, and no other can tell")
+        else:
+            logs.error("gang", f"{text}, on several members: the program is not deterministic")
+
+    def leave_out(self, wrong: int) -> None:
+        """Continues without a member whose gradients were wrong; nothing of them was applied.
+
+        Raises Miscomputed on that member.
+        """
+        if wrong == self.me.index:
+            # Its pod writes the line: the mover learns from Kubernetes on which node that is.
+            self._saves.emit("miscomputed", step=self.step, rank=wrong)
+            raise Miscomputed(
+                self.step,
+                "its gradients differ from those of the others: the machine is faulty",
+            )
+        start = time.monotonic()
+        self._leave()
+        epoch = self._find_next_epoch(self.epoch, frozenset({wrong}))
         self._enter(epoch, start=start)
 
     def finish(self, total: int, within_s: float) -> None:
@@ -335,6 +371,9 @@ class GangMember:
                 self.group.handle,
                 self._node,
             )
+        if self._checks:
+            with self.watch_collectives(), self._node.vote():
+                self._checks.exchange(self.step, self.epoch, self.group.handle)
 
     def _restore_on_lead(self) -> None:
         # Not in a collective: a restore may take minutes, and a silent peer counts as lost after

@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from holdfast.checkpoint.state.tensors import as_dtensor, to_local
 from holdfast.training.errors import GroupLost
 from holdfast.training.gang.node import ALONE, Node
+from holdfast.training.gang.recomputation import NOT_FINITE, digest_values, fold
 
 # |gradient| * 2^-exponent < 1 is rounded to this many bits; the sum of up to 2^16 shards then fits
 # 63.
@@ -119,6 +120,12 @@ class ExactGradientSum(GradientSum):
         """Gradients of 2^exponent and more do not fit: the step is repeated with a larger one."""
         self._raise = 0
         """Amount by which the tries of this step have raised the exponent."""
+        self._first_exponent = 0
+        """The exponent before the first try of this step."""
+        self.shard_digest = 0
+        """Digest of the gradients that `add_shard` added last."""
+        self.flags_of_try: list[int] = []
+        """Sums of the flags of the last try, also of one that has to be repeated."""
         self._sums: list[Tensor] = []
         for flat in self._flats:
             total = torch.zeros(
@@ -136,12 +143,15 @@ class ExactGradientSum(GradientSum):
 
     def add_shard(self) -> None:
         self._collect()
+        digest = 0
         for flat, total in zip(self._flats, self._sums, strict=True):
-            values = flat[: -self._flag_count].double()
+            gradients = flat[: -self._flag_count]
+            values = gradients.double()
             largest = 0.0
             if len(values):
                 largest = float(values.abs().max())
             is_finite = math.isfinite(largest)
+            digest = fold(3 * digest + (digest_values(gradients) if is_finite else NOT_FINITE))
             fits = is_finite and largest < 2.0**self.exponent
             is_large = is_finite and largest >= 2.0 ** (self.exponent - HEADROOM)
             total[-3] += not is_finite
@@ -151,6 +161,12 @@ class ExactGradientSum(GradientSum):
                 values.mul_(2.0 ** (BITS - self.exponent))
                 total[: len(values)] += values.round_().long()
             flat.zero_()
+        self.shard_digest = digest
+
+    def restart_step(self) -> None:
+        """Takes back what the tries of this step did to the exponent: a gradient was wrong."""
+        self.exponent = self._first_exponent
+        self._raise = 0
 
     def reduce(
         self,
@@ -161,6 +177,7 @@ class ExactGradientSum(GradientSum):
         statistics: Sequence[Tensor] = (),
     ) -> list[int] | None:
         _write_flags(flags, self._flags_sum)
+        self._first_exponent = self.exponent - self._raise
         count = self._flag_count + _COUNTERS * len(self._sums)
         try:
             with node.vote(count) as numbers:
@@ -177,6 +194,7 @@ class ExactGradientSum(GradientSum):
         # The counters were summed with the gradients, so every member and every rank of a node
         # decides the same.
         flags = numbers[: self._flag_count]
+        self.flags_of_try = flags
         counters = numbers[self._flag_count :]
         has_infinite = any(counters[0::_COUNTERS])
         has_overflow = any(counters[1::_COUNTERS])

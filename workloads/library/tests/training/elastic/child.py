@@ -23,6 +23,7 @@ from holdfast.training.gang import process_group
 from holdfast.training.gang.member_addresses import Places, read_places
 from holdfast.training.trainer.model import ModelConfig
 from holdfast.vocabulary.environment import ENV_GANG_NODES
+from workloads.library.tests.training.elastic.faulty_model import Fault, FaultyGPT
 
 
 def make_gated(
@@ -32,6 +33,7 @@ def make_gated(
     pace_s: float,
     slow: Mapping[int, float] = MappingProxyType({}),
     ledger: Path | None,
+    faults: Sequence[Fault] = (),
 ) -> type[ElasticGang]:
     """Makes gangs that stand at each step of `gate_step` until the file `gate` is there, or the one
     of that step.
@@ -45,6 +47,7 @@ def make_gated(
             # The work of a step, without taking the processor from others.
             time.sleep(slow.get(self.step, pace_s))
             self._mine: list[int] = []
+            FaultyGPT.arm(faults, self.step)
             for shard in super().shards():
                 self._mine.append(shard)
                 yield shard
@@ -88,6 +91,9 @@ def work(settings: dict[str, Any]) -> None:
     process_group.CONNECT_S = config.pop("connect_s")
     process_group.BACKENDS["cuda"] = config.pop("backend", process_group.BACKENDS["cuda"])
     ledger = config.pop("ledger", None)
+    faults = [Fault(**fault) for fault in config.pop("faults", ())]
+    if faults:
+        trainer.ByteGPT = FaultyGPT
     trainer.ElasticGang = make_gated(
         Path(config.pop("gate")),
         config.pop("gate_step"),
@@ -98,6 +104,7 @@ def work(settings: dict[str, Any]) -> None:
             if place == config["index"]
         },
         ledger=Path(ledger) if ledger else None,
+        faults=faults,
     )
     nodes = tuple(map(tuple, config.pop("nodes")))
     index = config.pop("index")

@@ -1,0 +1,157 @@
+"""What members computed for the same shards, compared."""
+
+from collections.abc import Iterable
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.training.elastic.step_checks import StepChecks, Verdict
+from holdfast.training.gang.membership import Epoch, Member
+from holdfast.training.gang.recomputation import (
+    INCOMPARABLE,
+    Computation,
+    Computations,
+    digest_values,
+    identify_kind,
+)
+
+CPU = torch.device("cpu")
+RIGHT = 7
+WRONG = 8
+
+
+def collect(*computed: tuple[int, int, int], kind: int = 1) -> Computations:
+    """`computed` are shard, member and digest."""
+    computations = Computations()
+    for shard, member, digest in computed:
+        computations.add(shard, Computation(member=member, kind=kind, digest=digest))
+    return computations
+
+
+@pytest.mark.parametrize(
+    ("computed", "suspects"),
+    [
+        ([(0, 0, RIGHT), (0, 1, RIGHT), (1, 1, WRONG)], []),
+        ([(0, 0, RIGHT), (0, 1, WRONG)], [0, 1]),
+        ([(0, 0, RIGHT), (0, 1, WRONG), (0, 2, RIGHT)], [1]),
+        ([(0, 0, WRONG), (0, 1, RIGHT), (1, 0, WRONG), (1, 2, RIGHT)], [0]),
+        ([(0, 1, RIGHT), (0, 1, WRONG)], [1]),
+        ([(0, 0, RIGHT), (0, 1, WRONG), (0, 0, RIGHT)], [0, 1]),
+        ([(0, 0, RIGHT), (0, 1, WRONG), (0, 1, RIGHT)], [1]),
+        ([(0, 0, RIGHT), (0, 1, WRONG), (1, 2, RIGHT), (1, 3, WRONG)], []),
+    ],
+    ids=[
+        "no difference",
+        "two differ",
+        "a third decides",
+        "two shards in common",
+        "differs from itself",
+        "no third",
+        "comes to the other result",
+        "two pairs differ",
+    ],
+)
+def test_a_member_is_suspected_if_it_alone_explains_the_differences(
+    computed: Iterable[tuple[int, int, int]], suspects: list[int]
+) -> None:
+    assert collect(*computed).find_suspects() == suspects
+
+
+def test_machines_of_different_kinds_are_not_compared() -> None:
+    mixed = collect((0, 0, RIGHT), kind=1)
+    mixed.add(0, Computation(member=1, kind=2, digest=WRONG))
+    assert not mixed.find_disputed()
+    varying = collect((0, 0, RIGHT), (0, 0, WRONG), kind=INCOMPARABLE)
+    assert not varying.find_disputed()
+
+
+def test_a_cpu_with_other_threads_is_of_another_kind(monkeypatch: pytest.MonkeyPatch) -> None:
+    kind = identify_kind(CPU)
+    assert kind != INCOMPARABLE
+    threads = torch.get_num_threads()
+    monkeypatch.setattr(torch, "get_num_threads", lambda: threads + 1)
+    assert identify_kind(CPU) not in (kind, INCOMPARABLE)
+
+
+def test_a_gpu_is_comparable_with_deterministic_kernels_only() -> None:
+    assert identify_kind(torch.device("cuda")) == INCOMPARABLE
+
+
+@given(st.integers(0, 999), st.integers(0, 31), st.sampled_from([torch.float32, torch.bfloat16]))
+def test_every_flipped_bit_changes_the_digest(place: int, bit: int, dtype: torch.dtype) -> None:
+    values = torch.randn(1_000, generator=torch.Generator().manual_seed(bit)).to(dtype)
+    digest = digest_values(values)
+    assert digest == digest_values(values.clone())
+    integer = torch.int32 if dtype is torch.float32 else torch.int16
+    bits = values.view(integer)
+    bits[place] ^= torch.tensor(1 << bit % (8 * values.element_size())).to(integer)
+    assert digest_values(values) != digest
+
+
+def test_padding_and_the_order_of_values_do_not_count() -> None:
+    values = torch.randn(100)
+    padded = torch.cat([values.flip(0), torch.zeros(28)])
+    assert digest_values(padded) == digest_values(values)
+
+
+def make_checks(members: int, sets: int) -> tuple[list[StepChecks], Epoch]:
+    epoch = Epoch(
+        number=1,
+        members=tuple(Member(index=index, incarnation=str(index)) for index in range(members)),
+    )
+    checks = [StepChecks(sets=sets, member=index, device=CPU) for index in range(members)]
+    for one in checks:
+        one._kinds = dict.fromkeys(range(members), one._kind)
+    return checks, epoch
+
+
+def play_try(checks: list[StepChecks], step: int, digests: list[dict[int, int]]) -> list[Verdict]:
+    """Plays a try of which all members learn; `digests` are those of each member by set."""
+    total = [0] * checks[0].slots
+    for one, computed in zip(checks, digests, strict=True):
+        one.begin_try(step)
+        for number, digest in computed.items():
+            one.note(number, digest)
+        for number, signed in enumerate(one.sign()):
+            total[number] += signed
+    return [one.compare(total, len(checks)) for one in checks]
+
+
+def test_all_members_come_to_the_same_verdict_and_a_new_step_begins_without_one() -> None:
+    checks, _ = make_checks(3, 3)
+    assert play_try(checks, 4, [{0: 5}, {1: 5}, {2: 5}]) == [Verdict()] * 3
+    undecided = Verdict(disputed=1, suspects=(0, 1), repeats=True)
+    assert play_try(checks, 4, [{2: 5}, {0: 6}, {1: 5}]) == [undecided] * 3
+    named = Verdict(disputed=1, suspects=(1,), repeats=True)
+    assert play_try(checks, 4, [{1: 5}, {2: 5}, {0: 5}]) == [named] * 3
+    assert named.wrong_member == 1
+    assert play_try(checks, 5, [{0: 9}, {1: 9}, {2: 9}]) == [Verdict()] * 3
+
+
+def test_two_members_of_which_one_is_always_wrong_go_on_after_some_tries() -> None:
+    checks, _ = make_checks(2, 2)
+    mine, others = {0: 5, 1: 5}, {0: 6, 1: 6}
+    verdicts: list[Verdict] = []
+    for number in range(3):
+        shards = (number % 2, 1 - number % 2)
+        digests = [{shards[0]: mine[shards[0]]}, {shards[1]: others[shards[1]]}]
+        verdicts.append(play_try(checks, 4, digests)[0])
+    assert [verdict.repeats for verdict in verdicts] == [False, True, False]
+    assert verdicts[-1].suspects == (0, 1)
+    assert verdicts[-1].wrong_member is None
+
+
+def test_what_a_lone_member_computed_before_a_loss_is_compared_with_what_it_computes_after() -> (
+    None
+):
+    (mine,), epoch = make_checks(1, 2)
+    mine.begin_try(4)
+    mine.note(0, 5)
+    mine.exchange(4, epoch, None)
+    assert play_try([mine], 4, [{0: 6, 1: 5}])[0].wrong_member == 0
+    mine.begin_try(4)
+    mine.note(0, 5)
+    mine.exchange(5, epoch, None)
+    assert play_try([mine], 5, [{0: 6, 1: 5}]) == [Verdict()]
