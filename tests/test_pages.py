@@ -54,7 +54,7 @@ def read_typed_lines(page: str) -> list[str]:
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if page.startswith("infra/docs/")])
-def test_settings_of_an_environment_are_accepted(page: str) -> None:
+def test_environment_settings_are_accepted(page: str) -> None:
     """Settings stand on pages as assignments to the names of fields."""
     budget = hardened().budget
     environment = replace(EXAMPLE, project_id="acme-ml-dev", budget=budget)
