@@ -75,6 +75,8 @@ class CheckpointWriter:
         memories = copies.memories if copies else [-1]
         self._stagings = [Staging(descriptor) for descriptor in memories]
         self._frozen = FrozenParameters(restored.shards_in_store)
+        self._leaves_out = False
+        """True if the newest save may have left frozen parameters out, on any rank."""
         orders = UploadOrders(
             url=url,
             run=run,
@@ -183,6 +185,7 @@ class CheckpointWriter:
         self._waited_s = 0.0
         self._announced = False
         self.last_step = step
+        self._leaves_out = self._may_leave_out and bool(staged.captured.frozen)
         manifest = make_manifest(
             self._run,
             self._ranks,
@@ -368,6 +371,8 @@ class CheckpointWriter:
 
         Called at a stop, on every rank: nothing may change between it and the save.
         """
+        if not self._leaves_out:  # the same on every rank, since a capture may be a collective
+            return
         with suppress(InputError):  # the save raises it on every rank
             captured = capture(state)
             self._frozen.keep(self._find_stored(captured, self._own_pieces(captured)))
