@@ -14,6 +14,8 @@ from holdfast.runtime import logs
 
 _SPILL = 1.25
 """The load over the average up to which requests stay with the server of their prefix."""
+_SPILL_REQUESTS = 3
+"""The requests over the average up to which they stay, where that is more."""
 _MOST_LOST = 3
 """The servers that a request may lose without a new token: more, and it may be the cause."""
 DEATHS = frozenset(("died", "hung"))
@@ -146,7 +148,8 @@ class ServerPool:
             idlest = [server for server in candidates if server.requests == load]
             return random.choice(idlest)
         total = sum(server.requests for server in candidates) + 1
-        limit = math.ceil(_SPILL * total / len(candidates))
+        average = total / len(candidates)
+        limit = max(math.ceil(_SPILL * average), math.ceil(average) + _SPILL_REQUESTS)
         ranking = sorted(candidates, key=lambda server: server.weigh(prefix_key), reverse=True)
         for server in ranking:
             if server.requests < limit:

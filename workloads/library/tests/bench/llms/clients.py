@@ -23,17 +23,20 @@ class Tally:
 
     def count(self) -> dict[str, int]:
         cut = 0
+        refused = 0
         missing = 0
         doubled = 0
         different = 0
         for result in self.results:
             cut += result.is_cut
+            refused += not result.tokens
             missing += result.missing
             doubled += result.doubled
             different += result.is_different
         return {
             "streams": len(self.results),
             "cut": cut,
+            "cut_before_a_token": refused,
             "tokens": self.tokens,
             "tokens_lost": missing,
             "tokens_doubled": doubled,

@@ -64,6 +64,18 @@ def test_load_is_spread_even_if_all_prefixes_are_equal() -> None:
     run(test)
 
 
+def test_few_requests_stay_with_their_prefix() -> None:
+    """A difference of three requests says little about the load."""
+
+    async def test() -> None:
+        pool, servers = make_pool(3)
+        for _ in range(4):
+            await pool.take(b"prefix", until_s=0)
+        assert sorted(server.requests for server in servers) == [0, 0, 4]
+
+    run(test)
+
+
 def test_requests_without_a_prefix_go_to_the_least_loaded_server() -> None:
     async def test() -> None:
         pool, servers = make_pool(3)
