@@ -276,6 +276,10 @@ def main(descriptor: str, *modules: str) -> None:
     with pause_gc():
         for module in modules:
             import_module(module)
+        if "typer" in sys.modules:
+            # Imports pydantic, as the first command line of a process does: 0.3 s for each child.
+            with suppress(ModuleNotFoundError):
+                import_module("typer._adapters")
     try:
         run(serve(socket.socket(fileno=int(descriptor))))
     except SystemExit as end:

@@ -47,7 +47,8 @@ def train(settings: dict[str, Any]) -> None:
     for layer in (model[0], model[4]):
         fully_shard(layer, mesh=mesh)
     fully_shard(model, mesh=mesh)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    # foreach: see sharded_child.py.
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, foreach=True)
     events = EventLog.open(Path(settings["events"]), job="elastic", kind=KIND_TRAINING)
     kind = make_gated(
         Path(settings["gate"]),

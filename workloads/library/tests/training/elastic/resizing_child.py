@@ -94,7 +94,8 @@ def build(settings: dict[str, Any]) -> tuple[nn.Module, torch.optim.Optimizer, L
     for layer in (model[0], model[3]):
         fully_shard(layer, mesh=mesh)
     fully_shard(model, mesh=mesh)
-    optimizer: torch.optim.Optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    # foreach: see sharded_child.py. The bits of fused=True depend on the number of ranks on CPUs.
+    optimizer: torch.optim.Optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, foreach=True)
     if settings.get("moments") == "plain":
         optimizer = PlainMoments(model.parameters())
     parts = LogicalShards(
