@@ -104,6 +104,7 @@ MODULES = (
     "opened_ports",
     "counts",
     "identities",
+    "meanings",
     "linter",
 )
 GROUP = "holdfast.lint_rules"

@@ -161,8 +161,9 @@ def _is_client(container: Container, pod: Pod) -> bool:
     if neighbours < 2:
         return False
     for option in _BIND_OPTIONS:
-        host = container.option(option).partition(":")[0]
-        if host in ("127.0.0.1", "localhost"):
+        host, _, port = container.option(option).partition(":")
+        is_own = port.isdecimal() and int(port[:9]) in container.ports
+        if host in ("127.0.0.1", "localhost") and not is_own:
             return True
     return False
 

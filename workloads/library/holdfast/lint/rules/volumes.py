@@ -39,7 +39,7 @@ _READ_TOO = ("HF_HOME", "HF_HUB_CACHE", "TRANSFORMERS_CACHE", "HUGGINGFACE_HUB_C
 _PLACEHOLDER = re.compile(r"[$<{]|^[A-Z][A-Z0-9_]+$|[A-Z]_[A-Z]")
 _OUTPUT_OPTION = re.compile(
     r"--(out|output|results?|save|log|logs|logging|cache|tmp|work|tensorboard|profile|export)"
-    r"([-_]?(dir|directory|path|folder|root|file))?"
+    r"([-_](dir|directory|path|folder|root|file))?"
 )
 # Folders that a trainer writes and a server reads.
 _CHECKPOINT_OPTION = re.compile(r"--(checkpoints?|ckpts?)([-_]?(dir|directory|path|folder|root))?")
