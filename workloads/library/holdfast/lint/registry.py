@@ -105,6 +105,7 @@ MODULES = (
     "counts",
     "identities",
     "meanings",
+    "databases",
     "linter",
 )
 GROUP = "holdfast.lint_rules"

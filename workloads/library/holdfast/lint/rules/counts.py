@@ -97,9 +97,11 @@ def check_quorum(obj: Object, context: Context) -> Iterator[Hit]:
         bound = _count(obj.spec.get(field), total)
         if bound is None:
             continue
-        kept = total - bound if field == "maxUnavailable" else bound
-        if total > 2 and kept < total // 2 + 1:
-            message = f"leaves {max(0, kept)} of {total} members; a majority are {total // 2 + 1}"
+        members = total - bound if field == "maxUnavailable" else bound
+        if total > 2 and members < total // 2 + 1:
+            message = (
+                f"leaves {max(0, members)} of {total} members; a majority are {total // 2 + 1}"
+            )
             yield Hit(("spec", field), message)
 
 

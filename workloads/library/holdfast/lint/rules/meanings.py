@@ -128,9 +128,9 @@ def _is_mentioned(pod: Pod, port: str, path: Path) -> bool:
     Severity.WARNING,
     on=Job,
     what="A failure policy fails a Job on every exit code but those that it names.",
-    why="A crash that a retry would mend ends the Job; backoffLimit is of no use.",
+    why="A crash that a retry would get over ends the Job; backoffLimit is of no use.",
     source=DOC_FAILURES,
-    fix="operator: In, with the codes that no retry mends",
+    fix="operator: In, with the codes of errors that stay",
     base="job",
     bad="""\
 spec:
@@ -220,21 +220,21 @@ def check_repeats(pod: Pod, context: Context) -> Iterator[Hit]:
 
 def _compare_numbers(container: Container) -> Iterator[Hit]:
     """Yields options with two numbers, if the command is no script."""
-    seen: dict[str, str] = {}
+    numbers: dict[str, str] = {}
     name = ""
     for path, word in container.list_words():
         if " " in word:
             return
         # What follows may be the command of another program.
         if word == "--" or word.endswith(".py"):
-            seen.clear()
+            numbers.clear()
         flag, equals, value = word.partition("=")
         if equals and _OPTION.fullmatch(flag[:80]) and _NUMBER.fullmatch(value[:40]):
             name = flag
         else:
             value = word
         if name and _NUMBER.fullmatch(value[:40]):
-            first = seen.setdefault(name, value)
+            first = numbers.setdefault(name, value)
             if first != value:
                 yield Hit(path, f"{name} is {first}, and then {value}")
         name = word if not equals and _OPTION.fullmatch(word[:80]) else ""
@@ -337,6 +337,8 @@ def check_ray_options(obj: Object, context: Context) -> Iterator[Hit]:
                     yield Hit(place, f"dashboard-host is {value}: nothing else reaches it")
             group = dig(obj.body, *path)
             replicas = as_int(dig(group, "replicas"))
-            least = as_int(dig(group, "minReplicas"))
-            if replicas is not None and least is not None and replicas < least:
-                yield Hit((*path, "replicas"), f"replicas {replicas} is below minReplicas {least}")
+            min_replicas = as_int(dig(group, "minReplicas"))
+            if replicas is not None and min_replicas is not None and replicas < min_replicas:
+                yield Hit(
+                    (*path, "replicas"), f"replicas {replicas} is below minReplicas {min_replicas}"
+                )

@@ -207,7 +207,10 @@ def bucket_named_wrong(pod: Pod, context: Context) -> Iterator[Hit]:
         for option in re.split(r"[,\s]+", options[:2_000]):
             name = option.partition("=")[0]
             known_options = load_table("fuse")["options"]
-            if name in known_options or ":" in name:
+            section, _, setting = name.partition(":")
+            if setting:
+                name = section
+            if name in known_options:
                 continue
             dashed_name = name.replace("_", "-")
             near_option = find_near(dashed_name, known_options, 0.8)
