@@ -88,4 +88,12 @@ def render_job(document: Any, source: str, platform: "Platform") -> str:
         ) from error
     if service_text.is_service(document):
         return prepared_service.render(service_text.parse(document, source), platform)
-    return prepared_job.render(file_text.parse(document, source), platform)
+    job = file_text.parse(document, source)
+    if job.source and not (Path(source).parent / job.source).is_dir():
+        raise InputError(
+            "source",
+            got=job.source,
+            allowed="a folder, from that of the job file",
+            fix="correct the path, or leave source out: the image has the code",
+        )
+    return prepared_job.render(job, platform)

@@ -104,6 +104,8 @@ MODULES = (
     "opened_ports",
     "counts",
     "identities",
+    "meanings",
+    "databases",
     "linter",
 )
 GROUP = "holdfast.lint_rules"

@@ -201,6 +201,8 @@ def test_a_gang_is_rigid_elastic_or_sharded() -> None:
         ({"max_hours": 10_001}, "max_hours", "range"),
         ({"hours": 9.0, "max_hours": 9.0}, "max_hours", "leave it out"),
         ({"predictor": "a:b"}, "a batch needs items", "--set data="),
+        ({"predictor": "a:b", "data": "gs://bucket/a"}, "command", "leave the program out"),
+        ({"predictor": "a.b", "data": "gs://bucket/a", "command": ()}, "predictor", "write a:b"),
         ({"predict_seconds": 60.0}, "predict_seconds", "leave it out"),
         ({"rows": "*.parquet"}, "rows", "leave it out"),
         (

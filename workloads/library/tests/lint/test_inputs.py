@@ -3,6 +3,7 @@
 import re
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner, Result
@@ -90,6 +91,16 @@ def test_refusal_names_its_file(tmp_path: Path) -> None:
     refusal = lint(str(tmp_path)).exception
     assert isinstance(refusal, InputError)
     assert refusal.what.startswith(f"{tmp_path}/large.yaml: ")
+
+
+@pytest.mark.parametrize(
+    ("fields", "problem"),
+    [({"source": "gone"}, "source"), ({"hours": 10.0, "max_usd": 1.0}, "10 h of undisturbed work")],
+)
+def test_lint_refuses_what_submit_refuses(fields: dict[str, Any], problem: str) -> None:
+    job = own(environment="example", gpus="1xl4", capacity="spot", **fields)
+    refusal = lint("-", text=file_text.dump(job)).exception
+    assert isinstance(refusal, InputError) and problem in refusal.what
 
 
 def test_doubled_key_in_a_job_file_is_a_finding() -> None:

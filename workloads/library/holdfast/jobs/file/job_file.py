@@ -125,6 +125,13 @@ class OwnJob(JobFields):
                 "data: gs://BUCKET/FOLDER",
                 "add --set data=gs://BUCKET/FOLDER",
             )
+        if self.predictor and self.command and not self.command[0].startswith("-"):
+            allowed = "options of `holdfast batch run`, for a batch: it runs the predictor"
+            yield "command", repr(self.command[0][:200]), allowed, "leave the program out"
+        if self.predictor and "." in self.predictor and ":" not in self.predictor:
+            module, _, function = self.predictor.rpartition(".")
+            allowed = "MODULE:FUNCTION of the image, or a name without dots"
+            yield "predictor", self.predictor, allowed, f"write {module}:{function}"
         if self.predictor and self.on_notice != OnNotice.HANDLES:
             yield "on_notice", self.on_notice, "handles, for a batch", "leave it out"
         if self.rows and not self.predictor:

@@ -106,15 +106,19 @@ def prepare(job: OwnJob, platform: Platform, folder: Path = Path()) -> Prepared:
 
 
 def render(job: OwnJob, platform: Platform) -> str:
-    """Return the manifest of a job, without a look at its image, its buckets and its secrets."""
+    """Return the manifest of a job, without a look at its image, its buckets and its secrets.
+
+    Raises InputError where its spending limit buys less than the work.
+    """
     require_environment(job, platform)
     _require_home(job, platform)
     context = RenderContext(platform)
     image = context.image(job.image) if job.image in ROLES else job.image
     placed = any_gpu.place(job, platform, prices.load())
-    return manifests.text(
-        platform.name, manifests.bodies(replace(job, image=image), context, placed)
-    )
+    objects = manifests.bodies(replace(job, image=image), context, placed)
+    if job.max_usd:
+        spending_limit.describe(job, objects, platform)
+    return manifests.text(platform.name, objects)
 
 
 def require_environment(job: OwnJob, platform: Platform) -> None:

@@ -30,6 +30,10 @@ DOC_ARM = (
     "https://cloud.google.com/kubernetes-engine/docs/how-to/prepare-arm-workloads-for-deployment"
 )
 _CLASSES = ("Accelerator", "Balanced", "Performance", "Scale-Out", "autopilot", "autopilot-spot")
+QUEUED_KINDS = (
+    *("Job", "JobSet", "Pod", "Deployment", "StatefulSet", "LeaderWorkerSet"),
+    *("PyTorchJob", "MPIJob", "TrainJob", "RayJob", "RayCluster"),
+)
 _FLEX_QUEUES = (QUEUES[Capacity.FLEX_START], QUEUES[Capacity.QUEUED])
 LABEL_FAMILY = "cloud.google.com/machine-family"
 LABEL_MACHINE = "node.kubernetes.io/instance-type"
@@ -375,7 +379,7 @@ def _check_term(path: Path, term: dict[str, Any], pod: Pod, context: Context) ->
     "queue-against-selector",
     Severity.ERROR,
     on=Object,
-    kinds=("Job", "JobSet"),
+    kinds=QUEUED_KINDS,
     what="The queue of a job lends other capacity than its pods select.",
     why="Kueue finds no flavor for it and never admits it; it stays suspended.",
     source="https://kueue.sigs.k8s.io/docs/concepts/resource_flavor/",

@@ -81,7 +81,7 @@ spec:
     Severity.ERROR,
     on=Object,
     kinds=("PodDisruptionBudget",),
-    what="A budget over a replicated store lets so many members go that no majority is left.",
+    what="A budget over a replicated store lets members go until no majority is left.",
     why="The store takes no writes during each drain or upgrade of nodes.",
     source=DOC_ETCD,
     fix="maxUnavailable: 1",
@@ -97,9 +97,11 @@ def check_quorum(obj: Object, context: Context) -> Iterator[Hit]:
         bound = _count(obj.spec.get(field), total)
         if bound is None:
             continue
-        left = total - bound if field == "maxUnavailable" else bound
-        if total > 2 and left < total // 2 + 1:
-            message = f"leaves {max(0, left)} of {total} members; a majority are {total // 2 + 1}"
+        members = total - bound if field == "maxUnavailable" else bound
+        if total > 2 and members < total // 2 + 1:
+            message = (
+                f"leaves {max(0, members)} of {total} members; a majority are {total // 2 + 1}"
+            )
             yield Hit(("spec", field), message)
 
 

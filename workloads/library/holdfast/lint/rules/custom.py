@@ -203,3 +203,6 @@ def check_triggers(obj: Object, context: Context) -> Iterator[Hit]:
                 yield Hit((*path, name), message, on_key=True)
         if not set(table["needed"]) & settings.keys():
             yield Hit(path, f"needs {table['needed'][0]}")
+        address = as_text(settings.get("serverAddress"))
+        if address and "://" not in address and not _PLACEHOLDER.search(address[:_LONGEST]):
+            yield Hit((*path, "serverAddress"), f"{address[:80]} is no URL: http://HOST:PORT")

@@ -374,7 +374,10 @@ def _check_health_path(obj: Object, context: Context) -> Iterator[Hit]:
     """Yields a path that the server behind a Service does not have."""
     name = as_text(dig(obj.spec, "targetRef", "name"))
     service = context.index.find("Service", name, obj.namespace)
-    path = ("spec", "default", "config", "httpHealthCheck", "requestPath")
+    path: Path = ("spec", "default", "config", "httpHealthCheck", "requestPath")
+    if obj.kind == "BackendConfig":
+        service = next(iter(_find_configured(obj, context)), None)
+        path = ("spec", "healthCheck", "requestPath")
     place = as_text(dig(obj.body, *path))
     if service is None or not place or not any(get_selector(service).values()):
         return
@@ -385,6 +388,11 @@ def _check_health_path(obj: Object, context: Context) -> Iterator[Hit]:
             if known_paths and not is_known_path(place, known_paths):
                 message = f"{server} has no {place}; it has {', '.join(known_paths[:3])}"
                 yield Hit(path, message)
+                return
+            probed = {as_text(dig(container.body, probe, "httpGet", "path")) for probe in PROBES}
+            near_path = find_near(place, probed - {""}, 0.8) if place not in probed else ""
+            if near_path and not known_paths:
+                yield Hit(path, f"asks {place}, and the probes ask {near_path}")
                 return
 
 

@@ -24,10 +24,16 @@ _HOST_SETTINGS = (
     *("GRADIO_SERVER_NAME", "UVICORN_HOST", "FLASK_RUN_HOST", "STREAMLIT_SERVER_ADDRESS"),
     *("OLLAMA_HOST", "LISTEN_HOST", "BIND_ADDRESS", "MLFLOW_HOST"),
 )
-_HOST_VARIABLES = {"UVICORN_HOST", "FLASK_RUN_HOST", "GUNICORN_CMD_ARGS", "PORT"}
+_HOST_VARIABLES = {"UVICORN_HOST", "FLASK_RUN_HOST", "GUNICORN_CMD_ARGS", "MLFLOW_HOST", "PORT"}
 _PORT_VARIABLES = {"PORT", "OLLAMA_HOST", "QDRANT__SERVICE__HTTP_PORT"}
 # A file of settings, or a socket in place of a port.
 _SETTINGS_OPTIONS = ("-c", "--config", "--uds", "--fd")
+# Programs that listen on the loopback address without an option.
+_LOCAL_BY_DEFAULT = (
+    *("uvicorn", "hypercorn", "gunicorn", "flask", "mlflow", "jupyter", "jupyter-lab"),
+    *("tensorboard", "chroma"),
+)
+_OPENING_OPTIONS = ("--ip", "--bind_all", "--bind-all", "-h")
 # Servers by their images -> the port on which they listen without an option.
 _DEFAULT_PORTS = {
     "vllm/vllm-openai": 8000,
@@ -161,8 +167,9 @@ def _is_client(container: Container, pod: Pod) -> bool:
     if neighbours < 2:
         return False
     for option in _BIND_OPTIONS:
-        host = container.option(option).partition(":")[0]
-        if host in ("127.0.0.1", "localhost"):
+        host, _, port = container.option(option).partition(":")
+        is_own = port.isdecimal() and int(port[:9]) in container.ports
+        if host in ("127.0.0.1", "localhost") and not is_own:
             return True
     return False
 
@@ -174,7 +181,9 @@ def _check_default_host(container: Container, pod: Pod, context: Context) -> Ite
     has_host = bool(_HOST_VARIABLES & container.env.keys())
     for option in (*_BIND_OPTIONS, *_SETTINGS_OPTIONS):
         has_host = has_host or bool(container.option(option))
-    if program in ("uvicorn", "hypercorn", "gunicorn", "flask") and not has_host and is_needed:
+    for option in _OPENING_OPTIONS:
+        has_host = has_host or option in container.arguments or bool(container.option(option))
+    if program in _LOCAL_BY_DEFAULT and not has_host and is_needed:
         yield Hit(
             container.command_path, f"{program} listens on 127.0.0.1 without an option for its host"
         )

@@ -13,6 +13,7 @@ DOC_VLLM = "https://docs.vllm.ai/en/latest/cli/serve/"
 DOC_RUN = "https://docs.pytorch.org/docs/stable/elastic/run.html"
 DOC_PYTHON = "https://docs.python.org/3/using/cmdline.html"
 _NEAR = 0.85
+_REDIS = re.compile(r"(^|/)(redis|valkey)(?=[:@]|$)")
 _TORCHRUN = ("torchrun", "torch.distributed.run", "torch.distributed.launch")
 # Options of torchrun without a value.
 _SWITCHES = ("m", "module", "no-python", "run-path", "standalone", "virtual-local-rank")
@@ -28,8 +29,15 @@ def _find_program(container: Container) -> str:
     if any(program in _TORCHRUN for program in container.programs):
         return "torchrun"
     image = as_text(container.body.get("image"))[:500]
-    is_server = "vllm-openai" in image and not container.body.get("command")
-    return "vllm" if is_server or container.runs("vllm", "serve") else ""
+    has_command = bool(container.body.get("command"))
+    is_server = "vllm-openai" in image and not has_command
+    if is_server or container.runs("vllm", "serve"):
+        return "vllm"
+    is_redis = bool(_REDIS.search(image)) and not has_command
+    if is_redis:
+        return "redis-server"
+    program = next(iter(container.programs), "")
+    return program if program in load_table("options") else ""
 
 
 def _list_options(container: Container, program: str) -> list[tuple[str, str]]:
@@ -64,7 +72,7 @@ def _list_options(container: Container, program: str) -> list[tuple[str, str]]:
     "option-unknown",
     Severity.ERROR,
     on=Pod,
-    what="An option is misspelt, or has a value that vLLM or torchrun does not know.",
+    what="An option is misspelt, or has a value that its program does not know.",
     why="The program ends at its start with a usage message, on a GPU that is paid for.",
     source=DOC_VLLM,
     fix="correct the option or its value",
@@ -91,7 +99,7 @@ def check_options(pod: Pod, context: Context) -> Iterator[Hit]:
         program = _find_program(container)
         if not program:
             continue
-        known_names = load_table("flags")[program]
+        known_names = load_table("flags").get(program, ())
         for name, value in _list_options(container, program):
             near_name = "" if name in known_names else find_near(name, known_names, _NEAR)
             if near_name and f"no-{near_name}" != name and len(name) > 2:

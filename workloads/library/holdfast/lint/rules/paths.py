@@ -327,7 +327,7 @@ def indices_write_one_file(job: Job, context: Context) -> Iterator[Hit]:
         for path, word in _list_shell_words(container):
             name, equals, value = word.partition("=")
             is_result = _RESULT_OPTIONS.fullmatch((name if equals else option)[:60])
-            place = (value if equals else word)[:500]
+            place = (value if equals else word)[:500].strip("\"'")
             option = "" if equals else word
             if has_shards and is_result and _FILE.fullmatch(place):
                 yield Hit(path, f"{completions} indices write {place}")
@@ -448,6 +448,7 @@ def reads_what_nothing_fetched(pod: Pod, context: Context) -> Iterator[Hit]:
     filled: dict[str, list[str]] = {}
     for container in pod.containers:
         for _, target in () if container.is_main else _list_targets(container):
+            target = _add_source_name(container, target)
             mount = find_mount(container, target)
             if mount and "emptyDir" in find_volume(pod, mount.get("name")):
                 place = as_text(mount.get("mountPath")).rstrip("/")
@@ -455,7 +456,7 @@ def reads_what_nothing_fetched(pod: Pod, context: Context) -> Iterator[Hit]:
                     target.rstrip("/")[len(place) :]
                 )
     for container in pod.main_containers if filled else ():
-        for path, folder in _list_places(container, _READS):
+        for path, folder in (*_list_places(container, _READS), *_list_variables(container)):
             mount = find_mount(container, folder)
             parts = filled.get(as_text(mount.get("name")), []) if mount else []
             place = as_text(mount.get("mountPath")).rstrip("/") if mount else ""
@@ -464,6 +465,24 @@ def reads_what_nothing_fetched(pod: Pod, context: Context) -> Iterator[Hit]:
                 continue
             if not _is_named_before(pod, as_text(dig(mount, "name")), part):
                 yield Hit(path, f"{folder} is not filled; {place}{parts[0]} is")
+
+
+def _add_source_name(container: Container, target: str) -> str:
+    """Returns the path that a copy of one folder makes below a target that ends with a slash."""
+    if not target.endswith("/"):
+        return target
+    source = re.search(
+        rf"\bcp (?:-\w+ )*gs://[\w./-]{{1,300}}/([\w.-]{{1,100}})\s+{re.escape(target)}(?![\w/])",
+        container.script.replace("\n", " "),
+    )
+    return target + source[1] if source else target
+
+
+def _list_variables(container: Container) -> Iterator[tuple[Path, str]]:
+    """Yields the variables that name a folder with data or weights."""
+    for path, name, value in container.variables:
+        if _READ_VARIABLES.search(name) and _PLACE.fullmatch(value[:500]):
+            yield path, value.rstrip("/")
 
 
 def _is_named_before(pod: Pod, volume: str, part: str) -> bool:
@@ -483,6 +502,7 @@ def _are_parts(part: str, other: str) -> bool:
     return part == other or not part or not other or _are_related(part, other)
 
 
+_READ_VARIABLES = re.compile(r"(^|_)(MODEL|WEIGHTS|TOKENIZER|DATA|DATASET)(_(DIR|PATH|FOLDER))?$")
 _READS = re.compile(
     r"--?(?:data|dataset|input|model|tokenizer|weights|corpus|model[-_]id)([-_](dir|path|folder|root))?"
     r"|--model-repository|--base"

@@ -385,4 +385,9 @@ def _find_most(pod: Pod, context: Context) -> tuple[int, Path]:
     max_pods = pod.replicas
     for scaler in context.index.find_scalers(pod.owner):
         max_pods = max(max_pods, as_int(scaler.spec.get("maxReplicas")) or 0)
+    for scaler in context.index.list_namespace("ScaledObject", pod.owner.namespace):
+        target = as_map(scaler.spec.get("scaleTargetRef"))
+        kind = as_text(target.get("kind")) or "Deployment"
+        if (kind, target.get("name")) == (pod.owner.kind, pod.owner.name):
+            max_pods = max(max_pods, as_int(scaler.spec.get("maxReplicaCount")) or 0)
     return max_pods, ("spec", "replicas")

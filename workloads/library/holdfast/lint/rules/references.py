@@ -51,8 +51,8 @@ def _is_made(kind: str, name: str, context: Context) -> bool:
         return False
     for source in ("SealedSecret", "ExternalSecret", "Certificate", "SecretProviderClass"):
         for obj in context.index.by_kind.get(source, []):
-            names = (obj.name, dig(obj.spec, "target", "name"), obj.spec.get("secretName"))
-            if name in names:
+            own_name = as_text(dig(obj.spec, "target", "name")) or obj.name
+            if name in (own_name, obj.spec.get("secretName")):
                 return True
     return False
 
@@ -95,6 +95,10 @@ def _list_neighbours(kind: str, obj: Object, context: Context) -> list[str]:
     for neighbour in context.index.list_namespace(kind, obj.namespace):
         if neighbour.file == obj.file and neighbour is not obj:
             names.append(neighbour.name)
+    if kind == SECRET:
+        for external in context.index.list_namespace(EXTERNAL_SECRET, obj.namespace):
+            if external.file == obj.file:
+                names.append(as_text(dig(external.spec, "target", "name")) or external.name)
     return sorted(set(names))
 
 

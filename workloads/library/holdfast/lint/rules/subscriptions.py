@@ -93,8 +93,7 @@ def _guess_kind(field: str) -> str:
     "subscription-out-of-range",
     Severity.ERROR,
     on=Object,
-    kinds=("PubSubSubscription",),
-    what="A subscription has a number that Pub/Sub does not take.",
+    what="A subscription, or the option of its worker, has a number that Pub/Sub does not take.",
     why="The subscription is not made, and its workers wait for it.",
     source=DOC_PUBSUB,
     fix="10 to 600 seconds to acknowledge, 5 to 100 deliveries",
@@ -102,6 +101,14 @@ def _guess_kind(field: str) -> str:
     good=_subscription("documents", 600),
 )
 def check_subscription_ranges(obj: Object, context: Context) -> Iterator[Hit]:
+    for pod in obj.pods:
+        for container in pod.containers:
+            seconds = container.number("--ack-deadline") or container.number("--ack_deadline")
+            if seconds and seconds > 600 and "subscription" in container.script:
+                message = f"--ack-deadline is {seconds}; Pub/Sub takes 10 to 600 seconds"
+                yield Hit(container.command_path, message)
+    if obj.kind != "PubSubSubscription":
+        return
     deadline = as_int(obj.spec.get("ackDeadlineSeconds"))
     if deadline is not None and not 10 <= deadline <= 600:
         yield Hit(("spec", "ackDeadlineSeconds"), f"{deadline} is not from 10 to 600")

@@ -32,6 +32,7 @@ _POD_HOST = re.compile(
 _HOST_VARIABLE = re.compile(r"_HOST(NAME)?$")
 _PLAIN_HOST = re.compile(r"[a-z][a-z0-9-]{1,62}")
 _LONGEST = 4_000
+_COMMON_PORTS = ("80", "443", "3000", "5000", "8000", "8080", "8443", "9090")
 # Scheme -> the port of a URL without one.
 _DEFAULT_PORTS = {"http": "80", "https": "443"}
 _TOP_DOMAINS = ("com", "org", "io", "net", "ai", "dev", "internal", "local", "google", "app", "co")
@@ -346,9 +347,24 @@ def _judge_address(host: str, port: str, home: str, file: str, context: Context)
             continue
         if misspells(name, neighbour.name):
             near_name = find_near(name, [neighbour.name], 0.75) or near_name
-        elif port and _extends(name, neighbour.name) and _has_port(neighbour, int(port)):
+        elif port and _is_meant(name, neighbour, port, context):
             near_name = near_name or neighbour.name
     return f"no Service {name}; did you mean {near_name}?" if near_name else ""
+
+
+def _is_meant(name: str, service: Object, port: str, context: Context) -> bool:
+    """Returns whether a name has the words of a Service with the port, or begins as it.
+
+    The second counts only for the one Service of the namespace with a port that few have.
+    """
+    if not _has_port(service, int(port)):
+        return False
+    if _extends(name, service.name):
+        return True
+    is_alike = name.partition("-")[0] == service.name.partition("-")[0] and "-" in name
+    services = context.index.list_namespace("Service", service.namespace)
+    owners = [other for other in services if _has_port(other, int(port))]
+    return port not in _COMMON_PORTS and is_alike and owners == [service]
 
 
 def _is_in_folder(obj: Object, file: str) -> bool:

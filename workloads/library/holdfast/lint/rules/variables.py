@@ -40,6 +40,9 @@ _QUOTED = re.compile(r'"([A-Za-z_][A-Za-z0-9_]{0,200})"')
 _SHELL_VARIABLE = re.compile(r"\$\{?([A-Za-z_][A-Za-z0-9_]{0,200})\}?")
 _OF_THE_SHELL = ("HOSTNAME", "HOME", "PWD", "PATH", "RANDOM", "JOB_COMPLETION_INDEX")
 _WHOLE_VARIABLE = re.compile(r"(?:--?[\w-]{1,60}=)?\$([A-Z_][A-Z0-9_]{0,80})")
+_SUBSTITUTION = re.compile(
+    r"(?<!\$)\$\((?:date|hostname|nproc|whoami|pwd|uuidgen|seq|cat|echo|ls)(?: [^)]{0,80})?\)"
+)
 _INDEX_FIELD = "batch.kubernetes.io/job-completion-index"
 _BRACED = re.compile(r"(?<![\\$])\$\{([A-Za-z_][A-Za-z0-9_]{0,200})\}")
 _GROUP_VARIABLES = ("LWS_LEADER_ADDRESS", "LWS_GROUP_SIZE", "LWS_WORKER_INDEX")
@@ -177,6 +180,9 @@ def reference_undefined(pod: Pod, context: Context) -> Iterator[Hit]:
         is_template = any("$" in text for text in _list_names(container))
         for path, word in container.list_words():
             yield from _check_word(path, word, names)
+            command = _SUBSTITUTION.search(word[:_LONGEST])
+            if command and not is_template:
+                yield Hit(path, f"no shell runs {command[0]}: the program gets it as a text")
             match = _WHOLE_VARIABLE.fullmatch(word[:_LONGEST])
             if match and match[1] not in names and not is_template:
                 yield Hit(path, f"no shell replaces ${match[1]}, and nothing sets it")

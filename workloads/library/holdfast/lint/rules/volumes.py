@@ -39,7 +39,7 @@ _READ_TOO = ("HF_HOME", "HF_HUB_CACHE", "TRANSFORMERS_CACHE", "HUGGINGFACE_HUB_C
 _PLACEHOLDER = re.compile(r"[$<{]|^[A-Z][A-Z0-9_]+$|[A-Z]_[A-Z]")
 _OUTPUT_OPTION = re.compile(
     r"--(out|output|results?|save|log|logs|logging|cache|tmp|work|tensorboard|profile|export)"
-    r"([-_]?(dir|directory|path|folder|root|file))?"
+    r"([-_](dir|directory|path|folder|root|file))?"
 )
 # Folders that a trainer writes and a server reads.
 _CHECKPOINT_OPTION = re.compile(r"--(checkpoints?|ckpts?)([-_]?(dir|directory|path|folder|root))?")
@@ -207,7 +207,10 @@ def bucket_named_wrong(pod: Pod, context: Context) -> Iterator[Hit]:
         for option in re.split(r"[,\s]+", options[:2_000]):
             name = option.partition("=")[0]
             known_options = load_table("fuse")["options"]
-            if name in known_options or ":" in name:
+            section, _, setting = name.partition(":")
+            if setting:
+                name = section
+            if name in known_options:
                 continue
             dashed_name = name.replace("_", "-")
             near_option = find_near(dashed_name, known_options, 0.8)
