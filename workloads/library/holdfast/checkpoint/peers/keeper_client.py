@@ -44,6 +44,10 @@ class PeerPlaces:
     """Number of nodes of the whole gang, if it continues with fewer."""
     folder_bytes: int = -1
     """Free bytes of this node's folder for copies, at the start; -1: copies are in memory."""
+    node: int = 0
+    """Number of this rank's node in the whole gang, which does not change with its size."""
+    notes: int = -1
+    """Descriptor of this rank's notes of what it computed, which outlive the rank; -1: none."""
 
     def encode(self) -> str:
         return json.dumps(asdict(self))

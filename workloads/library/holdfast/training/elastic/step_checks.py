@@ -87,12 +87,18 @@ class StepChecks:
 
         A collective.
         """
+        self.learn(step, epoch, _gather(self.describe(), group))
+
+    def describe(self) -> list[int]:
+        """Returns what this member computed of its newest step. A collective of the node."""
+        return [self._step, self._kind, *self._combine(self._own)]
+
+    def learn(self, step: int, epoch: Epoch, descriptions: list[list[int]]) -> None:
+        """Takes the descriptions of all members, in their order."""
         self.tries = 0
         self._known = Computations()
-        own = [self._step, self._kind, *self._combine(self._own)]
-        for member, (computed_step, kind, *digests) in zip(
-            epoch.members, _gather(own, group), strict=True
-        ):
+        for member, description in zip(epoch.members, descriptions, strict=True):
+            computed_step, kind, *digests = description
             self._kinds[member.index] = kind
             if computed_step != step:
                 continue

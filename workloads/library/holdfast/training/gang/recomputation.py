@@ -17,14 +17,14 @@ import torch
 from torch import Tensor
 
 DIGEST_BITS = 45
-"""Two different results have the same digest in one of 3.5e13 cases."""
 NOT_FINITE = 1
 """Digest of gradients that are not finite: their bits say nothing."""
 INCOMPARABLE = 0
 """Kind of a machine whose results may differ from one time to the next."""
 _MASK = (1 << DIGEST_BITS) - 1
-_MULTIPLIER = -7046029254386353131  # 2^64 divided by the golden ratio, odd, as a signed number
-_INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+_MULTIPLIER = -1640531527  # 2^32 divided by the golden ratio, odd, as a signed number
+_SHIFT = 15
+_NARROW = {1: torch.int8, 2: torch.int16}
 
 
 def digest_values(values: Tensor) -> int:
@@ -38,11 +38,14 @@ def hash_bits(values: Tensor) -> Tensor:
     Zeros that pad them do not count: how a sharded model divides its parameters depends on its
     size. No value is awaited.
     """
-    bits = values.detach().reshape(-1).view(_INTEGERS[values.element_size()]).long()
-    bits.mul_(_MULTIPLIER)
-    # Not linear: the gradients of a softmax add up to zero, right or wrong.
-    bits.bitwise_xor_(bits >> 32)
-    return bits.sum()
+    flat = values.detach().reshape(-1)
+    narrow = _NARROW.get(values.element_size())
+    # In 32 bits: each pass over the gradients costs time of the memory.
+    bits = flat.view(narrow).int() if narrow else flat.view(torch.int32)
+    mixed = bits * _MULTIPLIER
+    # Not linear: of numbers that change their signs, as many may go up as down.
+    mixed.bitwise_xor_(mixed >> _SHIFT)
+    return mixed.sum()
 
 
 def fold(number: int) -> int:

@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.distributed.fsdp._fully_shard._fsdp_api import ReduceScatter
 
 from holdfast.training.gang.exact_integers import join, split
+from holdfast.training.gang.recomputation import hash_bits
 
 
 class ExactReduceScatter(ReduceScatter):
@@ -25,11 +26,14 @@ class ExactReduceScatter(ReduceScatter):
         self._coarse = torch.empty(0, dtype=torch.int64)
         self._fine = torch.empty(0, dtype=torch.int64)
         self._faults = torch.empty(0, dtype=torch.int64)
+        self.hashed: Tensor | None = None
+        """Hash of the gradients that this rank added in the round, before they were summed."""
 
     def begin_round(self, *, is_first: bool, is_last: bool) -> None:
         """Called before the forward pass of each round of a step."""
         self._is_first = is_first
         self._is_last = is_last
+        self.hashed = None
 
     def allocate(
         self, size: Sequence[int | torch.SymInt], *, dtype: torch.dtype, device: torch.device
@@ -44,6 +48,7 @@ class ExactReduceScatter(ReduceScatter):
         op: Any,
         async_op: bool = False,
     ) -> None:
+        self.hashed = hash_bits(input_tensor)
         coarse, fine, faults = _split(input_tensor)
         sums: list[Tensor] = []
         for part in (coarse, fine):
@@ -59,6 +64,7 @@ class ExactReduceScatter(ReduceScatter):
         """Hook after the reduction: FSDP2 does not call the reduce-scatter of a single rank."""
         if dist.get_world_size() > 1:
             return
+        self.hashed = hash_bits(reduced)
         self._add(*_split(reduced))
         self._write(reduced)
 

@@ -49,6 +49,7 @@ from holdfast.training.sharded.epoch_end import (
     find_exit_code,
 )
 from holdfast.training.sharded.settings import ShardedNode, check_shapes, describe_versions
+from holdfast.training.sharded.shard_notes import FILE_BYTES, read_wrong_step
 from holdfast.training.tcp_gate import LOOPBACK, Gate, Tunnel, host_loopback_store, join_key
 from holdfast.vocabulary import exit_codes
 from holdfast.vocabulary.environment import (
@@ -104,10 +105,16 @@ class _Launcher:
             descriptors += memories
         # Forked before this process has threads.
         client = client_of(node.checkpoints)
+        self._notes: list[int] = []
+        """Descriptor of each rank's notes of what it computed."""
+        for _ in range(node.processes):
+            notes = os.memfd_create("holdfast-notes")
+            os.ftruncate(notes, FILE_BYTES)
+            self._notes.append(notes)
         # A gang that resizes starts its ranks again at once, and would wait for the import.
         self._ranks = ForkedRanks(
             node.command,
-            descriptors,
+            [*descriptors, *self._notes],
             client=client,
             preloads_compiler=node.resizes,
         )
@@ -301,7 +308,13 @@ class _Launcher:
         return exit_codes.EXIT_COMPLETE
 
     def _observe(self, epoch: Epoch) -> None:
-        """Shows whether the ranks have restored, and on the lead lets nodes join."""
+        """Shows whether the ranks have restored, and on the lead lets nodes join.
+
+        A node that computed wrong leaves as with a notice: no step is lost.
+        """
+        if not self._shutdown.requested and self._has_miscomputed():
+            logs.error("gang", "this node computed wrong: it leaves the gang")
+            os.kill(os.getpid(), signal.SIGTERM)
         if self._keeper.uploader_count < self._node.processes:
             return
         self._show(**{RESTORED: epoch.number})
@@ -318,6 +331,9 @@ class _Launcher:
             logs.info("gang", f"epoch {epoch.number}: node {indices} joins at the next step")
             self._show(**{RESIZING: epoch.number})
             self._ranks.signal(DRAIN_SIGNAL)
+
+    def _has_miscomputed(self) -> bool:
+        return any(read_wrong_step(notes) is not None for notes in self._notes)
 
     def _judge_failure(self, codes: list[int], exit_queue: SimpleQueue[int | None]) -> int | None:
         """Returns the exit code of the node after a rank failed, or None if another node was lost.
@@ -435,6 +451,8 @@ class _Launcher:
             min_nodes=node.fewest,
             max_nodes=len(node.nodes),
             folder_bytes=self._folder_bytes,
+            node=node.place,
+            notes=self._notes[rank],
         )
         environment[ENV_PEERS] = places.encode()
         return environment

@@ -19,7 +19,7 @@ shard by itself, and its running statistics are those of all shards of a step.
 
 # Why it is so: infra/decisions/0136.
 
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from typing import Any
 
 import torch.distributed as dist
@@ -33,6 +33,7 @@ from holdfast.support.errors import InputError
 from holdfast.training.elastic.shards import MAX_SHARDS, share
 from holdfast.training.gang.running_statistics import RunningStatistics
 from holdfast.training.sharded.exact_sum import ExactReduceScatter
+from holdfast.training.sharded.shard_checks import ShardChecks
 from holdfast.training.trainer.data import mix_seed, seed_draws
 from holdfast.training.trainer.progress import check_facts
 
@@ -92,8 +93,13 @@ class LogicalShards:
             is_batch_over_ranks=True,
         )
         self._sums: list[ExactReduceScatter] = []
+        self._checks: ShardChecks | None = None
+        self._parameters = list(model.parameters())
         if exact:
             self._sums = _install_exact_sums(model, shards)
+            places = PeerPlaces.of_environment()
+            if places and places.notes >= 0:
+                self._checks = ShardChecks(places, self._device, self._group)
 
     def of_step(self, step: int) -> Generator[int]:
         """Yields this rank's shards of `step`, each with torch's random state seeded for it.
@@ -101,25 +107,46 @@ class LogicalShards:
         Each rank gets equally many, since a backward pass is a collective: one with fewer shards
         computes its last shard again, which `backward` does not count.
         """
-        own_shards = share(self._count, self._rank, self._world_size)
-        rounds = -(-self._count // self._world_size)
+        if self._checks:
+            self._checks.begin(step)
+        yield from self._compute(step)
+        while self._checks and self._checks.must_repeat(step):
+            for parameter in self._parameters:
+                parameter.grad = None
+            yield from self._compute(step)
+        for sums in self._statistics.sums:
+            dist.all_reduce(sums, group=self._group)
+        self._statistics.end_step()
+        # Draws between two steps, and the state that is saved, do not depend on the ranks either.
+        seed_draws(mix_seed(self._seed, step, self._count), self._device)
+
+    def _compute(self, step: int) -> Generator[int]:
+        """Yields this rank's shards of one try of a step."""
+        ranks = list(range(self._world_size))
+        turn = 0
+        if self._checks:
+            ranks = self._checks.list_sound_ranks()
+            # Another rank each time that a step is done again: it tests the one before.
+            turn = self._checks.turn
+        own_shards: Sequence[int] = ()
+        if self._rank in ranks:
+            position = (ranks.index(self._rank) + turn) % len(ranks)
+            own_shards = share(self._count, position, len(ranks))
+        rounds = -(-self._count // len(ranks))
         self._statistics.begin_step()
         # FSDP2 takes the mean over the ranks of a round, and the step's gradient is that of shards.
         scale = 1.0 if self._sums else self._world_size / self._count
         for number in range(rounds):
             is_own = number < len(own_shards)
-            shard = own_shards[number] if is_own else own_shards[-1]
+            shard = own_shards[number] if is_own else max(own_shards, default=0)
             self._weight = scale if is_own else 0.0
             for total in self._sums:
                 total.begin_round(is_first=number == 0, is_last=number == rounds - 1)
             seed_draws(mix_seed(self._seed, step, shard), self._device)
             self._statistics.begin_shard()
             yield shard
-        for sums in self._statistics.sums:
-            dist.all_reduce(sums, group=self._group)
-        self._statistics.end_step()
-        # Draws between two steps, and the state that is saved, do not depend on the ranks either.
-        seed_draws(mix_seed(self._seed, step, self._count), self._device)
+            if self._checks and is_own:
+                self._checks.note(step, shard, [total.hashed for total in self._sums])
 
     def first_sample(self, step: int, shard: int) -> int:
         """Returns the position of the shard's first sample, counted over the whole run."""

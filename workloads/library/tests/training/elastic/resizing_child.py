@@ -8,9 +8,10 @@ With a file `enough` it ends before its last step, once that is there.
 
 import hashlib
 import json
+import os
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +23,12 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 
 from holdfast.checkpoint import Checkpointer, PerRank, Tuning
+from holdfast.checkpoint.peers import PeerPlaces
 from holdfast.runtime.events import EventLog
 from holdfast.support.errors import run_cli
 from holdfast.training.sharded.logical_shards import LogicalShards
 from holdfast.vocabulary.telemetry import KIND_TRAINING
+from workloads.library.tests.training.elastic.faulty_model import Fault
 
 WIDTH = 8
 
@@ -108,6 +111,33 @@ def build(settings: dict[str, Any]) -> tuple[nn.Module, torch.optim.Optimizer, L
     return model, optimizer, parts
 
 
+def inject_faults(model: nn.Module, settings: dict[str, Any]) -> Callable[[int], None]:
+    """Makes a layer flip a bit of what it computes, on the node and in the step of each fault.
+
+    Returns a function that is called at the beginning of each step.
+    """
+    places = PeerPlaces.of_environment()
+    epoch = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
+    armed: list[Fault] = []
+    own_faults: list[Fault] = []
+    for fields in settings.get("faults", ()):
+        node = fields["node"]
+        if places and places.node == node and epoch <= fields["last_epoch"]:
+            own_faults.append(Fault(step=fields["step"], bit=fields["bit"]))
+
+    def begin(step: int) -> None:
+        armed[:] = [fault for fault in own_faults if fault.is_due(step)]
+
+    def strike(_: nn.Module, inputs: object, output: torch.Tensor) -> None:
+        for fault in armed:
+            fault.strike(output)
+        armed.clear()
+
+    if own_faults:
+        model[3].register_forward_hook(strike)  # pyright: ignore[reportIndexIssue]
+    return begin
+
+
 def is_enough(settings: dict[str, Any]) -> bool:
     """Returns whether all ranks end here: rank 0 looks for the file, and tells the others."""
     if "enough" not in settings:
@@ -122,6 +152,7 @@ def train(settings: dict[str, Any]) -> None:
     rank = dist.get_rank()
     size = dist.get_world_size()
     model, optimizer, parts = build(settings)
+    begin_faults = inject_faults(model, settings)
     events = EventLog.open(Path(settings["events"]), job="sharded", kind=KIND_TRAINING)
     state: dict[str, Any] = {
         "model": model,
@@ -162,6 +193,7 @@ def train(settings: dict[str, Any]) -> None:
                 Path(f"{settings['gate']}-reached").touch()
                 ckpt.poll()
                 time.sleep(0.02)
+            begin_faults(step)
             optimizer.zero_grad()
             for part in parts.of_step(step):
                 draws = torch.Generator().manual_seed(parts.first_sample(step, part))
