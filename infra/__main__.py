@@ -178,7 +178,8 @@ def new(
     from infra.ops import new as literal
     from infra.ops.synth import ROOT
 
-    print(literal.create(name, ROOT / "infra" / "environments", pattern).relative_to(ROOT))
+    file = literal.create(name, ROOT / "infra" / "environments", pattern)
+    print(file.relative_to(ROOT))
     for step in literal.next_steps(name):
         typer.echo(f"Next: {step}", err=True)
 

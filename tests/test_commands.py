@@ -145,7 +145,7 @@ def test_a_bug_is_no_finding(
 
 
 MAKEFILE = (ROOT / "Makefile").read_text()
-# Target -> the commands of ours in its recipe, with their flags.
+# Target -> our commands in its recipe, with their flags.
 RUNS: dict[str, list[str]] = {}
 COMMAND = re.compile(
     r"(?:@|\$\(PY\) -m )((?:holdfast|infra|workloads|monitoring)(?: (?:--)?[a-z-]+|"

@@ -1,5 +1,5 @@
 """Every option and argument of every command refuses odd values by an exit code and an error of
-ours.
+the library.
 """
 
 import contextlib
@@ -72,7 +72,7 @@ ODD = st.one_of(
     st.integers().map(str),
     st.floats().map(str),
 )
-# What a command is given beside the odd value, so that this is what it looks at; else a name that
+# What a command is given next to the odd value, so that this is what it looks at; else a name that
 # is nowhere.
 SENSIBLE = {
     "env": "example",
@@ -186,7 +186,7 @@ def run_command(program: str, words: list[str]) -> tuple[int, str, str]:
 
 
 def make_words(name: str, odd: Any, value: str) -> list[str]:
-    """The odd value for one parameter; beside it what is required."""
+    """The odd value for one parameter, and what is required."""
     # an environment that is there takes a second each time
     if name == "workloads render" and odd.name != "env":
         return ["render", f"{odd.opts[0]}={value}" if not odd.is_flag else odd.opts[0], NOWHERE]

@@ -46,7 +46,7 @@ def read_typed_lines(page: str) -> list[str]:
     for block, inline in CODE.findall((ROOT / page).read_text()):
         text = (block or inline).replace("\\\n", " ")
         lines = [line.removeprefix("$ ").strip() for line in text.splitlines()]
-        # `kubectl exec ... -- python -m holdfast ...` is a command of ours, too.
+        # `kubectl exec ... -- python -m holdfast ...` is also one of our commands.
         for line in lines:
             for part in (line, line.partition(" -- ")[2]):
                 lines_typed.append(part)

@@ -1,4 +1,4 @@
-"""Locks hold names, versions and hashes, never addresses; nothing of ours can run code from
+"""Locks hold names, versions and hashes, never addresses; nothing here can run code from
 data.
 """
 

@@ -14,16 +14,20 @@ SEEN = {
     "error.py": 'raise InputError("x", got="y", allowed="z", fix=f"{a} so many")\n',
     "alert.py": 'Alert(name="A", why="Spot is dearer", query="up")\n',
     "alerts.toml": '[[alert]]\nwhy = "Spot is dearer"\n',
+    "cause.py": 'Cause(Reason.TAINT, "3 nodes bear TAINT", "wait", "kubectl")\n',
+    "log.py": 'logs.warning("left", reason="nobody answers")\n',
+    "echo.py": 'typer.echo("begin anew")\n',
     "comment.py": "x = 1  # nobody reads it\n",
     "docstring.py": '"""Anew."""\n',
     "command.py": '@app.command()\ndef run() -> None:\n    """Run it anew."""\n',
+    "tests/test_error.py": '"""Of ours."""\n',
     "infra/environments/schema.py": 'class A:\n    b: int\n    """Nobody knows it but you."""\n',
 }
 UNSEEN = {
     "OTHER.md": "The image stands for it; `is told`, [page](beside.md)\n\n```\nanew\n```\n",
     "query.py": 'Alert(name="A", why="Spot costs more", query="beside")\n',
     "tests/cases.toml": 'name = "begin anew"\n',
-    "tests/error.py": 'raise InputError("anew")\n',
+    "tests/error.py": 'message = "anew"\n',
     "code.py": 'beside = "anew"\n',
 }
 

@@ -28,7 +28,8 @@ _SCHEMA = {
 
 
 def names() -> list[str]:
-    return sorted(path.stem for path in _FOLDER.glob("*.py") if path.stem not in _SCHEMA)
+    modules = {path.stem for path in _FOLDER.glob("*.py")}
+    return sorted(modules.difference(_SCHEMA))
 
 
 def source_path(name: str) -> str:

@@ -136,4 +136,5 @@ class Cluster:
 def _count_days(days: Sequence[str], first: int) -> int:
     """Count those of `days` that are in four days from the weekday number `first`."""
     two_weeks = [*WEEKDAYS, *WEEKDAYS]
-    return len(set(days) & set(two_weeks[first : first + 4]))
+    four_days = two_weeks[first : first + 4]
+    return len(set(days).intersection(four_days))

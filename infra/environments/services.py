@@ -76,7 +76,7 @@ class ExistingNetwork:
         for part in self.creates:
             require_choice("network.existing.creates[]", part, NETWORK_PARTS)
         numbers("network.existing.", self)
-        owners = {path.split("/")[1] for path in (self.network, self.subnet)}
+        owners = {self.network.split("/")[1], self.subnet.split("/")[1]}
         fix = "take both from one project"
         require(
             len(owners) == 1,

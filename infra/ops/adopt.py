@@ -94,7 +94,8 @@ def adopt(
     blocks = [{"to": CLUSTER, "id": path}]
     for name in sorted(recorded_pools & pools):
         address = f"google_container_node_pool.pool-{name}"
-        blocks.append({"to": address, "id": f"{project}/{region}/{cluster}/{name}"})
+        pool = f"{project}/{region}/{cluster}/{name}"
+        blocks.append({"to": address, "id": pool})
     # Without protections, the plan shows what would be replaced instead of failing.
     configuration = replay.remove_protections(stack)
     folder.mkdir(parents=True, exist_ok=True)

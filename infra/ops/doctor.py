@@ -296,7 +296,8 @@ def _compare_reservation(listed: Any, group: NodeGroup) -> Iterator[str]:
     machine_type = machines.get("instanceProperties", {}).get("machineType")
     count = int(machines.get("count") or 0)
     if (machine_type,) != group.machine_types:
-        yield f"{name} holds {machine_type}, {group.name} needs {', '.join(group.machine_types)}"
+        needed_types = ", ".join(group.machine_types)
+        yield f"{name} holds {machine_type}, {group.name} needs {needed_types}"
     if count < group.max_nodes:
         yield f"{name} holds {count} machines, {group.name} needs {group.max_nodes}"
 

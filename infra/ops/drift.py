@@ -60,7 +60,8 @@ def find_list_changes(environment: Environment, plan_json: Mapping[str, Any]) ->
     """
     planned = {change["address"]: change for change in plan_json.get("resource_changes", [])}
     for resource in resources(environment):
-        deployed = planned.get(resource.address, {}).get("change", {}).get("before")
+        change = planned.get(resource.address, {}).get("change", {})
+        deployed = change.get("before")
         if not deployed:  # before the first deployment
             continue
         for path in resource.ignore_changes:

@@ -156,7 +156,9 @@ def _find_reason(lines: list[str]) -> str:
     for number, line in enumerate(lines):
         if line.startswith("error:"):
             error = line.partition(":")[2].strip()
-            got = "".join(lines[number + 1 : number + 2]).partition(":")[2].strip()
+            if number + 1 == len(lines):
+                return error
+            got = lines[number + 1].partition(":")[2].strip()
             return f"{error} {got}".rstrip()
         if line.startswith("internal error:"):
             return line

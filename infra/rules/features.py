@@ -101,4 +101,5 @@ def _find_missing_roles(facts: Facts) -> Iterator[Finding]:
 
 
 def _names(grant: PlannedResource, member: str) -> bool:
-    return member == grant.get("member") or member in (grant.get("members") or ())
+    members = grant.get("members") or ()
+    return member == grant.get("member") or member in members

@@ -268,7 +268,8 @@ def runs_are_read_by_name(facts: Facts) -> Iterator[Finding]:
         if not isolated or grant.get("role") not in READING:
             continue
         if not _reads_permitted_runs(environment, grant):
-            got = f"{', '.join(sorted(_members(grant)))} if {grant.get('condition.expression')}"
+            members = ", ".join(sorted(_members(grant)))
+            got = f"{members} if {grant.get('condition.expression')}"
             yield grant.finding(
                 "condition",
                 "runs with this role in read_by",

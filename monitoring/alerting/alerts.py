@@ -44,7 +44,8 @@ def alerts(values: Values, modules: Sequence[str] = ()) -> tuple[Alert, ...]:
     filled = []
     for template in templates:
         query = fill(template.query, values)
-        filled.append(replace(template, query=query, job_query=fill(template.job_query, values)))
+        job_query = fill(template.job_query, values)
+        filled.append(replace(template, query=query, job_query=job_query))
     return tuple(filled)
 
 
@@ -95,8 +96,9 @@ def _query_rise(
     """Return a query that is true if a counter rose within the window. A series that is new in the
     window counts with its whole value: increase() alone would miss the first event.
     """
+    rise = f"sum by ({by}) (increase({series}[{window}]))"
     new = f"sum by ({by}) ({series} unless max_over_time({series}[{window}] offset {window}))"
-    return f"sum by ({by}) (increase({series}[{window}])) > {more_than} or {new} > {more_than}"
+    return f"{rise} > {more_than} or {new} > {more_than}"
 
 
 def _parse(
@@ -120,7 +122,8 @@ def _parse(
     )
 
 
-_TABLES = tomllib.loads(Path(__file__).with_name("alerts.toml").read_text())["alert"]
+_FILE = Path(__file__).with_name("alerts.toml")
+_TABLES = tomllib.loads(_FILE.read_text())["alert"]
 OF_THE_PLATFORM = tuple(_parse(**table) for table in _TABLES)
 OF_SERVERS = frozenset(
     alert.name for alert in OF_THE_PLATFORM if alert.name.startswith("HoldfastServing")

@@ -66,7 +66,8 @@ class Chart:
 @cache
 def charts(screen: str) -> tuple[Chart, ...]:
     """Return the charts of `on_call`, `job` or `serving`."""
-    tables = tomllib.loads(Path(__file__).with_name("dashboards.toml").read_text())[screen]
+    file = Path(__file__).with_name("dashboards.toml")
+    tables = tomllib.loads(file.read_text())[screen]
     screen_charts = []
     for table in tables:
         queries = tuple(tuple(pair) for pair in table.get("queries", ()))
@@ -80,7 +81,8 @@ def on_call(usd_by_pool: tuple[tuple[str, float], ...]) -> tuple[Chart, ...]:
     """
     costs = []
     for pool, usd in usd_by_pool:
-        costs.append((pool, f"{_NODES.format(label=POOL, pool=pool)} * {usd:g}"))
+        nodes = _NODES.format(label=POOL, pool=pool)
+        costs.append((pool, f"{nodes} * {usd:g}"))
     screen_charts = []
     for chart in charts("on_call"):
         priced = replace(chart, queries=tuple(costs)) if chart.cost else chart

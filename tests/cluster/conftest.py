@@ -36,7 +36,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> Generator[None]:
     yield
     # The walk watches the whole cluster: what another test leaves behind, a budget or a queued job,
     # would wake people in it. So it has the cluster while that is new. And before the walk the
-    # doctor, who begins with a cluster that nobody has set up. Of two workers each has a cluster of
+    # doctor, who begins with a cluster that is not set up. Of two workers each has a cluster of
     # its own, and gets one of the two first.
     order = {"test_doctor.py": 0, "test_walkthrough.py": 1}
     items.sort(key=lambda item: order.get(item.path.name, len(order)))
@@ -46,7 +46,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> Generator[None]:
 def pytest_runtest_makereport(
     item: pytest.Item,
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Show what the cluster says beside the test that failed in it."""
+    """Show what the cluster says next to the test that failed in it."""
     report = yield
     if report.failed:
         fixtures = getattr(item, "funcargs", {})
@@ -129,7 +129,7 @@ def jobset(cluster: OwnManager, api: Api) -> None:
 @pytest.fixture
 def kueue(jobset: None, cluster: OwnManager, api: Api) -> None:
     """The cluster with the real JobSet and Kueue controllers; Kueue makes ProvisioningRequests,
-    nobody fulfils them.
+    none fulfils them.
     """
     flex.install(api)
     _install(operators.KUEUE, cluster, api)

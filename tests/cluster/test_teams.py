@@ -142,7 +142,7 @@ def test_people_submit_and_read_in_their_namespace_and_nothing_else(api: Api) ->
         *product(("get", "list"), READ | EVERYWHERE),
         *product(("create", "patch", "delete"), SUBMITTED),
         ("patch", "workloads"),  # to stop a job; admission bounds what the patch changes
-        ("get", "pods/exec"),  # a shell in a pod of one's own namespace
+        ("get", "pods/exec"),  # a shell in a pod of the team's own namespace
         ("create", "pods/exec"),
     }
     for space in ("speech", "kube-system", ""):

@@ -58,7 +58,7 @@ def _is(identity: str, member: str) -> bool:
 
 
 def _expression(condition: Any) -> str:
-    """A plan shows a block that stands once as a list of one."""
+    """Returns the block itself, which a plan shows as a list of one."""
     if isinstance(condition, list):
         (condition,) = condition or [None]
     return condition["expression"] if condition else ""

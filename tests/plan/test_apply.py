@@ -29,7 +29,7 @@ from tests.plan.stand_in.world import World
 
 pytestmark = [pytest.mark.plan, pytest.mark.timeout(900)]
 STACKS = names.stacks("prod")
-# Of two teams, of a listed run that batch and server read, of a run that nobody listed.
+# Of two teams, of a listed run that batch and server read, of a run that is not listed.
 FOLDERS = ("teams/vision", "teams/speech", "train-gang", "elsewhere")
 NewProject = Callable[[str], apply.Project]
 

@@ -27,7 +27,7 @@ from tests.plan.stand_in.server import serving
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "infra/docs/how-to/upgrading.md").read_text()
 # Of each command, what a page does not show: the mirror has no checksums of other platforms, and
-# nobody answers here.
+# no server answers here.
 MIRRORED = ["--skip-provider-lock"]
 AT_ONCE = [
     *MIRRORED,

@@ -112,7 +112,7 @@ def test_an_environment_is_one_file(fork: Path) -> None:
     )
     passed = re.search(r"^(\d+) passed, \d+ deselected in", judged, re.M)
     assert passed and int(passed[1]) > 20, judged
-    # Not one line of ours was touched, and what is new is the file and what was made of it.
+    # None of the upstream lines was touched, and what is new is the file and what was made of it.
     assert git(fork, "status", "--porcelain").splitlines() == [
         f"?? {file}",
         "?? workloads/rendered/globex/",

@@ -1,7 +1,7 @@
 """`python -m tests.tools.build [NAME...]`: builds pinned tools into the user's cache, once.
 
 The key of a build is the hash of its pins and flags, so a second run costs nothing and a changed
-pin builds anew. Prints `name path` for each tool. Two runs at once wait for each other.
+pin builds again. Prints `name path` for each tool. Two runs at once wait for each other.
 """
 
 import hashlib
@@ -47,7 +47,7 @@ class Tool:
     module: str = ""
     """Folder of the pins, where several tools share one; empty means the tool's own name."""
     assets: str = ""
-    """A folder of the module that is kept beside the binary: its manifests, for those that install
+    """A folder of the module that is kept next to the binary: its manifests, for those that install
     it.
     """
 

@@ -1,8 +1,8 @@
 """`python -m tests.tools.frameworks`: Hugging Face Trainer and Lightning in a folder of their own.
 
-They are no dependencies of ours: the callbacks' tests put this folder on PYTHONPATH, and benches
-the folder of the libraries that they measure ours beside. What our own locks already hold (torch,
-numpy, ...) is not installed twice. `... frameworks lock [SET ...]` writes the locks anew.
+They are not our dependencies: the callbacks' tests put this folder on PYTHONPATH, and benches
+the folder of the libraries that they compare ours with. What our own locks already hold (torch,
+numpy, ...) is not installed twice. `... frameworks lock [SET ...]` writes the locks again.
 """
 
 import hashlib

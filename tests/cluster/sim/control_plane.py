@@ -145,7 +145,7 @@ class ControlPlane(Host):
             service_account_issuer="https://kubernetes.default.svc",
             service_account_key_file=tokens,
             service_account_signing_key_file=tokens,
-            # A storm of evictions is a burst by design, and there is nobody to be fair to.
+            # A storm of evictions is a burst by design, and there is no other client to be fair to.
             enable_priority_and_fairness="false",
             max_requests_inflight=0,
             max_mutating_requests_inflight=0,
@@ -167,7 +167,7 @@ class ControlPlane(Host):
             concurrent_gc_syncs=20,
             # Default 15 s: tests would wait for the clock. Limits on steps of scaling stay.
             horizontal_pod_autoscaler_sync_period="2s",
-            # Else the Service of a simulated gang is written anew for each of its pods that comes
+            # Else the Service of a simulated gang is written again for each of its pods that comes
             # or goes.
             endpoint_updates_batch_period=batch_period,
             endpointslice_updates_batch_period=batch_period,
@@ -180,7 +180,7 @@ class ControlPlane(Host):
             "authentication_kubeconfig": config,
             "authorization_kubeconfig": config,
             "bind_address": "127.0.0.1",
-            # Nobody asks it, and another process could take a free port before it does.
+            # No client asks it, and another process could take a free port before it does.
             "secure_port": 0,
         }
 

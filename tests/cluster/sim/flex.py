@@ -1,4 +1,4 @@
-"""The queue of flex-start as a test plays it: Kueue waits for a ProvisioningRequest that nobody
+"""The queue of flex-start as a test plays it: Kueue waits for a ProvisioningRequest that no one
 here fulfils.
 
 The resource is that of GKE's autoscaler, with its conditions; the real Kueue reserves the quota and
@@ -47,7 +47,7 @@ def define(
         "names": names,
         "versions": [version],
     }
-    # The API server lets nobody define a resource of a group of Kubernetes without its reviewers'
+    # The API server refuses a resource of a group of Kubernetes without its reviewers'
     # word.
     meta = {
         "name": f"{plural}.{group}",

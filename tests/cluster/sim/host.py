@@ -1,6 +1,6 @@
-"""Processes of this host that serve a cluster, whoever runs its API server: kwok, JobSet, Kueue.
+"""Processes of this host that serve a cluster, such as kwok. Its API server may be elsewhere.
 
-`ControlPlane` runs the API server itself; `kind.Beside` stands next to one that runs in a
+`ControlPlane` runs the API server itself; `kind.Beside` is next to one that runs in a
 container.
 """
 

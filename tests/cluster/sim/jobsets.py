@@ -1,5 +1,5 @@
-"""A JobSet as the platform renders it: a preempted child fails as a whole and is made anew, free of
-charge.
+"""A JobSet as the platform renders it: a preempted child fails as a whole and is made again, free
+of charge.
 """
 
 from holdfast.clients.api import Object

@@ -1,5 +1,5 @@
-"""A kind cluster of the test run's own: stock nodes in containers, simulated nodes and operators
-beside them.
+"""A kind cluster of the test run's own: stock nodes in containers, and next to
+them simulated nodes and operators.
 
 `--k8s-provider=kind` asks for it. kwok, JobSet and Kueue stay processes of this host, as with the
 control plane of host processes; the API server in its container reaches their webhooks at the

@@ -80,7 +80,7 @@ def is_ready(each: dict[str, Any]) -> bool:
 
 
 def ready(api: Api, names: list[str]) -> bool:
-    """Ready, and free of the taint that a new node bears until its controller has seen it."""
+    """Ready, and free of the taint that a new node has until its controller has seen it."""
     missing = set(names)
     for node in api.items(NODES):
         fresh = any(

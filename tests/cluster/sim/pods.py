@@ -53,5 +53,5 @@ def environment(pod: Object) -> dict[str, str]:
 
 
 def expanded(text: str, before: dict[str, str]) -> str:
-    """$(NAME) of what stands before; what is not known stays as it is."""
+    """Expands $(NAME) by what is before it; an unknown name stays as it is."""
     return re.sub(r"\$\((\w+)\)", lambda match: before.get(match[1], match[0]), text)

@@ -24,7 +24,7 @@ def create(world: World, kind: str, path: str, name: str, body: Object) -> None:
 
 
 def lend(world: World, pool: Pool, gpus: int) -> None:
-    """Cluster-wide objects bear the world's name, so that tests do not share them."""
+    """Cluster-wide objects have the world's name, so that tests do not share them."""
     labels = pool.selector() | world.selector
     create(
         world,

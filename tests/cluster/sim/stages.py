@@ -10,7 +10,7 @@ Stage = dict[str, Any]
 
 MANAGED = "kwok.x-k8s.io/node"
 # Labels and annotations by which tests steer a simulation.
-GOING = "sim.holdfast.dev/going"  # node label: its VM is being taken away
+GOING = "sim.holdfast.dev/going"  # node label: its VM is being preempted
 RUN_S = "sim.holdfast.dev/run-seconds"  # pod annotation: ends by itself so long after its start
 # pod annotation: how it ends by itself, and when deleted; default 0 and 143
 EXIT_CODE = "sim.holdfast.dev/exit-code"
@@ -180,7 +180,7 @@ def pod_stages() -> list[Stage]:
                 _rule(_annotation(RUN_S), "Exists"),
             ],
             _status(_EXIT),
-            # Counted from the start, or each update of the pod would begin its run anew.
+            # Counted from the start, or each update of the pod would begin its run again.
             delay={
                 "durationMilliseconds": 0,
                 "durationFrom": {"expressionFrom": run_until},

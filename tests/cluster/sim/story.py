@@ -42,7 +42,7 @@ class StoryClock:
         return real_s + sum(jumps)
 
     def skip(self, minutes: int, each_minute: Callable[[], None]) -> None:
-        """The cluster stands still meanwhile: what it records carries whole seconds, so the jump is
+        """The cluster is paused meanwhile: what it records carries whole seconds, so the jump is
         on one.
         """
         first = self()

@@ -159,7 +159,7 @@ class World:
     def job_spec(
         self, pool: Pool, size: int, *, run_s: float = 3600, code: int = 0, **spec: Any
     ) -> Object:
-        """An indexed Job of ours: `run_s` on each index, then `code`."""
+        """Makes an indexed Job that runs `run_s` on each index and ends with `code`."""
         annotations = {RUN_S: str(run_s)} | ({EXIT_CODE: str(code)} if code else {})
         return {
             "completionMode": "Indexed",
@@ -243,7 +243,7 @@ class World:
     def wait_running(
         self, count: int, timeout_s: float = 120.0, *, old: Collection[str] = ()
     ) -> list[Object]:
-        """So many pods that stay, and have none of the `old` uids."""
+        """Waits for this number of pods that stay and have none of the `old` uids."""
 
         def running() -> list[Object]:
             running_pods = []

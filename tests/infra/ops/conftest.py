@@ -1,4 +1,4 @@
-"""A gcloud of ours first on PATH."""
+"""Puts a simulated gcloud first on PATH."""
 
 import os
 from pathlib import Path

@@ -17,7 +17,7 @@ VERSION = '#!/bin/sh\necho \'{"terraform_version": "1.9.8"}\'\n'
 
 @pytest.fixture
 def empty_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """PATH with nothing of ours, and a cache that is the test's own."""
+    """Empties PATH of this repository's tools, and gives the test a cache of its own."""
     folder = tmp_path / "bin"
     folder.mkdir()
     monkeypatch.setenv("PATH", os.pathsep.join([str(folder), "/usr/bin", "/bin"]))

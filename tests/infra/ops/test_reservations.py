@@ -1,4 +1,4 @@
-"""Machines that are reserved: planned by name, taken first, and priced by one's own figure."""
+"""Reserved machines are planned by name, taken first, and priced by the environment's figure."""
 
 from dataclasses import replace
 from typing import Any

@@ -78,7 +78,7 @@ JOBS: dict[str, tuple[History, ...]] = {
         played(
             _age("0 60 120 180 240 300 0 60 120 180 240 300 360 _x2 420"),
             _interval("300x20"),
-            _age("100x20", 'job="tiny"'),  # under two minutes nobody is woken
+            _age("100x20", 'job="tiny"'),  # under two minutes no alert fires
             _interval("10x20", 'job="tiny"'),
             at=15,
         ),

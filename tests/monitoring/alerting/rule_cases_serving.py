@@ -256,7 +256,7 @@ SERVING: dict[str, tuple[History, ...]] = {
             (_ready("c", cluster=ELSE), "0x60"),
             at=40,
         ),
-        # All gone: their series end, and no other cluster's replicas stand in.
+        # All gone: their series end, and no other cluster's replicas replace them.
         played(
             (_ready("a"), "1x20"),
             (_ready("b"), "1x20"),

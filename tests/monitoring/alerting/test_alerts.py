@@ -259,7 +259,7 @@ RUNBOOK = "**Meaning.** Users wait."
 
 @pytest.fixture
 def outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """A module that is installed beside the platform."""
+    """A module that is installed next to the platform."""
     (tmp_path / "acme_alerts.py").write_text(MODULE)
     monkeypatch.syspath_prepend(str(tmp_path))
     sys.modules.pop("acme_alerts", None)

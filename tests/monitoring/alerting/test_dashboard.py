@@ -74,7 +74,7 @@ def test_hourly_cost_is_nodes_times_price() -> None:
 
 
 def test_every_metric_that_somebody_is_woken_by_can_be_seen() -> None:
-    """All of ours but those whose alert says everything."""
+    """Returns our metrics, except those whose alert says everything."""
     shown = set(re.findall(r"holdfast_(\w+)", "".join(SCREENS.values())))
     queries = "".join(alert.query for alert in alerts(EXAMPLE))
     metrics = set(re.findall(r"holdfast_(\w+)", queries))
@@ -93,7 +93,7 @@ def test_every_metric_that_somebody_is_woken_by_can_be_seen() -> None:
     for name in (*SERVER_METRICS, *ROUTER_METRICS):
         of_servers.add(name.removeprefix("holdfast_"))
     assert {name.removesuffix("_bucket") for name in shown | metrics} <= set(METRICS) | of_servers
-    # An autoscaler's query stands in what is rendered for it.
+    # An autoscaler's query is in what is rendered for it.
     scaled = set(re.findall(r"holdfast_(\w+)", str(rendered.load_objects("example")))) & set(
         METRICS
     )

@@ -236,7 +236,7 @@ def _methods(api: str) -> list[tuple[Json, re.Pattern[str]]]:
 
 
 def _base(api: str, method: Json) -> str:
-    """`compute/v1/`, `v1/`: what stands before the resource's own path."""
+    """`compute/v1/`, `v1/`: what precedes the resource's own path."""
     path = document(api)["servicePath"] + method["path"]
     match = re.match(r"(?:[a-z]+/)?v\d\w*/", path)
     return match.group() if match else ""

@@ -63,7 +63,7 @@ class _Handler(BaseHTTPRequestHandler):
     rooms: Mapping[str, World]
 
     def _answer(self) -> None:
-        # The provider's client of DNS takes `/dns/` out of its endpoint wherever that stands.
+        # The provider's client of DNS takes `/dns/` out of its endpoint wherever it is.
         url = urlsplit(self.path.replace("/clouddns/_/", "/dns/").replace("/clouddns/", "/dns/"))
         _, room, api, path = url.path.split("/", 3)
         if api == CLOCK:

@@ -216,7 +216,7 @@ def serve(connection: socket.socket) -> list[str]:
                 return order["argv"]
             for theirs in (*files, begin):
                 os.close(theirs)
-            # ends when it has its session: before, a signal to its group would reach nobody
+            # ends when it has its session: before, a signal to its group would be lost
             os.read(begun, 1)
             os.close(begun)
             answer = {"pid": pid}

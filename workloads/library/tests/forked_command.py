@@ -1,7 +1,7 @@
 """A command whose process is forked from a ForkServer, for products that start a program of their
 user's many times.
 
-`forked(server)` gives what stands in place of the interpreter. It hands arguments, environment,
+`forked(server)` gives what replaces the interpreter. It hands arguments, environment,
 folder and output to a thread of the test, which has the program forked, and ends as that has ended.
 A signal to it does not reach the program.
 """

@@ -318,7 +318,7 @@ def naive(job: str) -> list[Line]:
 
 
 def watched(folder: Path) -> Path:
-    """Three days of a node watcher beside a job, so that a report has prices, churn and waits.
+    """Three days of a node watcher and a job, so that a report has prices, churn and waits.
     Returns the folder.
     """
     spot = {

@@ -1,4 +1,4 @@
-"""Predictors and checkpoint stores of another distribution: installed beside the library, under
+"""Predictors and checkpoint stores of another distribution: installed next to the library, under
 their names.
 """
 

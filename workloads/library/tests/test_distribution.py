@@ -1,4 +1,4 @@
-"""The distribution is `holdfast-gke`: nothing sends users to `holdfast`, and nothing starts beside
+"""The distribution is `holdfast-gke`: nothing sends users to `holdfast`, and nothing starts next to
 it.
 """
 

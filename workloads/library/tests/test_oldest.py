@@ -33,7 +33,7 @@ NOT_TRIED = (
 )
 OWN_NAME = "holdfast-gke"
 # Why it is so: infra/decisions/0168.
-# The server stands on uvicorn's connection, whose methods are no public interface.
+# The server builds on uvicorn's connection, whose methods are no public interface.
 FILES = (
     "inference/server/test_connections.py",
     "inference/server/test_protocol.py",

@@ -151,7 +151,8 @@ def _parse_recommendation(body: dict[str, Any]) -> Advice:
         raise ValueError(f"obtainability {obtainability}")
     zones: set[str] = set()
     for shard in body.get("shards") or ():
-        zones.add(str(shard.get("zone", "")).rpartition("/")[2])
+        url = str(shard.get("zone", ""))
+        zones.add(url.rpartition("/")[2])
     return Advice(
         obtainability=obtainability,
         uptime_s=_parse_seconds(scores.get("estimatedUptime")),

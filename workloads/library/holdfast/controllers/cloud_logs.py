@@ -218,7 +218,8 @@ class CloudLogs(threading.Thread):
             tally.add((), unix_s(entry["timestamp"]))
         self._hand_on(reversed(self._pick_fresh(entries)))
         now_s = self._clock()
-        is_over = len(entries) > flood.lines_per_s * max(now_s - apart.read_until_s, EVERY_S)
+        unread_s = max(now_s - apart.read_until_s, EVERY_S)
+        is_over = len(entries) > flood.lines_per_s * unread_s
         if page.get("nextPageToken"):
             is_over = True
             missed_s = max(0.0, tally.first_s - apart.read_until_s)
@@ -352,7 +353,9 @@ def _find_pod(entry: Entry) -> tuple[str, str]:
     """Returns namespace and name of the pod, as the log agent states them."""
     resource = entry.get("resource") or {}
     labels = resource.get("labels") or {}
-    return str(labels.get("namespace_name", "")), str(labels.get("pod_name") or NO_JOB)
+    namespace = labels.get("namespace_name", "")
+    pod = labels.get("pod_name") or NO_JOB
+    return str(namespace), str(pod)
 
 
 def _find_writers(entry: Entry) -> list[Flood]:

@@ -65,7 +65,8 @@ class Cluster:
         now = parse_node(body)
         if before is None:
             self._report_end(name)
-            self._lines.append(event_lines.make_node_up_line(name, now, self.clock()))
+            line = event_lines.make_node_up_line(name, now, self.clock())
+            self._lines.append(line)
         was_taken = before is not None and before.taken
         self.nodes[name] = replace(now, taken=was_taken)
         self.preempted.setdefault((now.pool, now.zone), 0)

@@ -251,8 +251,9 @@ def _parse_sku(row: dict[str, Any]) -> Sku:
         "usd": float(row["usd"]),
     }
     sku = Sku(**row | typed)
-    is_valid = sku.part in (CORE, RAM, GPU) and sku.basis in (LISTED, SOLVED, INFERRED)
-    if not is_valid:
+    is_part_known = sku.part in (CORE, RAM, GPU)
+    is_basis_known = sku.basis in (LISTED, SOLVED, INFERRED)
+    if not (is_part_known and is_basis_known):
         raise ValueError(f"part {sku.part}, basis {sku.basis}")
     if sku.as_of:
         datetime.date.fromisoformat(sku.as_of)

@@ -103,7 +103,8 @@ def _load_extension(distribution: str, name: str, make: object) -> list[Drill]:
     entry = f"{GROUP}: {name}"
     allowed = "a callable that returns drills"
     try:
-        extension_drills = list(cast(Callable[[], Iterable[Any]], make)())
+        list_drills = cast(Callable[[], Iterable[Any]], make)
+        extension_drills = list(list_drills())
     except Exception as error:  # code of another distribution may raise anything
         raise make_extension_error(
             distribution, entry, f"{type(error).__name__}: {error}", allowed
@@ -130,4 +131,5 @@ def find(name: str) -> Drill:
 
 def list_by_place(place: Place) -> list[Drill]:
     """Returns the drills that `--target PLACE` runs: all of the place except the controls."""
-    return [drill for drill in drills().values() if drill.place is place and not drill.control]
+    of_place = [drill for drill in drills().values() if drill.place is place]
+    return [drill for drill in of_place if not drill.control]

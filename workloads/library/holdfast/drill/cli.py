@@ -83,4 +83,5 @@ def drill(
         selector=selector,
         yes=yes,
     )
-    raise typer.Exit(run_drills(names or [], target, out.resolve(), scope, as_json=as_json))
+    code = run_drills(names or [], target, out.resolve(), scope, as_json=as_json)
+    raise typer.Exit(code)

@@ -97,7 +97,8 @@ def _run(
 ) -> Record:
     print(f"drill {drill.name}: {drill.question}", file=sys.stderr)
     folder = store.create_run_folder(out, drill.name)
-    record = runner(drill, build(drill, folder)).run()
+    target = build(drill, folder)
+    record = runner(drill, target).run()
     path = store.write_journal(folder, record.journal())
     if not quiet:
         console.print_verdict(record.journal())

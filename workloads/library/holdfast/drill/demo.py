@@ -297,8 +297,8 @@ def copy_documents(target: Path, limit: int) -> int:
         if not _is_document(file):
             continue
         count += 1
-        name = "_".join(file.relative_to(source).parts)
-        shutil.copyfile(file, target / f"{count:05d}_{name[-80:]}")
+        name = "_".join(file.relative_to(source).parts)[-80:]
+        shutil.copyfile(file, target / f"{count:05d}_{name}")
         if count == limit:
             break
     return count

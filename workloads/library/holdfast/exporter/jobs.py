@@ -218,7 +218,8 @@ class RunRecord:
         """
         if self.commits[-1] >= running_since_s:
             return True
-        return self.restored_s >= running_since_s and now_s - self.restored_s > 2 * usual_s
+        has_restored = self.restored_s >= running_since_s
+        return has_restored and now_s - self.restored_s > 2 * usual_s
 
     def find_commit_age_s(self, now_s: float, running_since_s: float) -> float:
         """Returns the computing time since the newest commit.
@@ -234,7 +235,9 @@ class RunRecord:
         """Returns the seconds in which the run computed between two moments."""
         period = (begin_s, end_s)
         if self._computed is None or self._computed[0] != period:
-            us = computing_us(self.events, round(begin_s * 1e6), round(end_s * 1e6))
+            begin_us = round(begin_s * 1e6)
+            end_us = round(end_s * 1e6)
+            us = computing_us(self.events, begin_us, end_us)
             self._computed = (period, us / 1e6)
         return self._computed[1]
 

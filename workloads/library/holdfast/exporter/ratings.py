@@ -138,7 +138,8 @@ class Ratings:
                 pods[machines, pod.gpus] += 1
         needs = Counter[Machines]()
         for (machines, gpus), count in pods.items():
-            needs[machines] += MACHINE_TYPES[machines.machine_types[0]].count_for(count, gpus)
+            machine = MACHINE_TYPES[machines.machine_types[0]]
+            needs[machines] += machine.count_for(count, gpus)
         return needs
 
     def _begin(
@@ -148,7 +149,8 @@ class Ratings:
         if self._platform is None or now_s - asked_s < self.every_s:
             return
         # What the platform's own limit keeps away says nothing of Google.
-        size = min(size, machines.limit - len(machines.select(nodes)), MAX_SIZE)
+        free = machines.limit - len(machines.select(nodes))
+        size = min(size, free, MAX_SIZE)
         if size < 1:
             return
         request = Request(
@@ -228,7 +230,9 @@ def _list_provisionable(pod: Pod, platform: Platform) -> dict[str, int]:
     most_gpus = platform.auto_provisioning.get(pod.accelerator, 0)
     fitting: list[tuple[int, str]] = []
     for machine in MACHINE_TYPES.values():
-        if machine.accelerator == pod.accelerator and pod.gpus <= machine.gpus <= most_gpus:
+        if machine.accelerator != pod.accelerator:
+            continue
+        if pod.gpus <= machine.gpus <= most_gpus:
             fitting.append((machine.gpus, machine.name))
     if not fitting:
         return {}

@@ -115,7 +115,8 @@ def rights(context: RenderContext) -> Iterator[Body]:
     platform = context.platform
     accounts: dict[str, list[str]] = {}
     for run in platform.runs:
-        accounts.setdefault(platform.namespace_of(run.name), []).append(run.account)
+        home = platform.namespace_of(run.name)
+        accounts.setdefault(home, []).append(run.account)
     for namespace in platform.job_namespaces:
         # If runs are listed, only those of teams may have another name.
         if namespace == NAMESPACE_BATCH or (platform.runs and namespace == NAMESPACE_TRAINING):

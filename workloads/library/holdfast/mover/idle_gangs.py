@@ -71,7 +71,8 @@ class IdleGangs:
                 continue
             uids |= jobs.keys()
             path = f"{api_path(KUEUE_API)}/namespaces/{namespace}/workloads"
-            for uid, workload in find_held(self.api.items(path)).items():
+            workloads = find_held(self.api.items(path))
+            for uid, workload in workloads.items():
                 if uid in jobs:
                     changes += self._advance(
                         jobs[uid],
@@ -137,7 +138,8 @@ class IdleGangs:
             self._forget(uid)
             return False
         least_nodes = _parse_count(job["metadata"]["labels"][LABEL_LEAST_NODES])
-        ready = int((job.get("status") or {}).get("ready") or 0)
+        status = job.get("status") or {}
+        ready = int(status.get("ready") or 0)
         pods: list[Object] = []
         if ready < least_nodes:
             pods = self._list_pods(job)

@@ -56,7 +56,8 @@ def choose_boost(node_s: float, before: int = 0) -> int:
     minutes = node_s / 60 / FIRST_MINUTES
     if minutes < 1:
         return 0
-    level = min(MOST, math.floor(math.log2(minutes)) + 1)
+    doublings = math.floor(math.log2(minutes))
+    level = min(MOST, doublings + 1)
     return before if level == before - 1 else level
 
 

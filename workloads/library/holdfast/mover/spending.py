@@ -97,7 +97,9 @@ def parse_limited_job(watch_path: str, body: Mapping[str, Any]) -> LimitedJob | 
         max_usd = float(annotations.get(ANNOTATION_MAX_USD, ""))
     except ValueError:
         return None
-    if not 0 < max_usd < math.inf or meta.get("ownerReferences") or find_end_s(body):
+    if not 0 < max_usd < math.inf:
+        return None
+    if meta.get("ownerReferences") or find_end_s(body):
         return None
     spec = body["spec"]
     involved = {key: meta[key] for key in ("name", "namespace", "uid")}
@@ -172,7 +174,8 @@ class Spending:
                     usd = self._find_price(uid, nodes[name]) / len(pods_by_job)
                     per_hour[uid] += usd
                     since_s = max(counted[uid].until_s, pod.running_since_s) or now_s
-                    added[uid] += usd * max(0.0, now_s - since_s) / HOUR_S
+                    uncounted_s = max(0.0, now_s - since_s)
+                    added[uid] += usd * uncounted_s / HOUR_S
         self.by_job = {}
         for uid, spent in counted.items():
             self.by_job[uid] = Spent(
@@ -276,7 +279,8 @@ def _stop(
         # With a mark of one that had ended its nodes before, the mover would start it again.
         marks = {ANNOTATION_QUEUED_AGAIN: None, ANNOTATION_REQUEST_ENDED: None}
         end = {"metadata": {"annotations": marks}, "spec": {"active": False}}
-        workload = find_held(api.items(path)).get(job.body["uid"])
+        workloads = find_held(api.items(path))
+        workload = workloads.get(job.body["uid"])
         if workload is None or not _may_start(workload):
             return False
         api.merge(f"{path}/{workload['metadata']['name']}", end)

@@ -138,7 +138,8 @@ def _draw_spot_paths(job: Job, world: World) -> tuple[list[Paths], float]:
     if job.resumable or job.batch:
         fold = max(1.0, lives / MAX_LIVES)
     per_path = int(min(lives, MAX_LIVES))
-    count = int(np.clip(SAMPLES / max(per_path, 8 * units), FEWEST_RUNS, RUNS))
+    affordable_runs = SAMPLES / max(per_path, 8 * units)
+    count = int(np.clip(affordable_runs, FEWEST_RUNS, RUNS))
     # Late in a long run the nodes of a gang have all ages; a short run begins with new ones.
     spans = preemption_rate.gang_lives(
         rng,

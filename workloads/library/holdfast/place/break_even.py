@@ -190,8 +190,10 @@ def _find_rival(job: Job, world: World, region: str) -> _Rate | None:
     can_stop = job.resumable or job.batch
     if flex and (can_stop or job.hours + job.restart_h <= FLEX_MAX_RUN_H):
         # A restart for each node, and no lost work: its end is known.
-        nodes = math.ceil(job.hours / max(FLEX_MAX_RUN_H - job.restart_h, 1e-9))
-        usd = flex.usd * (job.hours + nodes * job.restart_h) / job.hours
+        node_work_h = max(FLEX_MAX_RUN_H - job.restart_h, 1e-9)
+        nodes = math.ceil(job.hours / node_work_h)
+        billed_h = job.hours + nodes * job.restart_h
+        usd = flex.usd * billed_h / job.hours
         rates.append(_Rate(capacity=Capacity.FLEX_START, usd=usd))
     return min(rates, key=lambda rate: round(rate.usd, 9), default=None)
 

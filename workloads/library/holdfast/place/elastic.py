@@ -291,7 +291,8 @@ def _draw_counts(
     high_churn = float(np.quantile(churn, 0.9))
     mean_losses = SLOWEST * job.hours / fold * high_churn
     lives = math.ceil(mean_losses + 4.0 * math.sqrt(mean_losses)) + 2
-    runs = int(np.clip(SAMPLES / (2 * units * lives), FEWEST_RUNS, MOST_RUNS))
+    affordable_runs = SAMPLES / (2 * units * lives)
+    runs = int(np.clip(affordable_runs, FEWEST_RUNS, MOST_RUNS))
     # A replacement waits as the whole gang would.
     waits = largest.draw(rng, runs, 1 + units * lives)
     first_of_all = waits[:, 0]

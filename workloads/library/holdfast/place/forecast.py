@@ -204,7 +204,8 @@ def _simulate(
         paid_h[ends] += left_h[ends]
         running &= ~ends
         if not number and outlook.down_for_h is None:
-            undisturbed = float(ends.reshape(count, lanes).all(axis=1).mean())
+            all_lanes_end = ends.reshape(count, lanes).all(axis=1)
+            undisturbed = float(all_lanes_end.mean())
         if not running.any():
             break
         cost = _draw_costs(

@@ -115,11 +115,11 @@ class Job:
             return
         machines = MACHINE_TYPES.values()
         sizes = {m.gpus for m in machines if m.accelerator == self.accelerator}
-        allowed = f"multiples of {' or '.join(map(str, sorted(sizes)))}"
+        counts = " or ".join(str(size) for size in sorted(sizes))
         raise InputError(
             f"no machine with {self.accelerator} makes up {self.gpus} GPUs",
             got=self.gpus,
-            allowed=allowed,
+            allowed=f"multiples of {counts}",
             fix="take another number of GPUs",
         )
 
@@ -214,7 +214,8 @@ def parse_accelerator(name: str) -> str:
     """
     if name.lower() in ACCELERATORS:
         return name.lower()
-    alias = _NOISE.sub("", re.sub(r"hbm\d?e?", "", name.lower()))
+    without_memory = re.sub(r"hbm\d?e?", "", name.lower())
+    alias = _NOISE.sub("", without_memory)
     for accelerator, aliases in _NAMES.items():
         if alias in aliases.split():
             return accelerator

@@ -95,10 +95,11 @@ def refresh_prices() -> None:
 
 
 def describe_basis(table: price_table.Table) -> str:
-    age = (datetime.datetime.now(tz=datetime.UTC).date() - table.fetched_at).days
+    today = datetime.datetime.now(tz=datetime.UTC).date()
+    age_days = (today - table.fetched_at).days
     stale = ""
-    if age > price_table.STALE_DAYS:
-        stale = f"; {age} days old, `holdfast place prices --refresh`"
+    if age_days > price_table.STALE_DAYS:
+        stale = f"; {age_days} days old, `holdfast place prices --refresh`"
     return f"prices of {table.fetched_at}, list, USD{stale}; * inferred"
 
 
@@ -146,7 +147,8 @@ def print_answer(
         head.insert(NOW_COLUMN, "now")
     rows: list[tuple[str, ...]] = []
     for option in answer.options:
-        cells = list(_row(job, option, option is answer.recommended, len(names)))
+        is_recommended = option is answer.recommended
+        cells = list(_row(job, option, is_recommended, len(names)))
         if now:
             cells.insert(NOW_COLUMN, now.get(option.placement, "-"))
         rows.append(tuple(cells))
@@ -165,7 +167,8 @@ def describe_end(option: Option) -> str:
     """Return one sentence with the likely and the bad end of an option."""
     likely = _hours(option.finish_at(50))
     bad = _hours(option.finish_at(95))
-    worst = _hours(max(case.finish_at(95) for case in option.cases))
+    worst_h = max(case.finish_at(95) for case in option.cases)
+    worst = _hours(worst_h)
     if worst == bad == likely:
         return f"It ends after {likely} h."
     text = f"It likely ends after {likely} h; a bad end (1 in 20) is {bad} h"

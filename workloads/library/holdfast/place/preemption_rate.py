@@ -117,7 +117,8 @@ def measure(
     # rounds settle it.
     for _ in range(8 if relative_rate else 0):
         per_hour = (belief.events + events) / (belief.exposure_h + weight)
-        factor = float(_factor(np.array([per_hour]))[0])
+        factors = _factor(np.array([per_hour]))
+        factor = float(factors[0])
         weight = exposure_h * relative_rate * factor / per_hour
     return replace(
         belief,
@@ -166,7 +167,8 @@ def _ages(bands: list[dict[str, Any]]) -> Floats:
     """Sum the hours in the bands of AGES_H; the file may have finer bands."""
     hours = np.zeros(len(AGES_H))
     for band in bands:
-        position = int(np.searchsorted(AGES_H, float(band["from_h"]), side="right"))
+        from_h = float(band["from_h"])
+        position = int(np.searchsorted(AGES_H, from_h, side="right"))
         hours[max(position - 1, 0)] += float(band["node_hours"])
     return hours
 
@@ -191,7 +193,8 @@ def residuals(rng: np.random.Generator, churn: Floats) -> Floats:
     They are spread as its survival function, so that long lives weigh more.
     """
     factor = _factor(churn)[:, None]
-    alive = np.exp(-factor * np.interp(_GRID_H, AGES_H, _integrate_shape()))
+    integrated_shape = np.interp(_GRID_H, AGES_H, _integrate_shape())
+    alive = np.exp(-factor * integrated_shape)
     widths = np.diff(_GRID_H)
     mean_alive = (alive[:, 1:] + alive[:, :-1]) / 2.0
     body = np.cumsum(mean_alive * widths, axis=1)

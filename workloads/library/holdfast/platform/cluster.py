@@ -101,7 +101,8 @@ def _list_projects(api: Api) -> set[str]:
     """Lists the Google Cloud projects of the nodes; empty where nodes have no provider."""
     projects: set[str] = set()
     for node in api.get("/api/v1/nodes", limit=10).get("items", ()):
-        match = _PROVIDER.match(node.get("spec", {}).get("providerID") or "")
+        provider_id = node.get("spec", {}).get("providerID") or ""
+        match = _PROVIDER.match(provider_id)
         if match:
             projects.add(match[1])
     return projects

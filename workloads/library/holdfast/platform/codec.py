@@ -125,7 +125,8 @@ def decode(kind: Any, value: Any, path: str) -> Any:
         return _decode_object(cast("type[Any]", kind), value, path)
     if issubclass(kind, Enum):
         members = [member.value for member in kind]
-        _require(value in members, path, value, ", ".join(map(str, members)))
+        allowed = ", ".join(map(str, members))
+        _require(value in members, path, value, allowed)
         return kind(value)
     _require(type(value) is kind, path, value, NAMES[kind])
     return value

@@ -33,8 +33,9 @@ class Versions:
 
     def gke_has(self, *version: int) -> bool:
         """Returns whether every GKE that the platform accepts is at least `version`, as (1, 35)."""
-        parts = filter(None, self.gke.partition("-")[0].split("."))
-        return tuple(map(int, parts)) >= version
+        number, _, _ = self.gke.partition("-")
+        parts = [int(part) for part in number.split(".") if part]
+        return tuple(parts) >= version
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

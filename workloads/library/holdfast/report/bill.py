@@ -4,6 +4,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from holdfast.platform.cluster import find_nearest
 from holdfast.report import teams
@@ -29,7 +30,9 @@ def print_bill(receipts: Path | None, platform: Path | None = None, *, as_json: 
     budgets = find_budgets(platform, bill)
     total = add_up(bill.costs)
     if as_json:
-        rows = [asdict(cost) | {"budget_usd": budgets.get(cost.team)} for cost in bill.costs]
+        rows: list[dict[str, Any]] = []
+        for cost in bill.costs:
+            rows.append(asdict(cost) | {"budget_usd": budgets.get(cost.team)})
         print_json("bill", teams=rows, total=asdict(total))
     else:
         _print_rows([*bill.costs, total], budgets)
@@ -71,7 +74,8 @@ def _print_rows(costs: Sequence[TeamCost], budgets: Mapping[str, int]) -> None:
         columns += ["budget, $", "of it"]
         rows = []
         for cost, row in zip(costs, table.rows, strict=True):
-            rows.append((*row, *_describe_budget(cost, budgets.get(cost.team))))
+            budget_cells = _describe_budget(cost, budgets.get(cost.team))
+            rows.append((*row, *budget_cells))
     print_table(columns, rows)
 
 

@@ -42,7 +42,8 @@ class Cut(NamedTuple, Generic[T]):
 def cut(rows: Sequence[T], limit: int, weight: Callable[[T], float]) -> Cut[T]:
     """Keeps the heaviest rows, in their original order."""
     # Indices instead of rows are sorted, because two rows may be equal.
-    indices = sorted(range(len(rows)), key=lambda index: -weight(rows[index]))
+    indices = list(range(len(rows)))
+    indices.sort(key=lambda index: -weight(rows[index]))
     heavy = set(indices[:limit])
     result = Cut[T]([], [])
     for index, row in enumerate(rows):
@@ -62,4 +63,6 @@ def thin(rows: Sequence[T], limit: int) -> list[T]:
 
 def format_count(shown: int, total: int, noun: str) -> str:
     """Returns `SHOWN of TOTAL NOUN`, or only the noun if all are shown."""
-    return f"{shown:,} of {total:,} {noun}" if shown < total else noun
+    if shown >= total:
+        return noun
+    return f"{shown:,} of {total:,} {noun}"

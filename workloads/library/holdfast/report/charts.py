@@ -54,7 +54,8 @@ def progress(
     if any(_has_many_lives(ledger.progress) for ledger in ledgers):
         notes.append(f"a job of more than {MOST_LIVES} lives is one line")
     if len(marks) < len(evictions):
-        notes.append(f"{format_count(len(marks), len(evictions), 'evictions')} marked")
+        count = format_count(len(marks), len(evictions), "evictions")
+        notes.append(f"{count} marked")
     return Plot(
         slug,
         title,

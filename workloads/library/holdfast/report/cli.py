@@ -40,7 +40,8 @@ def write_report(
         if receipts:
             report = replace(report, teams=teams.read(receipts).costs)
         write_atomically(out, render(report))
-    print(json.dumps(report.as_json()) if as_json else report.answer)
+    answer = json.dumps(report.as_json()) if as_json else report.answer
+    print(answer)
     print(f"Next: open {out}", file=sys.stderr)
     return exit_code(report)
 

@@ -33,7 +33,9 @@ def pays(money: Money) -> str:
     """Answers whether Spot pays, with the interval, its basis and the churn at which it stops."""
     low, high = money.interval
     # Without any eviction there is no upper bound, and a huge number would look like one.
-    spread = f"{low:.2f} to {high:.2f}" if math.isfinite(high) else f"at least {low:.2f}"
+    spread = f"at least {low:.2f}"
+    if math.isfinite(high):
+        spread = f"{low:.2f} to {high:.2f}"
     if money.flex_usd_per_useful_h:
         flex = f" and ${money.flex_usd_per_useful_h:.2f} on flex-start"
     else:

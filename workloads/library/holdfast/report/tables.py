@@ -33,7 +33,10 @@ class Table:
 
 
 def objectives(goals: Iterable[Objective]) -> list[tuple[str, str, str, str]]:
-    return [(goal.goal, goal.measured, f"{goal.n:,}", goal.verdict.value) for goal in goals]
+    rows: list[tuple[str, str, str, str]] = []
+    for goal in goals:
+        rows.append((goal.goal, goal.measured, f"{goal.n:,}", goal.verdict.value))
+    return rows
 
 
 def money(costs: Money) -> Table:
@@ -59,7 +62,8 @@ def job_rows(ledgers: Sequence[JobLedger]) -> list[Totals]:
     jobs = cut(ledgers, MOST_ROWS, lambda ledger: ledger.unused_us)
     rows = [add_up(ledger.run, [ledger]) for ledger in jobs.rows]
     if jobs.rest:
-        rows.append(add_up(f"the other {plural(len(jobs.rest), 'job')}", jobs.rest))
+        number_of_jobs = plural(len(jobs.rest), "job")
+        rows.append(add_up(f"the other {number_of_jobs}", jobs.rest))
         rows.append(add_up(f"all {len(ledgers):,} jobs", ledgers))
     return rows
 
@@ -161,9 +165,16 @@ def _churn_row(name: str, machine: str, exposure: Exposure) -> tuple[str, ...]:
 def ratings(capacity: Capacities) -> Table:
     """Returns how often the machines came that Google rated, by capacity and band of ratings."""
     rows: list[tuple[str, ...]] = []
-    for rating in cut(capacity.ratings, MOST_OPEN_ROWS, lambda rating: rating.n).rows:
-        share = percent(rating.came / rating.n)
-        rows.append((rating.capacity, rating.band, str(rating.n), str(rating.came), share))
+    largest = cut(capacity.ratings, MOST_OPEN_ROWS, lambda rating: rating.n)
+    for rating in largest.rows:
+        row = (
+            rating.capacity,
+            rating.band,
+            str(rating.n),
+            str(rating.came),
+            percent(rating.came / rating.n),
+        )
+        rows.append(row)
     head = ("Capacity", "Google's rating", "#n", "#came", "#came %")
     minutes = f"{RATING_WINDOW_S / 60:.0f} minutes"
     return Table(head, rows, f"Machines that came within {minutes} of Google's rating")

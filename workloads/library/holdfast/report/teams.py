@@ -107,8 +107,10 @@ def add_up_by_team(receipts: Iterable[dict[str, Any]]) -> tuple[TeamCost, ...]:
         sums: dict[str, Any] = {}
         for key in SUMMED:
             sums[key] = sum(receipt[key] for receipt in team_receipts)
-        costs.append(TeamCost(team=team, jobs=len(team_receipts), **sums))
-    return tuple(sorted(costs, key=lambda cost: (-cost.paid_usd, cost.team)))
+        cost = TeamCost(team=team, jobs=len(team_receipts), **sums)
+        costs.append(cost)
+    costs.sort(key=lambda cost: (-cost.paid_usd, cost.team))
+    return tuple(costs)
 
 
 def table(costs: Iterable[TeamCost]) -> Table:

@@ -2,7 +2,9 @@
 
 
 def plural(number: int, noun: str) -> str:
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+    if number == 1:
+        return f"{number:,} {noun}"
+    return f"{number:,} {noun}s"
 
 
 def precise_duration(seconds: float) -> str:

@@ -39,16 +39,20 @@ def timeline(ledgers: Sequence[JobLedger], *, slug: str, title: str) -> Plot:
     lanes = _choose_lanes(ledgers)
     names = [lane.name for lane in lanes.rows]
     bars: list[Row] = []
+    is_dense = False
     for lane in lanes.rows:
-        bars += _make_bars(lane, unit_s, MOST_BARS // len(names))
+        limit = MOST_BARS // len(names)
+        bars += _make_bars(lane, unit_s, limit)
+        is_dense = is_dense or len(lane.spans) > limit
     evictions = _make_eviction_marks(ledgers, names, unit_s)
     commits = _make_commit_marks(ledgers, names, unit_s)
     accounts = "; ".join(_describe_account(ledger) for ledger in ledgers)
     notes = [_describe_marks(ledgers, len(evictions), len(commits))]
-    if any(len(lane.spans) > MOST_BARS // len(names) for lane in lanes.rows):
+    if is_dense:
         notes.append("dense stretches show the sum of each state")
     if lanes.rest:
-        count = format_count(len(names), len(names) + len(lanes.rest), "places")
+        total = len(names) + len(lanes.rest)
+        count = format_count(len(names), total, "places")
         notes.append(f"{count}, those that lost the most time")
     chart = _draw(unit, names, bars, evictions, commits)
     return Plot(slug, title, f"Timeline. {accounts}.", theme.spec(chart), "; ".join(notes))
@@ -71,7 +75,9 @@ def _make_lanes(ledger: JobLedger) -> Iterator[Lane]:
 
 
 def _lane_name(ledger: JobLedger, lane: int) -> str:
-    return ledger.run if ledger.lanes == 1 else f"{ledger.run} worker {lane + 1}"
+    if ledger.lanes == 1:
+        return ledger.run
+    return f"{ledger.run} worker {lane + 1}"
 
 
 def _make_eviction_marks(
@@ -204,7 +210,8 @@ def _sum_stretches(lane: Lane, limit: int) -> Iterator[Stretch]:
     states = {span.state for span in lane.spans}
     count = max(1, limit // len(states))
     # Rounded up: rounded down, the last microseconds would need one more stretch.
-    length_us = -(-(lane.spans[-1].end_us - begin_us) // count)
+    whole_us = lane.spans[-1].end_us - begin_us
+    length_us = -(-whole_us // count)
     sums: dict[int, Counter[State]] = defaultdict(Counter)
     for low_us, high_us, state, _ in lane.spans:
         while low_us < high_us:

@@ -47,7 +47,10 @@ def pause_gc() -> Generator[None]:
 
 def _age_s() -> float:
     try:
-        fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
+        line = Path("/proc/self/stat").read_text()
+        # The name before the bracket may hold spaces.
+        _, _, after_name = line.rpartition(")")
+        fields = after_name.split()
         # Field 22, starttime, counts from boot.
         born_s = int(fields[19]) / os.sysconf("SC_CLK_TCK")
         # Not CLOCK_MONOTONIC: the kernel counts a start from boot, suspended time included.

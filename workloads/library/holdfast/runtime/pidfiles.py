@@ -79,6 +79,8 @@ def find_start_time(pid: int) -> str:
 def _load_stat(pid: int) -> list[str]:
     """Reads the fields of /proc/PID/stat that follow the name, which may hold any character."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        line = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
         return []
+    _, _, fields = line.rpartition(")")
+    return fields.split()

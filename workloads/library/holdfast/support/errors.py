@@ -236,7 +236,8 @@ def _report_bug(error: Exception) -> None:
     if os.environ.get(ENV_TRACEBACK) or os.environ.get(ENV_JOB):
         traceback.print_exception(error)
     last = traceback.extract_tb(error.__traceback__)[-1]
-    message = printable(" ".join(str(error).split())[:300])
+    line = " ".join(str(error).split())
+    message = printable(line[:300])
     print(
         f"internal error: {type(error).__name__}: {message} ({last.filename}, line {last.lineno})",
         file=sys.stderr,

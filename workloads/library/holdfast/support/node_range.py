@@ -22,7 +22,8 @@ def parse(got: object, limit: int) -> tuple[int, int]:
     smallest, largest = (int(number) for number in got.split(".."))
     if 1 <= smallest < largest <= limit:
         return smallest, largest
-    low, high = sorted((_clamp(smallest, limit), _clamp(largest, limit)))
+    ends = (_clamp(smallest, limit), _clamp(largest, limit))
+    low, high = sorted(ends)
     raise InputError(
         "nodes",
         got=got,

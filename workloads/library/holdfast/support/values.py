@@ -30,7 +30,8 @@ _DECIMAL = {
     "P": 1e15,
     "E": 1e18,
 }
-_UNITS = _DECIMAL | {f"{unit}i": 1024.0**power for power, unit in enumerate("KMGTPE", start=1)}
+_BINARY = {f"{unit}i": 1024.0**power for power, unit in enumerate("KMGTPE", start=1)}
+_UNITS = _DECIMAL | _BINARY
 # Bounded, so that no spelling of a number is infinite or takes long.
 _QUANTITY = re.compile(
     r"([+-]?(?:\d{1,30}(?:\.\d{0,30})?|\.\d{1,30})(?:[eE][+-]?\d{1,2})?)([mkMGTPE]|[KMGTPE]i)?"
@@ -48,7 +49,9 @@ def between(
     """Raises InputError unless `got` is a number from `low` to `high`; a bool is no number here."""
     if _is_number(got) and abs(got) < LARGEST and low <= got <= high:
         return
-    allowed = f"{low:,} to {high:,}" if math.isfinite(high) else f"{low:,} or more"
+    allowed = f"{low:,} or more"
+    if math.isfinite(high):
+        allowed = f"{low:,} to {high:,}"
     # The quotes of repr show that a text is not a number.
     raise InputError(
         what,

@@ -148,7 +148,7 @@ def restarts(folder: Path) -> dict[str, Any]:
 def describe_restarts(
     first_step_s: Mapping[str, Sequence[float]], startups: Sequence[Mapping[str, float]]
 ) -> Figures:
-    """Returns the median seconds to the first step of each variant, and of each part of ours."""
+    """Returns the median seconds to the first step by variant, and of each part of our start."""
     return {
         "first_step_s": _find_medians(first_step_s),
         "parts": _find_medians(collect_columns(startups)),

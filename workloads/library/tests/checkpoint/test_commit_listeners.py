@@ -1,4 +1,4 @@
-"""Entries of the state that are told about ticks and commits."""
+"""Entries of the state that are notified of ticks and commits."""
 
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from workloads.library.tests.checkpoint.made import alone
 
 
 class Recorder:
-    """A listener that records what it is told."""
+    """A listener that records its notifications."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[Any, ...]] = []

@@ -107,7 +107,7 @@ def test_move_needs_its_source_and_replaces_only_what_it_may(storage: Storage) -
 
 @pytest.mark.parametrize("storage", ["local", "gcs-moves"], indirect=True)
 def test_object_is_either_moved_or_deleted(storage: Storage) -> None:
-    """Whoever is first wins, and an object that was deleted appears under no other name."""
+    """The first writer wins, and an object that was deleted appears under no other name."""
     for number in range(20):
         source = f"run/drafts/{number}"
         target = f"run/commit-{number}"

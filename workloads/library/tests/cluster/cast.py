@@ -222,7 +222,7 @@ class Cast:
         return found
 
     def take(self, job: Submitted, machines: list[str]) -> None:
-        """The nodes of a job are taken away, with notice."""
+        """Preempts the nodes of a job, with notice."""
         self.story.trainers.leave(job.name, EXIT_PREEMPTED)
         self.world.preempt(machines)
         if SPOT.name in machines[0]:
@@ -235,7 +235,7 @@ class Cast:
         job.ended()
 
     def crash(self, job: Submitted) -> None:
-        """All its pods end with a bug's exit code, and are made anew."""
+        """Ends all its pods with a bug's exit code; they are made again."""
         before = job.running()
         self.story.trainers.leave(job.name, EXIT_CRASH)
         job.end(EXIT_CRASH)

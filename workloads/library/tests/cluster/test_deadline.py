@@ -25,7 +25,7 @@ RIGHTS = ("ClusterRole", "ClusterRoleBinding")
 
 @pytest.fixture
 def node(api: Api) -> Iterator[str]:
-    """One of flex-start, which nobody simulates: its kubelet is the test."""
+    """A flex-start node without a simulation: its kubelet is the test."""
     name = f"flex-{uuid.uuid4().hex[:8]}"
     metadata = {
         "name": name,

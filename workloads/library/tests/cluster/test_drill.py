@@ -1,5 +1,5 @@
-"""Drills on the real control plane, by the command as a user runs it, and with whole nodes taken
-away.
+"""Drills on the real control plane, by the command as a user runs it, and with whole nodes
+preempted.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""The proxy's watcher beside a real API server: EndpointSlices that its controller writes, read
+"""The proxy's watcher with a real API server: EndpointSlices that its controller writes, read
 with rendered rights.
 """
 

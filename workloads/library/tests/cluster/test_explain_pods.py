@@ -53,7 +53,7 @@ def of_claim(name: str) -> Object:
 
 
 class Case(NamedTuple):
-    """Of a job of one pod, beside two nodes."""
+    """Explains a job of one pod in a cluster of two nodes."""
 
     reason: str
     blocker: str

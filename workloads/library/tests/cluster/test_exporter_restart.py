@@ -1,4 +1,4 @@
-"""The exporter as a process of its own beside an API server that is killed and comes back, and who
+"""The exporter as a process of its own with an API server that is killed and comes back, and who
 may write of two.
 """
 
@@ -40,7 +40,7 @@ def counted(lines: Path) -> list[tuple[str, str, str]]:
 
 
 def kill_apiserver(plane: ControlPlane) -> None:
-    """A crash: nobody is warned, every watch breaks."""
+    """Kills it without a warning, so that every watch breaks."""
     running = plane.processes._running
     [dead] = [entry for entry in running if entry[0] == "kube-apiserver"]
     running.remove(dead)  # it ends on purpose

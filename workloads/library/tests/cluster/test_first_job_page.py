@@ -1,7 +1,7 @@
 """The page "from nothing to your first job": every command line of it, in its order, as a shell
 runs it.
 
-The control plane is real and new. Stood in for are the builder of images, the registry, gcloud, and
+The control plane is real and new. Simulated are the builder of images, the registry, gcloud, and
 the machines, which are simulated; the operators' pods are processes of this host, started when
 their Deployment is there.
 """
@@ -112,7 +112,7 @@ def ran(
     variables: dict[str, str],
     watch: Watch,
 ) -> str:
-    """What it printed; whoever is asked says yes."""
+    """Returns what it printed; every question is answered with yes."""
     terminal, stdin = pty.openpty()
     os.write(terminal, b"y\n")
     printed: list[str] = []

@@ -69,7 +69,7 @@ def test_a_job_over_quota_waits_until_one_ends(
     until("the turn of the second has come", lambda: "second" in admitted(world))
     selector = world.job("second")["spec"]["template"]["spec"]["nodeSelector"]
     assert selector.items() >= spot.selector().items(), "the flavor's selector was put in"
-    # What the dashboard reads is served to the rendered token, and to nobody without one.
+    # What the dashboard reads is served to the rendered token, and never without one.
     token = rendered_token(world)
     served = until(
         "an admission is counted",

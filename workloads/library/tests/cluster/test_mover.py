@@ -71,7 +71,7 @@ def body(request: pytest.FixtureRequest, api: Api) -> Iterator[Object]:
 
 
 def render_bodies(plan: Plan | None = None, **fields: Any) -> list[Object]:
-    """A job of one's own on L4s of Spot as it is rendered for the example."""
+    """Returns a user's job on L4s of Spot as it is rendered for the example."""
     env = load("example")
     job = own(gpus="1xl4", command=("sleep", "9999"), **fields)
     offer = next(
@@ -117,7 +117,7 @@ class Watched:
         return {pod.capacity for pod in self.seen.pods.values()}
 
     def step(self, mover: Mover, hours: float) -> int:
-        """Moves that it makes so many hours from now."""
+        """Returns the moves that it makes this many hours from now."""
         self.look()
         observation = self.seen.observe(lambda _: self.events)
         now_s = time.time() + hours * 3_600
@@ -160,7 +160,7 @@ def test_job_moves_to_on_demand_and_back_although_a_mover_dies(
     events = watched.events
 
     def kept(mover: Mover, hours: float) -> bool:
-        """A step as in each pass, in which Kueue's race with a move is mended; it moves nothing
+        """A step as in each pass, in which Kueue's race with a move is corrected; it moves nothing
         more.
         """
         return step(mover, hours) == 0

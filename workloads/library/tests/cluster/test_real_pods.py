@@ -81,8 +81,8 @@ def workers(kind: KindManager, world: World, spot: Pool) -> Iterator[list[str]]:
 
 @pytest.fixture
 def no_dns(kind: KindManager) -> Iterator[Callable[[], None]]:
-    """Nobody answers for names until the test calls this: a busy cluster's DNS learns of a new pod
-    late.
+    """Leaves names without an answer until the test calls this, as a busy cluster's DNS does with
+    a new pod.
     """
 
     def scale(replicas: int) -> None:

@@ -34,7 +34,7 @@ def gang(world: World) -> Iterator[Submitted]:
 
 
 def step(acting: Api, gang: Submitted, later_s: float = 0.0) -> int:
-    """The mover looks, so many seconds from now."""
+    """Lets the mover look, this many seconds from now."""
     view = View()
     look(view, gang.api, gang.pods())
     return requeue.requeue(acting, view.without_node(), time.time() + later_s)

@@ -1,4 +1,4 @@
-"""Tests that the exporter keeps Google's ratings beside the machines that came."""
+"""Tests that the exporter keeps Google's ratings with the machines that came."""
 
 import json
 from collections.abc import Iterator

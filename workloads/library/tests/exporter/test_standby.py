@@ -96,7 +96,7 @@ def test_a_failover_counts_nothing_twice(pair: Pair, capsys: pytest.CaptureFixtu
         pair.lose(name)
         pair.run(2)
     pair.run(1, second)  # looks once more after the last renewal of the first
-    pair.lose("d")  # while nobody holds the lease
+    pair.lose("d")  # while none holds the lease
     pair.run(4, second)
     assert serves(second) > 0
     pair.lose("e")

@@ -1,3 +1,3 @@
-"""A gcloud of ours first on PATH, as the platform's own commands are tested with."""
+"""Puts a simulated gcloud first on PATH, as the platform's own commands are tested with."""
 
 from tests.infra.ops.conftest import gcloud as gcloud

@@ -1,7 +1,7 @@
 """What a job needs outside the cluster: an image, buckets of the region, secrets that exist; the
 files that it becomes.
 
-Everything that can be wrong with a job of one's own is refused by its command with a fix, and
+Everything that can be wrong with a user's job is refused by its command with a fix, and
 nothing is written.
 """
 

@@ -1,4 +1,4 @@
-"""The file of a job of one's own: its form, its schema, and what is refused."""
+"""The file of a user's job: its form, its schema, and what is refused."""
 
 import json
 import re

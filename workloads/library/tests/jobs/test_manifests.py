@@ -1,4 +1,4 @@
-"""What a job of one's own becomes: placed where its pools are, and clean under the linter whatever
+"""What a user's job becomes: placed where its pools are, and clean under the linter whatever
 it says.
 """
 

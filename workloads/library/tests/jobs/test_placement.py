@@ -1,4 +1,4 @@
-"""A job of one's own with hours and a deadline: what the planner prices is what its objects carry
+"""A user's job with hours and a deadline: what the planner prices is what its objects carry
 out.
 """
 

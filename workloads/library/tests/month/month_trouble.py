@@ -38,7 +38,7 @@ def in_turn(*actions: Callable[[], object]) -> Steps:
 
 
 def show(change: Callable[[str, Any], object], body: Any, minutes: int) -> Steps:
-    """Adds an object and deletes it after so many minutes."""
+    """Adds an object and deletes it after this many minutes."""
     change("ADDED", body)
     yield from pass_minutes(minutes)
     change("DELETED", body)

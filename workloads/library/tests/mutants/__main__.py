@@ -159,7 +159,7 @@ def judged(mutant: Mutant, scratch: Path) -> Fate:
 
 
 def run_tests(tests: Sequence[str], tree: Path) -> tuple[int, str]:
-    """Code and output of pytest on the copy: its folders stand before the installed ones. Skipped
+    """Code and output of pytest on the copy: its folders precede the installed ones. Skipped
     tests count as not run.
     """
     paths = os.pathsep.join([str(tree / "workloads" / "library"), str(tree)])

@@ -2,8 +2,8 @@
 cannot run, for the tests of `explain`.
 
 As root. Each case is a Job of one pod; its pod and events go into
-workloads/library/tests/jobs/recorded/kubelet.json, without what differs from run to run and is read
-by nobody.
+workloads/library/tests/jobs/recorded/kubelet.json, without what differs from run to run and is
+never read.
 """
 
 import json

@@ -81,8 +81,9 @@ def gang(
     run: str,
     nodes: int,
 ) -> Object:
-    """The rendered Job of so many places, and what makes its runs comparable: shards, and the exact
-    sum.
+    """Returns the rendered Job of this number of members.
+
+    Shards and the exact sum make its runs comparable.
     """
     env = {"STORAGE_EMULATOR_HOST": bucket.url, "OMP_NUM_THREADS": "1"}
     env |= {

@@ -2,8 +2,8 @@
 database, own job.
 
 Real API server, JobSet, Kueue and kubelets, images that were built here, a real PostgreSQL.
-Google's own is stood in for: registry, bucket, proxy of the database. Of what is rendered only the
-size of the own job is changed.
+Google's own parts are simulated: registry, bucket, proxy of the database. Of what is rendered
+only the size of the own job is changed.
 """
 
 import hashlib
@@ -226,7 +226,7 @@ def follow(lab: Lab, prepared: Prepared, saved: Callable[[], bool]) -> int:
 
 
 def undisturbed() -> str:
-    """What the script computes where nobody interrupts it."""
+    """What the script computes where nothing interrupts it."""
     weights = ""
     for step in range(1, STEPS + 1):
         weights = hashlib.sha256(f"{weights}{step}".encode()).hexdigest()

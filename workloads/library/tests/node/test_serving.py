@@ -2,7 +2,7 @@
 pod is deleted.
 
 Real controllers of Deployments and EndpointSlices, kubelets, probes and Spot shutdowns; servers,
-and the proxy with its watcher, from images as rendered. Stood in for: Envoy's own image, by its
+and the proxy with its watcher, from images as rendered. Replaced: Envoy's own image, by its
 binary in an image of the lab; and a Service's address, which no kube-proxy serves here: clients ask
 the proxy itself.
 """

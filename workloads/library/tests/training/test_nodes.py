@@ -189,7 +189,7 @@ def test_losing_either_node_is_retried_and_a_notice_on_one_stops_both(
 def test_a_first_node_that_goes_silent_is_given_up_and_the_run_retried(
     tmp_path: Path, server: ForkServer
 ) -> None:
-    """A machine without power sends no farewell: nothing is refused, nothing is reset, nobody
+    """A machine without power sends no farewell: nothing is refused, nothing is reset, nothing
     answers.
     """
     nodes = Nodes(tmp_path, "--set", "peer_timeout_s=15", server=server)

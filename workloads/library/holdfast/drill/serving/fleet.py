@@ -127,7 +127,8 @@ class Fleet:
 
     def start(self) -> Replica:
         port = free_port()
-        replica = Replica(self._pod(self.command(port), f"server-{port}"), port)
+        pod = self._pod(self.command(port), f"server-{port}")
+        replica = Replica(pod, port)
         with self._lock:
             self.replicas.append(replica)
         self._run_in_background(lambda: self._probe(replica))
@@ -282,7 +283,8 @@ def _count_logged_answers(text: str) -> int:
     count = 0
     for line in text.splitlines():
         if line.startswith("{"):
-            count += json.loads(line).get("answered", {}).get("200", 0)
+            answers = json.loads(line).get("answered", {})
+            count += answers.get("200", 0)
     return count
 
 
@@ -290,7 +292,8 @@ def _read_answer_metric(port: int) -> int:
     _, text = admin(port, "/metrics")
     for line in text.splitlines():
         if line.startswith('holdfast_server_requests_total{code="200"}'):
-            return int(float(line.split()[-1]))
+            value = line.split()[-1]
+            return int(float(value))
     return 0
 
 

@@ -235,4 +235,7 @@ class LocalTraining(Local):
         restores = self.events.of("restore")
         if not restores:
             return None
-        return float(sum(len(event.get("skipped") or ()) for event in restores))
+        count = 0
+        for event in restores:
+            count += len(event.get("skipped") or ())
+        return float(count)

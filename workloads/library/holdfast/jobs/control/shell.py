@@ -85,7 +85,8 @@ def _connect(api: Api, pod: Object, command: Sequence[str], *, is_terminal: bool
 def _explain_refusal(pod: Object, error: Any) -> Unjudged:
     meta = pod["metadata"]
     status = int(error.status or 0)
-    reason = " ".join(str(error.reason).split())[:300]
+    line = " ".join(str(error.reason).split())
+    reason = line[:300]
     if "403" in reason or status in (401, 403):
         return Unjudged(
             f"no right to run commands in pod {meta['name']} of {meta['namespace']}",

@@ -61,10 +61,13 @@ class Saves:
         if event is None:
             return
         self.reported = True
-        if event["event"] in ("stop", "exit") and isinstance(event.get("step"), int):
-            self.stopped_step = max(self.stopped_step or 0, event["step"])
-        if event["event"] == "commit" and float(event.get("t", 0)) >= self.since_s:
-            self.committed[f"{event.get('job')}/{event.get('index', '')}"] = event
+        kind = event["event"]
+        step = event.get("step")
+        if kind in ("stop", "exit") and isinstance(step, int):
+            self.stopped_step = max(self.stopped_step or 0, step)
+        if kind == "commit" and float(event.get("t", 0)) >= self.since_s:
+            run = f"{event.get('job')}/{event.get('index', '')}"
+            self.committed[run] = event
 
 
 def _parse_event(line: str) -> Object | None:
@@ -139,16 +142,18 @@ def _stop_growth(api: Api, job: JobSnapshot) -> None:
     if job.workload is None:
         return
     path = job_snapshot.path_in(KUEUE, "workloads", job.namespace)
-    workload = job_snapshot.find_workload(list(api.items(path)), job.uid)
+    workloads = list(api.items(path))
+    workload = job_snapshot.find_workload(workloads, job.uid)
     if workload and workload["spec"].get("active", True):
-        api.merge(f"{path}/{workload['metadata']['name']}", {"spec": {"active": False}})
+        name = workload["metadata"]["name"]
+        api.merge(f"{path}/{name}", {"spec": {"active": False}})
 
 
 def _timeout_error(job: JobSnapshot, remaining: list[Object], waited_s: float) -> Unjudged:
-    names = ", ".join(pod["metadata"]["name"] for pod in remaining[:4]) or "its controller"
+    names = [pod["metadata"]["name"] for pod in remaining[:4]] or ["its controller"]
     return Unjudged(
         f"{job.name} was asked to stop, but {len(remaining)} of its pods are not gone",
-        got=f"{names} after {waited_s:.0f} s",
+        got=f"{', '.join(names)} after {waited_s:.0f} s",
         fix=f"their nodes may be lost: holdfast explain {job.name}",
     )
 

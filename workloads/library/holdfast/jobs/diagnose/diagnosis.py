@@ -134,7 +134,8 @@ def _explain_stop(job: JobSnapshot, workload: Object) -> Cause:
         return _explain_limit(job, limit)
     if job.return_time:
         return _explain_pause(job, workload)
-    message = brief(str(condition(workload, "Evicted").get("message", "")))
+    eviction = condition(workload, "Evicted")
+    message = brief(str(eviction.get("message", "")))
     details = f": {message}" if message else ""
     evidence = f"kubectl describe workload -n {job.namespace} {workload['metadata']['name']}"
     blocker = f"it was stopped and keeps no place in its queue{details}"
@@ -277,7 +278,8 @@ def _list_waiting(job: JobSnapshot, reasons: tuple[str, ...]) -> Iterator[tuple[
     """Yield the pod and the status of each container that waits for one of the reasons."""
     for pod in job.active:
         for status in list_container_statuses(pod):
-            if status.get("state", {}).get("waiting", {}).get("reason") in reasons:
+            waiting = status.get("state", {}).get("waiting", {})
+            if waiting.get("reason") in reasons:
                 yield pod, status
 
 

@@ -231,7 +231,10 @@ def describe_similar_waits(job: JobSnapshot, cluster: ClusterSnapshot) -> str:
     no_eta = "; Google gives no ETA for flex-start" if LABEL_FLEX_START in selector else ""
     if not waits:
         return f"no other pod of this class has started here yet{no_eta}"
-    percentiles = quantiles(waits, n=20, method="inclusive") if len(waits) > 1 else waits * 19
+    if len(waits) == 1:
+        percentiles = waits * 19
+    else:
+        percentiles = quantiles(waits, n=20, method="inclusive")
     return (
         f"{len(waits)} pods of this class waited p50 {percentiles[9]:.0f} s, p95"
         f" {percentiles[18]:.0f} s{no_eta}"
@@ -378,8 +381,9 @@ def rows(
     for readable in job_snapshot.find_namespaces(api, platform, namespace):
         cluster = cluster_snapshot.take_snapshot(api, readable)
         for job in job_snapshot.all_jobs(api, readable):
+            own_cluster = cluster.within(job.namespace)
             summary = summaries.get(job.name)
-            jobs.append(_make_row(job, cluster.within(job.namespace), platform, prices, summary))
+            jobs.append(_make_row(job, own_cluster, platform, prices, summary))
     return jobs
 
 

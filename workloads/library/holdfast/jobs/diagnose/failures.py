@@ -99,7 +99,8 @@ def _make_cause(job: JobSnapshot, ending: Ending, count: int) -> Cause:
     pods = f"in {count} pods"
     name = ending.pod["metadata"]["name"]
     container = ending.container
-    last_line = brief(ending.message.strip().rpartition("\n")[2])
+    _, _, last_line = ending.message.strip().rpartition("\n")
+    last_line = brief(last_line)
     details = f"exit code {ending.code} {pods}"
     if last_line:
         details += f": {last_line}"
@@ -287,8 +288,9 @@ def _count_per_index(
         failed_pods = 0
         largest_count = 0
         for pod in index_pods:
+            annotations = pod["metadata"].get("annotations", {})
             failed = int(pod["status"].get("phase") == "Failed" and counts(pod))
-            earlier = int(pod["metadata"].get("annotations", {}).get(annotation, 0))
+            earlier = int(annotations.get(annotation, 0))
             failed_pods += failed
             largest_count = max(largest_count, earlier + failed)
         total += max(failed_pods, largest_count)

@@ -81,8 +81,10 @@ class JobForecast:
         when = f"done {_short(self.done_from)} to {_short(self.done_to)} UTC"
         parts = [f"{when}, likely {_short(self.done_likely)}"]
         if self.usd_from is not None and self.usd_to is not None:
-            so_far = f" (${self.usd_so_far:,.2f} so far)" if self.usd_so_far is not None else ""
-            parts.append(f"for ${self.usd_from:,.2f} to ${self.usd_to:,.2f}{so_far}")
+            price = f"for ${self.usd_from:,.2f} to ${self.usd_to:,.2f}"
+            if self.usd_so_far is not None:
+                price += f" (${self.usd_so_far:,.2f} so far)"
+            parts.append(price)
         share = max(SHARE, self.undisturbed)
         parts.append(f"{share:.0%} sure")
         return ", ".join(parts)
@@ -121,7 +123,9 @@ def forecast_job(
             lanes = job.size if kind == KIND_BATCH else 1
     paces = _measure_all(runs_by_job.pop(job.name, []), lanes, share)
     # Of a sweep, points that have not started yet say nothing.
-    point_count = int(job.body["spec"].get("completions") or job.size) if by_index else 1
+    point_count = 1
+    if by_index:
+        point_count = int(job.body["spec"].get("completions") or job.size)
     if len(paces) < point_count:
         return None
     other_paces: list[Pace] = []

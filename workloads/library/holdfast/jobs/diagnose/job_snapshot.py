@@ -276,7 +276,9 @@ def find(api: Api, name: str, *namespaces: str, with_servers: bool = False) -> J
     jobs: list[JobSnapshot] = []
     for namespace in namespaces or ("",):
         jobs.extend(all_jobs(api, namespace, with_servers=with_servers))
-    matches = [job for job in jobs if job.name == name] or _find_newest(jobs, name)
+    matches = [job for job in jobs if job.name == name]
+    if not matches:
+        matches = _find_newest(jobs, name)
     if len(matches) == 1:
         return matches[0]
     if matches:
@@ -332,7 +334,8 @@ def runs_since_s(job: JobSnapshot) -> float | None:
             running = status.get("state", {}).get("running")
             if running is None:
                 return None
-            starts.append(when(running.get("startedAt") or pod["status"]["startTime"]))
+            started_at = running.get("startedAt") or pod["status"]["startTime"]
+            starts.append(when(started_at))
     is_whole = len(job.phase("Running")) >= job.target_size > 0
     return max(starts) if is_whole and starts else None
 
@@ -420,7 +423,9 @@ def disruption(pod: Object) -> str:
 def list_container_statuses(pod: Object) -> list[Object]:
     """Return the statuses of the pod's containers, those of init containers first."""
     status = pod["status"]
-    return [*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())]
+    first_statuses = status.get("initContainerStatuses") or []
+    statuses = status.get("containerStatuses") or []
+    return [*first_statuses, *statuses]
 
 
 def list_crashes(job: JobSnapshot) -> list[Object]:

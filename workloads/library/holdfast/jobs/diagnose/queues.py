@@ -40,7 +40,8 @@ def explain_kueue(job: JobSnapshot, cluster: ClusterSnapshot) -> Cause | None:
     cluster_queue = _find_cluster_queue(cluster, queue)
     blocker = _describe_quota(job, workload, cluster_queue, queue)
     position = f"{place} of {len(line)} waiting in queue {queue}, for {wait_s:.0f} s"
-    reason = str(condition(workload, "QuotaReserved").get("reason", ""))
+    quota = condition(workload, "QuotaReserved")
+    reason = str(quota.get("reason", ""))
     action = "wait for its turn, ask for fewer GPUs, or ask the platform team for a larger quota"
     action = KUEUE_INADMISSIBLE.get(reason, action)
     eviction = _describe_eviction(workload)
@@ -71,13 +72,16 @@ def _describe_quota(
         return f"queue {queue} does not exist in {job.namespace}, so nothing can admit the job"
     active = condition(cluster_queue, "Active")
     if active.get("status") == "False":
-        return f"queue {queue} admits nothing: {brief(str(active.get('message', '')))}"
+        message = brief(str(active.get("message", "")))
+        return f"queue {queue} admits nothing: {message}"
     gpus = job.size * count_gpus(job.pod_spec)
     lent = _sum_gpus(cluster_queue["spec"].get("resourceGroups"), "flavors", "nominalQuota")
     used = _sum_gpus([cluster_queue.get("status", {})], "flavorsReservation", "total")
     quota = condition(workload, "QuotaReserved")
     message = str(quota.get("message", ""))
-    if message and (gpus <= lent - used or quota.get("reason") in KUEUE_INADMISSIBLE):
+    is_enough = gpus <= lent - used
+    is_inadmissible = quota.get("reason") in KUEUE_INADMISSIBLE
+    if message and (is_enough or is_inadmissible):
         return f"quota: {brief(message)}"
     return f"quota: asks for {gpus} {GPU_RESOURCE}, queue {queue} lends {lent}, {used} are in use"
 

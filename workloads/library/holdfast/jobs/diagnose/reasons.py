@@ -62,5 +62,8 @@ def describe(pod: Object) -> str:
 
 def brief(text: str) -> str:
     """Return one line, without what a controller adds about preemption attempts."""
-    line = _NOISE.split(" ".join(text.split()))[0].strip().removesuffix(".")
-    return line if len(line) <= _BRIEF else f"{line[: _BRIEF - 3]}..."
+    line = " ".join(text.split())
+    message = _NOISE.split(line)[0].strip().removesuffix(".")
+    if len(message) > _BRIEF:
+        return f"{message[: _BRIEF - 3]}..."
+    return message

@@ -35,7 +35,8 @@ def describe_sweep_price(
     """
     point_count = int(job.body["spec"].get("completions") or job.size)
     done_points = {get_place(pod) for pod in job.phase("Succeeded")}
-    done_count = max(len(done_points), int(job.status.get("succeeded") or 0))
+    succeeded = int(job.status.get("succeeded") or 0)
+    done_count = max(len(done_points), succeeded)
     failed = parse_indexes(job.status.get("failedIndexes") or "")
     cost_by_point: dict[int, float] = defaultdict(float)
     for pod, usd in zip(job.pods, pod_costs, strict=True):
@@ -73,5 +74,6 @@ def parse_indexes(text: str) -> set[int]:
     indexes: set[int] = set()
     for part in filter(None, text.split(",")):
         first, _, last = part.partition("-")
-        indexes.update(range(int(first), int(last or first) + 1))
+        last = last or first
+        indexes.update(range(int(first), int(last) + 1))
     return indexes

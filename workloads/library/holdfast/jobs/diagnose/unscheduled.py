@@ -69,7 +69,8 @@ class _Waiting:
 
     @property
     def scheduler(self) -> str:
-        return brief(str(condition(self.pod, "PodScheduled").get("message", "")))
+        scheduled = condition(self.pod, "PodScheduled")
+        return brief(str(scheduled.get("message", "")))
 
     def make_cause(
         self,
@@ -216,7 +217,8 @@ def _fits_nowhere(message: str) -> bool:
     verdict = _VERDICT.match(_TAINT_IN_BRACES.sub("", message))
     if verdict is None or _LABEL_VERDICT not in verdict[2]:
         return False
-    excluded = sum(map(int, _EXCLUDED_NODES.findall(verdict[2])))
+    counts = _EXCLUDED_NODES.findall(verdict[2])
+    excluded = sum(int(count) for count in counts)
     return excluded == int(verdict[1])
 
 

@@ -51,7 +51,8 @@ def about(
     kind = _TYPES.get(type(default), "string")
     if unit_s:
         schema = {"type": [kind, "string"], "pattern": DURATION} | schema
-    metadata = make_metadata(text, form, **{"type": kind} | schema) | {"unit_s": unit_s}
+    schema = {"type": kind} | schema
+    metadata = make_metadata(text, form, **schema) | {"unit_s": unit_s}
     if default is None:
         return field(metadata=metadata)
     return field(default=default, metadata=metadata)
@@ -189,4 +190,5 @@ def _has_type(value: Any, kind: str) -> bool:
         case _:
             if not isinstance(value, dict):
                 return False
-            return all(isinstance(text, str) for text in chain(value.keys(), value.values()))
+            texts = chain(value.keys(), value.values())
+            return all(isinstance(text, str) for text in texts)

@@ -168,9 +168,10 @@ class OwnJob(JobFields):
                 allowed = f"{defaults[name] or 'nothing'}, for a sweep"
                 fix = "leave it out, or leave the sweep out"
                 yield name, getattr(self, name), allowed, fix
-        shared = sorted({*self.points[0]} & ({*self.env} | {*self.secrets}))
+        variables = {*self.env, *self.secrets}
+        shared = variables & set(self.points[0])
         if shared:
-            names = ", ".join(shared)
+            names = ", ".join(sorted(shared))
             yield "sweep: a variable of env or secrets", names, "other names", "rename it"
         total_h = self.hours * self.rounds
         longest_h = self.max_hours or MAX_HOURS
@@ -340,4 +341,6 @@ def _is_command_line(program: str) -> bool:
     first, *arguments = program.split() or [""]
     if not arguments:
         return False
-    return "/" not in first or any(word.startswith("-") or "." in word for word in arguments)
+    if "/" not in first:
+        return True
+    return any(word.startswith("-") or "." in word for word in arguments)

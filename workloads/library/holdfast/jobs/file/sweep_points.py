@@ -74,7 +74,8 @@ def _combine(lists: Mapping[str, Any]) -> list[Point]:
             raise _make_error(f"{name}: {entries!r}"[:120], fix)
         values.append([_read_value(name, entry) for entry in entries])
     # Counted before they are made: three short lists can be a thousand million points.
-    _require_count(math.prod(map(len, values)) if values else 0)
+    lengths = [len(entries) for entries in values]
+    _require_count(math.prod(lengths) if lengths else 0)
     return [
         dict(zip(lists, combination, strict=True)) for combination in itertools.product(*values)
     ]

@@ -172,7 +172,8 @@ def _holds(pool: Pool, job: OwnJob) -> bool:
     machine = MACHINE_TYPES[pool.machine_type]
     # GKE and the system's own pods take a core and up to a quarter of the memory of small machines.
     has_cores = job.cpus <= machine.vcpus - 1
-    has_memory = (quantity(job.memory) or 0) <= 0.75 * machine.memory_gib * GIB
+    memory_bytes = quantity(job.memory) or 0
+    has_memory = memory_bytes <= 0.75 * machine.memory_gib * GIB
     has_disk = job.pod_disk_gib <= pool.free_disk_gib
     return has_cores and has_memory and has_disk
 
@@ -203,8 +204,9 @@ def list_fitting(platform: Platform, accelerator: str, gpus: int, nodes: int) ->
         )
     smallest: dict[Capacity, int] = {}
     for offer in fitting:
-        size = offer.machine.gpus
-        smallest[offer.capacity] = min(size, smallest.get(offer.capacity, size))
+        gpus = offer.machine.gpus
+        known_gpus = smallest.get(offer.capacity, gpus)
+        smallest[offer.capacity] = min(gpus, known_gpus)
     return [offer for offer in fitting if offer.machine.gpus == smallest[offer.capacity]]
 
 

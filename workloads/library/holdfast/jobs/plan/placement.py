@@ -223,7 +223,8 @@ def _place_without_gpus(job: OwnJob, platform: Platform) -> Placed:
         )
     limit_h = choose_limit(job, None)
     offer = find_cpu_offer(job, platform)
-    if job.capacity == Capacity.SPOT or (job.capacity == AUTO and job.resumes):
+    may_be_preempted = job.capacity == AUTO and job.resumes
+    if job.capacity == Capacity.SPOT or may_be_preempted:
         if offer is not None:
             return Placed(
                 offer=offer,
@@ -290,8 +291,9 @@ def place_on(
     """
     refusals: dict[Offer, str] = {}
     for other in list_offers(platform):
-        holds_a_pod = other.accelerator == job.accelerator and other.machine.gpus >= job.gpu_count
-        if holds_a_pod and other.capacity is not offer.capacity:
+        if other.accelerator != job.accelerator or other.machine.gpus < job.gpu_count:
+            continue
+        if other.capacity is not offer.capacity:
             refusals[other] = others_refused
     refusals[offer] = ""
     return _place_by_price(_Case(job, platform, prices, refusals, [offer]), beliefs)
@@ -446,7 +448,8 @@ def _explain_refusal(case: _Case, question: Job, reasons: str) -> InputError:
     """Return the error of a job that does not end in time on anything that is offered."""
     job = case.job
     name = case.platform.name
-    got = f"{job.gpus}, {job.hours:g} h of work; {reasons.partition(': ')[2]}"
+    _, _, reason = reasons.partition(": ")
+    got = f"{job.gpus}, {job.hours:g} h of work; {reason}"
     if job.deadline_hours:
         return InputError(
             f"nothing that {name} offers keeps the deadline",

@@ -125,7 +125,8 @@ def select_pools(
     gpus = count_gpus(pod_spec)
     pools: list[Pool] = []
     for pool in platform.pools:
-        if not selector.items() <= pool.node_labels().items() or _avoids(pod_spec, pool):
+        is_selected = selector.items() <= pool.node_labels().items()
+        if not is_selected or _avoids(pod_spec, pool):
             continue
         if pool.gpus_per_node < gpus:
             continue

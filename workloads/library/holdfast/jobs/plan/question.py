@@ -272,9 +272,12 @@ def _print_place(
 ) -> None:
     offer = placed.offer
     assert offer is not None, "a question is about GPUs"
-    size = f"{job.gpus} on {job.nodes} node{'' if job.nodes == 1 else 's'}"
     if job.sweep:
         size = f"{job.gpus} for each of {len(job.points)} points, {job.pods} at a time"
+    elif job.nodes == 1:
+        size = f"{job.gpus} on 1 node"
+    else:
+        size = f"{job.gpus} on {job.nodes} nodes"
     pools = " or ".join(pool.name for pool in offer.pools) or "auto-provisioned"
     sentence = f"In {platform.name}: {size}, {pools}; stopped after {placed.limit_h:g} h."
     decision = placed.decision

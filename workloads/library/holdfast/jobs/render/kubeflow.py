@@ -184,7 +184,8 @@ def _find_module(arguments: Sequence[str]) -> tuple[str, Sequence[str]]:
     """Return the module that Python runs, and its arguments; no name if it runs a file."""
     for index, argument in enumerate(arguments):
         if argument == "-m":
-            return "".join(arguments[index + 1 : index + 2]), arguments[index + 2 :]
+            following = arguments[index + 1 :]
+            return (following[0], following[1:]) if following else ("", ())
         if not argument.startswith("-"):
             break
     return "", ()
@@ -231,7 +232,8 @@ def _convert_variables(variables: Sequence[Body], name: str) -> list[Body]:
         if variable["name"] == ENV_RUN:
             value = JOB
         elif variable["name"] == ENV_OUTPUT:
-            value = "/".join(JOB if part == name else part for part in value.split("/"))
+            folders = value.split("/")
+            value = "/".join(JOB if folder == name else folder for folder in folders)
         elif variable["name"] == "PET_MASTER_ADDR":
             value = f"{JOB}-{NODE}-0-0.{JOB}"
         converted.append(variable | {"value": value} if value else variable)

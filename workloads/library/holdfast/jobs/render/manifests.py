@@ -142,8 +142,10 @@ def _add_plan(body: Body, placed: Placed) -> Body:
     """Add the label by which the mover finds the job, and the plan that was priced."""
     if placed.plan is not None:
         meta = body["metadata"]
-        meta["labels"] = meta.get("labels", {}) | {LABEL_MOVES: "true"}
-        meta["annotations"] = meta.get("annotations", {}) | {ANNOTATION_PLAN: placed.plan.text()}
+        labels = meta.get("labels", {})
+        annotations = meta.get("annotations", {})
+        meta["labels"] = labels | {LABEL_MOVES: "true"}
+        meta["annotations"] = annotations | {ANNOTATION_PLAN: placed.plan.text()}
     return body
 
 
@@ -160,7 +162,8 @@ def judge(name: str, manifest: str, platform: Platform, folder: Path | None = No
         platforms=[platform],
         find_settings=find_settings if folder else None,
     )
-    report = lint_texts({str((folder or Path()) / name): manifest}, options)
+    path = folder / name if folder else Path(name)
+    report = lint_texts({str(path): manifest}, options)
     findings = [finding for finding in report.active if finding.severity is not Severity.INFO]
     if findings:
         first = findings[0]

@@ -175,6 +175,11 @@ def secret_files(job: OwnJob) -> dict[str, str]:
     return files
 
 
+def list_secrets(job: OwnJob) -> list[str]:
+    """Return each secret that the job mounts once, although several files may hold it."""
+    return sorted(set(secret_files(job).values()))
+
+
 def find_output(job: OwnJob, platform: Platform) -> str:
     """Return the URL of the folder for the results of a run, which no other run has."""
     run = f"{job.name}-$({ENV_POINT})" if job.sweep else job.name
@@ -218,7 +223,7 @@ def provider_class(job: OwnJob, context: RenderContext) -> Body | None:
 def _require_add_on(job: OwnJob, platform: Platform) -> None:
     """Raise InputError without the add-on: the pod would wait for a volume that nothing mounts."""
     if not platform.security.secret_manager:
-        secrets = ", ".join(sorted(set(secret_files(job).values())))
+        secrets = ", ".join(list_secrets(job))
         raise InputError(
             "secrets by reference need GKE's Secret Manager add-on",
             got=f"{secrets}, with the add-on off in {platform.name}",

@@ -19,8 +19,9 @@ def main(table: str, *command: str) -> None:
             word = word.replace(f"$({name})", value)
         words.append(word)
     os.environ.update(point)
+    number = os.environ["HOLDFAST_POINT"]
     text = " ".join(f"{name}={value}" for name, value in point.items())
-    print(f"holdfast: point {os.environ['HOLDFAST_POINT']} of {len(points)}: {text}", flush=True)
+    print(f"holdfast: point {number} of {len(points)}: {text}", flush=True)
     try:
         os.execvp(words[0], words)
     except OSError as error:

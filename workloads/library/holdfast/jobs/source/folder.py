@@ -222,7 +222,8 @@ def _find_target(root: Path, path: Path, name: str) -> str:
             allowed=f"links to existing files below {root}",
             fix="copy the file to the folder, or add the link to .gitignore",
         )
-    return Path(os.path.relpath(target, path.parent.resolve())).as_posix()
+    relative_target = os.path.relpath(target, path.parent.resolve())
+    return Path(relative_target).as_posix()
 
 
 def _require_no_secret(listing: _Listing, name: str) -> None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 NAME = ".gitignore"
 _ESCAPED_OPENINGS = ("\\#", "\\!")
+_SPECIAL_IN_CLASS = "[]&^~|"
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +124,7 @@ def _translate_class(segment: str, start: int) -> tuple[str, int]:
     if end < 0:
         raise re.error("a bracket that is not closed")
     negation = "^/" if is_negated else ""
-    letters = segment[first:end].replace("[", r"\[").replace("]", r"\]").replace("&", r"\&")
-    letters = letters.replace("^", r"\^").replace("~", r"\~").replace("|", r"\|")
+    letters = segment[first:end]
+    for letter in _SPECIAL_IN_CLASS:
+        letters = letters.replace(letter, f"\\{letter}")
     return f"[{negation}{letters}]", end + 1

@@ -61,7 +61,8 @@ def _check_foreign_bucket(job: OwnJob, platform: Platform, field: str, name: str
         problem = f"{field}: no such bucket"
         yield _describe_failure(error, problem, f"gs://{name}", "create it, or correct the name")
         return
-    location = str((bucket or {}).get("location", "")).lower()
+    bucket = bucket or {}
+    location = str(bucket.get("location", "")).lower()
     if location and location != platform.region:
         raise InputError(
             f"{field}: the bucket is in another region",
@@ -93,7 +94,7 @@ def _require_own_folder(job: OwnJob, platform: Platform) -> None:
 
 
 def _check_secrets(job: OwnJob, platform: Platform) -> Iterator[str]:
-    for secret in sorted(set(pod_parts.secret_files(job).values())):
+    for secret in pod_parts.list_secrets(job):
         name, version = parse_secret(secret)
         try:
             ask(
@@ -118,7 +119,8 @@ def _check_secrets(job: OwnJob, platform: Platform) -> Iterator[str]:
 
 def _describe_failure(error: Unjudged, problem: str, got: str, fix: str) -> str:
     """Return a line if Google did not answer. Raises InputError if it says that there is none."""
-    if isinstance(error, GcloudFailed) and any(words in str(error) for words in _ABSENT):
+    says_absent = any(words in str(error) for words in _ABSENT)
+    if isinstance(error, GcloudFailed) and says_absent:
         raise InputError(
             problem,
             got=got,

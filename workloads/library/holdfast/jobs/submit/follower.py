@@ -86,7 +86,8 @@ class PodLines:
             if not is_cut:
                 break
             if not has_news:
-                mark.second = rfc3339(unix_s(f"{mark.second}Z") + 1)[:SECOND]
+                next_s = unix_s(f"{mark.second}Z") + 1
+                mark.second = rfc3339(next_s)[:SECOND]
                 mark.lines = set()
         if pod["status"].get("phase") in ("Succeeded", "Failed"):
             mark.written_bytes = MOST  # all that it will ever print
@@ -238,15 +239,18 @@ def _find_node_labels(api: Api, job: JobSnapshot) -> dict[str, str]:
     """Return the labels of a node on which the job runs; empty if none is known."""
     names = [pod["spec"].get("nodeName") for pod in job.phase("Running")]
     name = next(filter(None, names), None)
-    node = api.find(f"/api/v1/nodes/{name}") if name else None
+    if name is None:
+        return {}
+    node = api.find(f"/api/v1/nodes/{name}")
     return node["metadata"].get("labels", {}) if node else {}
 
 
 def _find_pool(labels: Mapping[str, str], platform: Platform) -> str:
     """Return the pool of a node; of a node that GKE made, the Spot pool of its machines."""
     for pool in platform.pools:
+        is_spot = pool.capacity is Capacity.SPOT
         is_alike = pool.machine_type == labels.get(LABEL_MACHINE_TYPE)
-        if LABEL_COMPUTE_CLASS in labels and is_alike and pool.capacity is Capacity.SPOT:
+        if LABEL_COMPUTE_CLASS in labels and is_spot and is_alike:
             return pool.name
     return labels.get(LABEL_NODEPOOL, "")
 
@@ -327,8 +331,13 @@ def make_bill(
         loss = f"{lost_steps} steps lost" if lost_steps else "no step lost"
         useful = paid.useful_hours / paid.machine_hours if paid.machine_hours else 0.0
         return f"{paid.line()}; useful {100 * useful:.1f} % of its time, {loss}"
-    hours = sum(get_run_s(pod, time.time()) for pod in pods) / 3600
-    evictions = sum(bool(find_eviction(pod)[0]) for pod in pods)
+    now_s = time.time()
+    run_s = sum(get_run_s(pod, now_s) for pod in pods)
+    hours = run_s / 3600
+    evictions = 0
+    for pod in pods:
+        reason, _ = find_eviction(pod)
+        evictions += bool(reason)
     return (
         f"{job.name}: paid ${hours * machine.usd:.4f} for {hours * 60:.1f} minutes with {evictions}"
         f" evictions; on demand ${hours * machine.on_demand_usd:.4f}; useful time is not known,"

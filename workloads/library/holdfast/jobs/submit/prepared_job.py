@@ -79,7 +79,8 @@ def prepare(job: OwnJob, platform: Platform, folder: Path = Path()) -> Prepared:
         source = Path(os.path.normpath(folder / job.source))
         archive = pack(source, job.source_include)
     objects = manifests.bodies(pinned, context, placed, archive)
-    manifests.judge(f"{job.name}.yaml", manifests.text(platform.name, objects), platform, folder)
+    manifest = manifests.text(platform.name, objects)
+    manifests.judge(f"{job.name}.yaml", manifest, platform, folder)
     notes = [f"placed: {placed.reason}"]
     if job.max_usd:
         notes.append(spending_limit.describe(job, objects, platform))
@@ -167,7 +168,8 @@ def _require_prefixes(job: OwnJob, platform: Platform) -> None:
         if run.name == job.name:
             prefixes.update(run.prefixes)
     count = len(job.points)
-    if {f"{run_name(job.name, point)}/" for point in range(count)} <= prefixes:
+    needed_prefixes = {f"{run_name(job.name, point)}/" for point in range(count)}
+    if needed_prefixes <= prefixes:
         return
     raise InputError(
         "points of the sweep have no prefix in the checkpoint bucket",
@@ -228,7 +230,8 @@ def plan(prepared: Prepared, cap: float | None = None) -> PurchasePlan:
 
 def read_job(document: Any, path: Path, platform: Platform) -> Prepared:
     """Prepare the job of a file that `submit` was given, and print the notes about it."""
-    prepared = prepare(file_text.parse(document, str(path)), platform, path.parent)
+    job = file_text.parse(document, str(path))
+    prepared = prepare(job, platform, path.parent)
     for line in prepared.notes:
         output.note(line)
     return prepared

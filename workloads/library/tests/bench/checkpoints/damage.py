@@ -109,7 +109,7 @@ def fate(loads: Callable[[Path], bool], copy: Path) -> str:
 
 
 def count_fates(folder: Path) -> dict[str, dict[str, int]]:
-    """Damages copies of each checkpoint; one of ours is of a mesh of two axes and four ranks."""
+    """Damages copies of each checkpoint; one of our own is of a mesh of two axes and four ranks."""
     warnings.simplefilter("ignore")
     write_both(folder)
     variables, absent = environment()

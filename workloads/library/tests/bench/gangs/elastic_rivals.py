@@ -64,7 +64,7 @@ def time_torchft_death(folder: Path, options: Sequence[str] = ()) -> float:
     members = [_start(member, folder) for _ in range(MEMBERS)]
 
     def step_times(size: int, since: float = 0.0) -> list[float]:
-        """Returns the times of steps with so many members."""
+        """Returns the times of steps with this number of members."""
         times: list[float] = []
         for t, count in _parse_steps(steps):
             if count == size and t > since:

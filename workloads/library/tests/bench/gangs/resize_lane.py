@@ -203,7 +203,7 @@ class Play(Blows):
         while size and not any(line["size"] <= size for line in self._list_starts()):
             if self._gang.of("exit"):
                 raise Over
-            # Survivors that ended with the lost ones would leave the gang waiting for nobody.
+            # Survivors that ended with the lost ones would leave the gang waiting forever.
             other_places = set(self._exit_codes()) - lost_places
             if other_places or time.monotonic() > deadline:
                 return

@@ -4,7 +4,7 @@
 
 Two nodes of one rank each copy often and upload now and then. For each kind of place the largest
 value of all samples is printed, in shards of a rank: the places do not peak at the same time, so
-the sum is an upper bound, and the peak of the sum is printed beside it.
+the sum is an upper bound, and the peak of the sum is printed next to it.
 """
 
 import ctypes

@@ -1,4 +1,4 @@
-"""The runs of `make bench-llm`: disturbed, beside the same servers alone, and with Envoy."""
+"""The runs of `make bench-llm`: disturbed, the same servers alone, and with Envoy."""
 
 import asyncio
 import json

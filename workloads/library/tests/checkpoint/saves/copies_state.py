@@ -40,7 +40,7 @@ class Node(NamedTuple):
     newest: tuple[Version, int, str] | None = None
     job: Job | None = None
     announced: tuple[Version, ...] = EMPTY
-    """Version that its keeper was told to be in each staging memory."""
+    """The version that its keeper takes each staging memory to hold."""
     content: tuple[Version, ...] = EMPTY
     copies: tuple[tuple[Version, Version], ...] = NO_COPIES
     """Copies of the node before: the version that a slot holds, and the one that arrives there."""

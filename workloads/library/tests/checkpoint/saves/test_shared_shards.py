@@ -298,7 +298,7 @@ def test_damaged_shared_object_fails_each_version_that_names_it(tmp_path: Path) 
     check_equal(tmp_path, 1, whole)
     first_step, weights = train(tmp_path, 4)
     assert first_step == 1, "past both versions that name it"
-    # The object is written anew at the next start, and later saves are sound.
+    # The object is written again at the next start, and later saves are sound.
     check_equal(tmp_path, 4, weights)
 
 

@@ -186,7 +186,7 @@ class MetricServer:
     ) -> monitoring_v3.ListTimeSeriesResponse:
         first = int(request.page_token or 0)
         if first and self.fault_on_page:
-            raise Refused("told to fail", self.fault_on_page)
+            raise Refused("asked to fail", self.fault_on_page)
         matched = FILTER.fullmatch(request.filter)
         begin = request.interval.start_time.timestamp()
         end = request.interval.end_time.timestamp()

@@ -62,7 +62,7 @@ def test_the_same_body_costs_two_reloads_in_the_fleet(fleet: FieldFleet, fault: 
         assert set(statuses) <= {422, 503, 504}
         for replica in fleet.replicas:
             direct = Client(replica.port)
-            # A server that only suspects it says 503, until it is told the verdict.
+            # A server that only suspects it says 503, until it knows the verdict.
             until(lambda direct=direct: direct.infer(fault).status == 422, "the verdict here")
         assert count_deaths(fleet) <= 2
         assert client.infer("after").status == 200

@@ -154,7 +154,7 @@ def test_an_item_is_leased_by_one_worker_only(queue: Queue, enqueue_items: Enque
 def test_released_items_return_at_once_despite_an_extension_in_progress(
     queue: Queue, enqueue_items: Enqueue
 ) -> None:
-    """The thread that extends leases runs beside the one that releases them."""
+    """The thread that extends leases runs next to the one that releases them."""
     enqueue_items(2)
     # Pub/Sub accepts the old ack id of a message until its delay is over.
     delays_s = [0.0] if isinstance(queue, PubSubQueue) else [0.0, 0.5]

@@ -1,4 +1,4 @@
-"""Tests of large, slow and concurrent bodies: one budget of bytes, and parsing beside probes."""
+"""Tests of large, slow and concurrent bodies: one budget of bytes, and parsing during probes."""
 
 import contextlib
 import json

@@ -33,7 +33,7 @@ class Lab:
     data: Path | None = None
     """Folder of this host in place of the mounted bucket."""
     env: dict[str, str] = field(default_factory=dict)
-    """Instead of, or beside, what is rendered."""
+    """Replaces what is rendered, or is added to it."""
     options: dict[str, str] = field(default_factory=dict)
     """Of the command."""
     host_network: bool = True
@@ -41,7 +41,7 @@ class Lab:
 
 
 def job(doc: Object, namespace: str, lab: Lab, pods: int) -> Object:
-    """A Job that no queue holds, of so many pods."""
+    """Makes a Job of this number of pods that no queue holds."""
     runnable = copy.deepcopy(doc)
     runnable["metadata"] = {"name": doc["metadata"]["name"], "namespace": namespace}
     runnable["spec"] |= {

@@ -109,7 +109,7 @@ def kubelet(machine: MachineConfig) -> dict[str, Any]:
         "port": machine.port,
         "healthzPort": 0,
         "readOnlyPort": 0,
-        # It listens on this host only and nobody asks it for more than the test does.
+        # It listens on this host only and no client asks it for more than the test does.
         "authentication": {
             "anonymous": {"enabled": False},
             "webhook": {"enabled": False},

@@ -84,7 +84,7 @@ def bucket(lab: Lab, name: str) -> Generator[Bucket]:
 
 @contextmanager
 def database(address: str, uri: str) -> Generator[str]:
-    """A server that has a socket file only, at `address`: its URI there. Whoever comes is whom he
+    """A server that has a socket file only, at `address`: its URI there. The caller is whom he
     says, as after the proxy.
     """
     parsed = urlsplit(uri)

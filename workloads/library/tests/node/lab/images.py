@@ -1,7 +1,7 @@
 """The platform's images, really built: a base of Debian packages, our Dockerfile unchanged, our own
 `images build`.
 
-They stand in a registry of this host, which the nodes take for the environment's. Kept in the
+They are in a registry of this host, which the nodes take for the environment's. Kept in the
 user's cache by a digest of all that goes in, so that only what changed is built again. As root,
 minutes for what is new.
 """
@@ -59,7 +59,7 @@ RUN ln -s python3 /usr/bin/python
 
 @dataclass(frozen=True, kw_only=True)
 class Rendered:
-    """Manifests with the digests of images that stand in a registry of this host."""
+    """Manifests with the digests of images that are in a registry of this host."""
 
     folder: Path
     builder: "Builder"
@@ -132,8 +132,8 @@ class Builder:
         return Rendered(folder=folder, builder=self, digests=digests)
 
     def stranger(self, place: str, program: Path, target: str = "/app/") -> str:
-        """The digest of somebody's own image at `place`: the same Debian and one program. Nothing
-        of ours is in it.
+        """Returns the digest of a user's image at `place`: the same Debian and one program, without
+        anything of Holdfast.
         """
         with lock("node-images"):
             folder = HOME / "stranger"
@@ -252,8 +252,8 @@ class Builder:
         return digest.read_text()
 
     def _copy_tree(self) -> None:
-        """Of this checkout, with locks that this machine can take: digests and manifests are
-        written beside them.
+        """Copies this checkout, with locks that this machine can take. Digests and manifests are
+        written next to them.
         """
         shutil.rmtree(self._tree, ignore_errors=True)
         for name in SOURCES:
@@ -316,7 +316,7 @@ def shortened(locked: str, unused: tuple[str, ...]) -> str:
 
 
 def _storage() -> Path:
-    """Settings of a store for builds of ours alone."""
+    """Settings of a store for these builds alone."""
     HOME.mkdir(parents=True, exist_ok=True)
     path = HOME / "storage.conf"
     lines = (

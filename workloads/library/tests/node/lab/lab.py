@@ -119,9 +119,10 @@ class Lab:
         tainted: bool = True,
         gpu: bool = False,
     ) -> Machine:
-        """A ready node of this pool under a kubelet with the pool's shutdown window; untainted, it
-        is anybody's. `gpu`: it counts one, as an extended resource of the node; nothing stands
-        behind it.
+        """Boots a ready node of this pool under a kubelet with the pool's shutdown window.
+
+        Without the taint every pod may run there. `gpu`: the node has one as an extended resource,
+        without a device.
         """
         self._boots += 1
         folder = self.folder / f"m{self._boots}"
@@ -201,7 +202,7 @@ class Lab:
 
 
 def _hierarchies() -> list[Path]:
-    """The one tree of v2; else every controller of v1, and v2's own tree beside them."""
+    """The one tree of v2; else every controller of v1, and v2's own tree."""
     if (CGROUPS / "cgroup.controllers").exists():
         return [CGROUPS]
     hierarchies: list[Path] = []

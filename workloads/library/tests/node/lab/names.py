@@ -56,7 +56,7 @@ def answer(api: Api, datagram: bytes) -> bytes:
 
 
 def _name(datagram: bytes) -> tuple[str, int]:
-    """Of the only question, and where its type stands."""
+    """Returns the name of the only question, and the position of its type."""
     labels = list[str]()
     position = _HEADER
     while length := datagram[position]:

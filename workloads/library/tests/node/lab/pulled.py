@@ -1,7 +1,7 @@
 """Images that every new machine has from its start, as a node with a disk of preloaded images has
 them.
 
-Pulled and unpacked once by a containerd of their own; a machine gets hard links, since nobody
+Pulled and unpacked once by a containerd of their own; a machine gets hard links, since nothing
 writes to what is unpacked, and its own copy of the databases.
 """
 

@@ -1,7 +1,7 @@
 """One place of a gang, for tests: `python -m workloads.library.tests.training.elastic.child
 SETTINGS`, or a fork.
 
-The reference trainer, that stands at one step until the test opens the gate: what comes meanwhile
+The reference trainer, that waits at one step until the test opens the gate: what comes meanwhile
 comes in time, on any machine. With `ledger`, each member notes what it adds to a step and what it
 applied, before and after the sum.
 """
@@ -35,7 +35,7 @@ def make_gated(
     ledger: Path | None,
     faults: Sequence[Fault] = (),
 ) -> type[ElasticGang]:
-    """Makes gangs that stand at each step of `gate_step` until the file `gate` is there, or the one
+    """Makes gangs that wait at each step of `gate_step` until the file `gate` is there, or the one
     of that step.
     """
     gate_steps = [gate_step] if isinstance(gate_step, int) else gate_step

@@ -238,7 +238,7 @@ class Gang(Launched):
         return [line["nodes"] for line in self.of("resized")]
 
     def at_gate(self, step: int, *places: int) -> bool:
-        """Returns whether these places stand at the gate of that step: none is in a collective."""
+        """Returns whether these places wait at the gate of that step: none is in a collective."""
         gate = self.settings["gate"]
         return all(Path(f"{gate}-{step}-{place}").exists() for place in places)
 

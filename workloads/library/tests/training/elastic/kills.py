@@ -79,7 +79,7 @@ class Played:
         watch: Callable[[], None] = lambda: None,
         opens_gate: Callable[["Played"], bool] = lambda _: False,
     ) -> None:
-        """`watch` is called while it runs; `opens_gate` says when members that stand at the gang's
+        """`watch` is called while it runs; `opens_gate` says when members that wait at the gang's
         gate go on.
         """
         self.struck = list[str]()

@@ -1,6 +1,4 @@
-"""Members that live and cannot reach each other: a policy closes a port of theirs. Nobody waits for
-ever.
-"""
+"""No member waits forever for one that lives and cannot be reached, as behind a closed port."""
 
 import asyncio
 import contextlib
@@ -44,7 +42,7 @@ class Door(_Relay):
         self._target = target
         self.asked = 0
         self.address = (LOCAL, free_ports(1)[0])
-        # Whoever connects to the port above hears nothing, as a policy drops packets.
+        # A client of the port above gets no answer, as a policy drops packets.
         full = socket.create_server((LOCAL, self.address[1] + 1), backlog=0)
         self._held = [full, *(socket.socket() for _ in range(3))]
         for waiting in self._held[1:]:
@@ -174,7 +172,7 @@ def test_a_newcomer_that_the_lead_cannot_ask_back_leaves_and_says_why(tmp_path: 
     [
         ([{2}, {}, {}], {2}),
         ([{}, {}, {0}], {2}),
-        # The node that reaches nobody, or that nobody reaches, and not those that reach each other.
+        # The node that reaches no other or that no other reaches, not those that reach each other.
         ([{1, 2}, {}, {}], {0}),
         ([{}, {0}, {0}], {0}),
         (

@@ -39,7 +39,7 @@ DRILLS = {
     ],
 }
 # How many of a drill's strikes must have come: a point that a late place never reaches strikes
-# nobody.
+# none.
 FEWEST = {"at many points": 4}
 GATE = 40
 GATED = {

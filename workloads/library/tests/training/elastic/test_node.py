@@ -26,7 +26,7 @@ pytestmark = pytest.mark.process
 
 @pytest.fixture
 def two_processes() -> Iterator[None]:
-    """Makes this the first of two processes; torch's fake group stands in for the other."""
+    """Makes this the first of two processes; torch's fake group simulates the other."""
     dist.init_process_group(
         "fake",
         store=FakeStore(),

@@ -88,7 +88,7 @@ def list_steps(gang: ShardedGang) -> list[int]:
 
 
 def starts(gang: ShardedGang, size: int, *, since: int = 0) -> list[int]:
-    """Returns the steps with which the starts of so many ranks began, from a line on."""
+    """Returns the steps with which the starts of this number of ranks began, from a line on."""
     steps: list[int] = []
     for line in lines(gang)[since:]:
         if line.get("start") and line["size"] == size:
@@ -97,7 +97,7 @@ def starts(gang: ShardedGang, size: int, *, since: int = 0) -> list[int]:
 
 
 def has_done(gang: ShardedGang, step: int, *, size: int) -> bool:
-    """Tells whether so many ranks are at work, and have done that step."""
+    """Tells whether this number of ranks is at work, and have done that step."""
     if not lines(gang):
         return False
     newest = lines(gang)[-1]
@@ -113,7 +113,7 @@ def list_stored_steps(gang: ShardedGang) -> list[int]:
 
 
 def start_to_the_gate(make: Make, **settings: Any) -> ShardedGang:
-    """Starts a gang and waits until all its ranks stand at the gate, after step GATE."""
+    """Starts a gang and waits until all its ranks wait at the gate, after step GATE."""
     gang = make(**settings)
     gang.start(*range(gang.nodes))
     gang.until(lambda: gang.at_gate() and GATE in list_steps(gang))
@@ -128,7 +128,7 @@ def lose(gang: ShardedGang, *places: int) -> int:
 
 
 def wait_for_start(gang: ShardedGang, size: int, *, since: int) -> int:
-    """Waits until the gang has started with so many ranks after a line. Returns its first step.
+    """Returns the first step of the start with this number of ranks after a line; waits for it.
 
     A starved gang may have met in any size before.
     """

@@ -390,7 +390,7 @@ class Model:
             return
         phases = {other.phase for other in state.nodes}
         if phases <= {*ABSENT, "asking", "serving", "done"}:
-            # Nobody is left who could take it in: a new gang restores from the bucket.
+            # No member is left that could take it in: a new gang restores from the bucket.
             yield state.with_node(index, phase="away")
 
     def _when_restoring(self, state: State, index: int, node: Node) -> Iterator[State]:

@@ -39,7 +39,7 @@ def make(tmp_path: Path, site: Path, framework_server: ForkServer) -> Iterator[M
 
 
 # With two ranks epochs have eight steps, with three six: a stop after 5 or 13 is inside one, one
-# after 16 at its end. The evaluation stands behind step 10, where nothing is saved but by the stop
+# after 16 at its end. The evaluation is after step 10, where nothing is saved but by the stop
 # itself. Accelerate's loop has whole epochs. Three ranks: they end in the same bits with the line
 # that the page of checkpoints has for DDP. Accelerate sums gradients up over two batches: 5 is in
 # between.
