@@ -12,10 +12,10 @@ from holdfast.drill.cli import demo, drill
 from holdfast.exporter.command import export
 from holdfast.inference.cli import app as batch
 from holdfast.inference.server.cli import app as serve
-from holdfast.jobs.cli import explain, new_job, submit, try_
-from holdfast.jobs.control.cli import list_, logs, resume, shell, stop
-from holdfast.jobs.lint_command import lint
-from holdfast.jobs.place_command import placement
+from holdfast.job_commands.cli import explain, new_job, submit, try_
+from holdfast.job_commands.control.cli import list_, logs, resume, shell, stop
+from holdfast.job_commands.lint import lint
+from holdfast.job_commands.place import placement
 from holdfast.mover.command import move
 from holdfast.report.command import report
 from holdfast.services.cli import new_service

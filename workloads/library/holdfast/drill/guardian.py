@@ -7,14 +7,19 @@ It has a session of its own: a signal to the group of that process must not end 
 import functools
 import os
 import sys
-import time
 import uuid
 
 GUARDED = "HOLDFAST_POD_GUARDED"
 """Environment variable of pods: name of the guard of the process that started them."""
-_EXEC_S = 1.0
-"""A child between fork and exec does not have the variable yet."""
-_START = "import sys; from holdfast.drill.guardian import watch; watch(sys.argv[1])"
+# A guardian that only waits needs little memory, so it imports the rest after its wait.
+_START = """
+import sys
+
+sys.stdin.buffer.read()
+from holdfast.drill.pods import clear_orphans
+
+clear_orphans(sys.argv[1])
+"""
 
 
 def guard_pods() -> str:
@@ -43,14 +48,3 @@ def _start_guardian(pid: int) -> str:
     )
     os.close(read_end)
     return name
-
-
-def watch(name: str) -> None:
-    """Waits for the end of the process that starts pods, and kills those that it left."""
-    sys.stdin.buffer.read()
-    # A guardian that only waits needs little memory.
-    from holdfast.drill.pods import clear_orphans
-
-    clear_orphans(name)
-    time.sleep(_EXEC_S)
-    clear_orphans(name)

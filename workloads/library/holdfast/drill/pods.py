@@ -28,6 +28,7 @@ OWNER = "HOLDFAST_POD_OWNER"
 _TMP = "holdfast-pod-"
 _POLL_S = 0.02
 _EXEC_S = 1.0
+"""A process between fork and exec does not show its own variables yet."""
 
 
 class Pod:
@@ -117,9 +118,15 @@ def clear(owner: str) -> int:
     return _kill_all(lambda env: env.get(OWNER) == owner)
 
 
-def clear_orphans(name: str) -> int:
-    """Kills the pods of a process that has ended; returns the number of their processes."""
-    return _kill_all(lambda env: env.get(GUARDED) == name)
+def clear_orphans(name: str) -> None:
+    """Kills the pods of a process that has ended, and then a child that was in exec before."""
+    _kill_orphans(name)
+    time.sleep(_EXEC_S)
+    _kill_orphans(name)
+
+
+def _kill_orphans(name: str) -> None:
+    _kill_all(lambda env: env.get(GUARDED) == name)
 
 
 @contextlib.contextmanager

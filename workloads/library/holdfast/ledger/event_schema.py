@@ -4,6 +4,8 @@ Any pod may print a line, so all code behind this check relies on it (infra/deci
 Guarantee for a record that is accepted: its names are short and printable, its time is a time, and
 each known field has the right type and a value that sums and products of doubles can hold. Fields
 that the contract does not know are never read.
+
+Decision: infra/decisions/0177 (why a table of bounds, not a library).
 """
 
 import math

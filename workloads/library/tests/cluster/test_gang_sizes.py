@@ -15,7 +15,7 @@ from ruamel.yaml import YAML
 
 from holdfast.clients.api import Api, Object
 from holdfast.cost import prices
-from holdfast.jobs.control import stopping
+from holdfast.job_commands.control import stopping
 from holdfast.jobs.diagnose import job_snapshot
 from holdfast.jobs.diagnose.explain import explain
 from holdfast.jobs.file import file_text

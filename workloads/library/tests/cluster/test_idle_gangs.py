@@ -12,7 +12,7 @@ from kubernetes import client
 from holdfast.clients.api import Api
 from holdfast.controllers.cluster_objects import is_true
 from holdfast.cost import prices
-from holdfast.jobs.control import stopping
+from holdfast.job_commands.control import stopping
 from holdfast.jobs.diagnose import job_snapshot
 from holdfast.jobs.diagnose.explain import explain
 from holdfast.jobs.diagnose.job_snapshot import JobSnapshot

@@ -50,9 +50,9 @@ COLUMNS = re.compile(r"^kubectl get (?!.*-o (yaml|jsonpath|name))")
 # A simulated pod runs no command: what finds it is asked.
 IN_POD = re.compile(r'^kubectl exec .*"\$\((.*)\)" -c main -- ')
 ACTS = ("kubectl ", "holdfast stop ", "holdfast resume ")
-STOP = "holdfast.jobs.control.stopping"
+STOP = "holdfast.job_commands.control.stopping"
 SHORT_WAIT = """
-from holdfast.jobs.control.pod_logs import Streams
+from holdfast.job_commands.control.pod_logs import Streams
 wait = Streams.wait_for_ends
 Streams.wait_for_ends = lambda streams, _: wait(streams, 0.5)
 """

@@ -15,14 +15,14 @@ from typer.testing import CliRunner
 import holdfast
 from holdfast.clients.api import Api, Object
 from holdfast.commands import app
-from holdfast.jobs.control.pod_logs import (
+from holdfast.job_commands.control.pod_logs import (
     Selection,
     select_sources,
     show,
     suggest_cloud_logs,
 )
-from holdfast.jobs.control.shell import read_exit_code
-from holdfast.jobs.control.stopping import Saves, describe, is_stopped, stop
+from holdfast.job_commands.control.shell import read_exit_code
+from holdfast.job_commands.control.stopping import Saves, describe, is_stopped, stop
 from holdfast.jobs.diagnose.job_snapshot import JobSnapshot
 from holdfast.support import progress
 from holdfast.support.errors import InputError, Unjudged

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from holdfast.clients.api import Api, Object
-from holdfast.jobs.control import stopping
+from holdfast.job_commands.control import stopping
 from holdfast.jobs.diagnose.explain import Explanation, explain
 from holdfast.jobs.diagnose.forecast import read_own_lines
 from holdfast.jobs.diagnose.job_snapshot import JobSnapshot, find_limit

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from holdfast.clients.api import ApiError, Object, suggest_fix
-from holdfast.jobs import cli
+from holdfast.job_commands import cli
 from holdfast.jobs.submit import existing_jobs
 from holdfast.support.errors import InputError, Stopped, Unjudged
 from holdfast.vocabulary.kubernetes import LABEL_NAME

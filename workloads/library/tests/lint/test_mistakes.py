@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.jobs.lint_command import render_job
+from holdfast.job_commands.lint import render_job
 from holdfast.lint.engine import Options, lint
 from holdfast.support.errors import InputError
 from tests import platforms

@@ -2,6 +2,8 @@
 
 The fields are declared by `fields.about`. A written file has a comment for each field; reading it
 raises an error for each wrong field.
+
+Decision: infra/decisions/0177 (why not pydantic, msgspec or cattrs).
 """
 
 import io

@@ -1,6 +1,8 @@
 """Decides which files git would ignore, by the text of `.gitignore` files.
 
 git itself is not asked: the folder may be no repository, and the machine may have no git.
+
+Decision: infra/decisions/0176 (why not pathspec).
 """
 
 import re

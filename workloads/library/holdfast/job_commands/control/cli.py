@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from holdfast.jobs.options import (
+from holdfast.job_commands.options import (
     Context,
     Events,
     Form,
@@ -86,7 +86,7 @@ def logs(
 
     With several pods, each line begins with [INDEX], or with the pod's name.
     """
-    from holdfast.jobs.control import pod_logs
+    from holdfast.job_commands.control import pod_logs
     from holdfast.support.errors import InputError
 
     if follow and previous:
@@ -129,8 +129,8 @@ def stop(
     A service is removed; its file starts it again. Exit 1: it stopped, and no checkpoint was
     committed after the call.
     """
+    from holdfast.job_commands.control import stopping
     from holdfast.jobs import output
-    from holdfast.jobs.control import stopping
     from holdfast.support.progress import working
 
     api, document, snapshot = _find(
@@ -167,8 +167,8 @@ def resume(
     context: Context = "",
 ) -> None:
     """Start a stopped job again: it takes its place in the queue and its newest checkpoint."""
+    from holdfast.job_commands.control import stopping
     from holdfast.jobs import output
-    from holdfast.jobs.control import stopping
 
     api, document, snapshot = _find(job, namespace, platform, kubeconfig, context)
     stopping.resume(api, document, snapshot, max_usd)
@@ -188,7 +188,7 @@ def shell(
     context: Context = "",
 ) -> None:
     """Open a shell in a running pod of a job, or run a command there and return its exit code."""
-    from holdfast.jobs.control import shell as shells
+    from holdfast.job_commands.control import shell as shells
 
     api, _, snapshot = _find(job, namespace, platform, kubeconfig, context)
     pod = shells.choose_pod(snapshot, index)

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from holdfast.clients.api import Api, ApiError, Object
-from holdfast.jobs.control import pod_logs
+from holdfast.job_commands.control import pod_logs
 from holdfast.jobs.diagnose.job_snapshot import JobSnapshot, get_place
 from holdfast.support.errors import InputError, Unjudged
 from holdfast.vocabulary.exit_codes import EXIT_DONE, EXIT_FINDINGS

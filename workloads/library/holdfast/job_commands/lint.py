@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from holdfast.jobs.options import Context, Form, Output
+from holdfast.job_commands.options import Context, Form, Output
 from holdfast.vocabulary.exit_codes import EXIT_FINDINGS
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from holdfast.jobs.options import (
+from holdfast.job_commands.options import (
     Context,
     Events,
     Form,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from holdfast.jobs.options import Context, Form, Json, Output, PlatformFile
+from holdfast.job_commands.options import Context, Form, Json, Output, PlatformFile
 from holdfast.place.cli import churn, prices
 from holdfast.support.command_line import CommandGroup
 from holdfast.support.errors import InputError, Unjudged

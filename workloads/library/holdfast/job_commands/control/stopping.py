@@ -15,8 +15,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from holdfast.clients.api import Api, ApiError, Object
-from holdfast.jobs.control import pod_logs
-from holdfast.jobs.control.pod_logs import Selection, Source, Streams
+from holdfast.job_commands.control import pod_logs
+from holdfast.job_commands.control.pod_logs import Selection, Source, Streams
 from holdfast.jobs.diagnose import job_snapshot
 from holdfast.jobs.diagnose.job_snapshot import APPS, JOBS, JOBSETS, KUEUE, JobSnapshot, Limit
 from holdfast.jobs.submit.submission import lacks_right
