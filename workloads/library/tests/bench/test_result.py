@@ -15,9 +15,7 @@ def test_columns_keep_row_order() -> None:
     assert collect_columns([]) == {}
 
 
-def test_sections_without_a_part_of_their_own_are_recorded(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_flat_sections_are_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Their figures stand beside those of other sections, which stay."""
     monkeypatch.setattr(figures, "ROOT", tmp_path)
     monkeypatch.setattr(figures, "RECORDED", tmp_path)

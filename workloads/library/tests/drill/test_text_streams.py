@@ -63,7 +63,7 @@ def test_each_damage_is_seen() -> None:
 
 
 @pytest.mark.process
-def test_streams_of_a_killed_engine_are_cut(tmp_path: Path) -> None:
+def test_a_killed_engine_cuts_its_streams(tmp_path: Path) -> None:
     load = StreamLoad(clients=2, tokens=100)
     with engine(tmp_path, tokens_per_s=50.0) as served, load.reading(served.port):
         until(lambda: len(load.results) >= 2, "two whole streams")
