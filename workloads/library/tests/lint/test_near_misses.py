@@ -53,6 +53,52 @@ spec: {{accessModes: [{mode}], resources: {{requests: {{storage: 10Gi}}}}}}
     return write_web("volumeMounts: [{name: data, mountPath: /data}]", pod, claim)
 
 
+def write_role(resource: str) -> str:
+    return f"""\
+apiVersion: rbac.authorization.k8s.io/v1
+kind: Role
+metadata: {{name: reader, namespace: research}}
+rules: [{{apiGroups: [''], resources: [{resource}], verbs: [get]}}]
+"""
+
+
+def write_output(option: str, mount: str) -> str:
+    fields = f"command: [python, train.py, --save-every=10, {option}], volumeMounts: [{mount}]"
+    return write_web(fields, "volumes: [{name: data, configMap: {name: a, optional: true}}]")
+
+
+def write_hook(command: str) -> str:
+    return write_web(f"lifecycle: {{preStop: {{exec: {{command: [sh, -c, '{command}']}}}}}}")
+
+
+def write_shm(size: str) -> str:
+    volumes = f"volumes: [{{name: shm, emptyDir: {{medium: Memory, sizeLimit: {size}}}}}]"
+    limits = "resources: {limits: {memory: 8Gi, nvidia.com/gpu: 1}}"
+    return write_web(f"{limits}, volumeMounts: [{{name: shm, mountPath: /dev/shm}}]", volumes)
+
+
+def write_external(target: str) -> str:
+    external = f"""\
+---
+apiVersion: external-secrets.io/v1
+kind: ExternalSecret
+metadata: {{name: keys, namespace: research}}
+spec: {{target: {{name: {target}}}, data: []}}
+"""
+    return write_web("envFrom: [{secretRef: {name: api-keys}}]", after=external)
+
+
+def write_scaled(most: int) -> str:
+    return f"""\
+apiVersion: keda.sh/v1alpha1
+kind: ScaledObject
+metadata: {{name: web, namespace: research}}
+spec: {{scaleTargetRef: {{name: web}}, minReplicaCount: 0, maxReplicaCount: {most}}}
+"""
+
+
+SAFE = "{name: out, mountPath: /out}"
+CONFIG = "{name: data, mountPath: /out}"
 HTTP = "ports: [{name: http, containerPort: 8080}]"
 VOLUME = "{name: data, persistentVolumeClaim: {claimName: data}}"
 FETCH = "gcloud storage cp -r gs://b/m "
@@ -97,6 +143,36 @@ TWO_PORTS = "ports: [{name: http, containerPort: 8080}, {name: grpc, containerPo
         ("HF780", write_web("livenessProbe: {exec: {command: [pg_isready]}}"), False),
         ("HF641", write_web(f"{TWO_PORTS}, livenessProbe: {{httpGet: {{port: grpc}}}}"), True),
         ("HF641", write_web(f"{TWO_PORTS}, livenessProbe: {{httpGet: {{port: http}}}}"), False),
+        # Folders that take no writes, and hooks that leave nothing to drain.
+        ("HF211", write_output("--checkpoint-dir=/out/a", CONFIG), True),
+        ("HF211", write_output("--checkpoint-dir=/out/a", SAFE), False),
+        ("HF211", write_output("--logdir=/out/a", CONFIG), False),
+        ("HF452", write_hook("kill -9 1"), True),
+        ("HF452", write_hook("kill -TERM 1"), False),
+        ("HF468", write_shm("64Mi"), True),
+        ("HF468", write_shm("1Gi"), False),
+        # Names of resources, hosts and Secrets.
+        ("HF438", write_role("pods, pod"), True),
+        ("HF438", write_role("pods, pods/logs"), True),
+        ("HF438", write_role("pods, pods/log, pods/finalizers"), False),
+        ("HF430", write_external("api-key"), True),
+        ("HF430", write_external("api-keys"), False),
+        ("HF723", write_scaled(0), True),
+        ("HF723", write_scaled(4), False),
+        ("HF541", write_web(f"{HTTP}, livenessProbe: {{httpGet: {{path: 'http://a/b'}}}}"), True),
+        (
+            "HF541",
+            write_web(f"{HTTP}, livenessProbe: {{httpGet: {{path: /a, port: http}}}}"),
+            False,
+        ),
+        ("HF467", write_web(f"{HTTP}, command: [mlflow, server, --port=8080]"), True),
+        ("HF467", write_web(f"{HTTP}, command: [mlflow, server, --host=0.0.0.0]"), False),
+        ("HF570", write_web("command: [gunicorn, --log-level=warn, 'a:b']"), True),
+        ("HF570", write_web("command: [gunicorn, --log-level=warning, 'a:b']"), False),
+        ("HF461", write_web("command: [app, '--run=$(date +%F)']"), True),
+        ("HF461", write_web("command: [sh, -c, 'app --run=$(date +%F)']"), False),
+        ("HF461", write_web("command: [app, --since, $SINCE]"), True),
+        ("HF461", write_web("command: [app, --since, $SINCE], env: [{name: A, value: $A}]"), False),
         # References that only a shell replaces.
         (
             "HF461",

@@ -133,6 +133,13 @@ def _check_gpus(placement: Placement, arches: set[str], pod: Pod) -> Iterator[Hi
             machines = ", ".join(sorted(homes))
             message = f"{demand.values[0]} is in {machines}, which is x86: not {LABEL_ARCH}=arm64"
             yield Hit(demand.path, message)
+    # Pools are compared where the accelerator says nothing.
+    pools = () if placement.find_demands(contract.LABEL_ACCELERATOR) else placement.platform_pools
+    families = {pool.machine_type.partition("-")[0] for pool in pools}
+    if arches == {"arm64"} and families and families.isdisjoint(table["arm_families"]):
+        demand = placement.find_demands(LABEL_ARCH)[0]
+        machines = ", ".join(sorted(families))
+        yield Hit(demand.path, f"its pools are of {machines}, which are x86")
     for demand in placement.find_demands(LABEL_COUNT):
         counts = [int(value[:9]) for value in demand.values if value.isdecimal()]
         if counts and max(counts) < pod.gpus:

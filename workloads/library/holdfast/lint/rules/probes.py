@@ -60,6 +60,9 @@ def _ready(port: object) -> str:
     return f"readinessProbe: {{httpGet: {{path: /health, port: {port}}}}}"
 
 
+_KILL = re.compile(r"\b(?:kill|pkill|killall)\s+(?:-s\s+)?-?(?:9|KILL|SIGKILL)\b")
+
+
 @rule(
     "HF450",
     "probe-port-unused",
@@ -252,7 +255,7 @@ def _serves_models(container: Container) -> bool:
     "hook-longer-than-grace",
     Severity.ERROR,
     on=Pod,
-    what="A preStop hook, or the drain after it, lasts longer than the grace period.",
+    what="A preStop hook, or the drain after it, outlasts the grace period, or kills the program.",
     why="The hook is part of the grace period: the container is killed inside it.",
     source=DOC_HOOKS,
     fix="set terminationGracePeriodSeconds above the hook's seconds and those of the drain",
@@ -294,6 +297,10 @@ def hook_longer_than_grace(pod: Pod, context: Context) -> Iterator[Hit]:
         sleep_s, path = pre_stop_sleep(container)
         drains = [quantity(container.option(option)) for option in _DRAIN_OPTIONS]
         drain_s = max((seconds for seconds in drains if seconds), default=0.0)
+        hook = ("lifecycle", "preStop", "exec", "command")
+        kill = _KILL.search(" ".join(as_texts(dig(container.body, *hook)))[:4_000])
+        if kill:
+            yield Hit((*container.path, *hook), f"`{kill[0]}` ends the program without SIGTERM")
         # On Spot HF103 and HF145 compare with the window.
         if sleep_s and sleep_s >= grace_s and not context.place(pod).on_spot:
             yield Hit(path, f"sleeps {sleep_s:g} s of a grace period of {grace_s} s")

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 from holdfast.lint.document import Path
 from holdfast.lint.finding import Hit, Severity
+from holdfast.lint.folders import find_mount, find_volume
 from holdfast.lint.objects import Container, Job, Pod, as_int, as_list, as_text, dig
 from holdfast.lint.registry import Context, rule
 from holdfast.support.values import quantity
@@ -49,6 +50,7 @@ _HOST_VARIABLES = (
     "HEAD_ADDRESS",
     "LEADER_ADDRESS",
 )
+_DEFAULT_SHM = 64 * 2**20
 _LOOPBACK = ("localhost", "127.0.0.1", "0.0.0.0", "::1")
 _POD_OF_A_SET = re.compile(r"(.+)-(\d{1,6})-\d{1,6}")
 
@@ -229,6 +231,11 @@ def require_shared_memory(pod: Pod, context: Context) -> Iterator[Hit]:
         if container.gpus > 1 and is_collective and "/dev/shm" not in places:
             path = (*container.path, "volumeMounts") if places else container.path
             yield Hit(path, f"{container.gpus} GPUs, and /dev/shm has 64 MiB")
+        mount = find_mount(container, "/dev/shm") if container.gpus else None
+        size = quantity(dig(find_volume(pod, dig(mount, "name")), "emptyDir", "sizeLimit"))
+        if mount and size is not None and size <= _DEFAULT_SHM:
+            path = (*container.path, "volumeMounts")
+            yield Hit(path, f"/dev/shm gets {size / 2**20:g} MiB: no more than without a volume")
 
 
 @rule(

@@ -322,6 +322,10 @@ spec:
 """,
 )
 def check_scales(obj: Object, context: Context) -> Iterator[Hit]:
+    for field in ("activeDeadlineSeconds", "ttlSecondsAfterFinished"):
+        seconds = as_int(dig(obj.spec, "runPolicy", field))
+        if seconds is not None and seconds > _YEAR_S:
+            yield Hit(("spec", "runPolicy", field), f"{seconds} s are {_describe_time(seconds)}")
     for path, type_name, value in api_fields.walk_object(obj):
         for field, longest_s in _LONGEST_S.get(type_name, {}).items():
             # A job that states its hours of work got its deadline from them.

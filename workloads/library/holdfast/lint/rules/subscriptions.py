@@ -266,6 +266,8 @@ def trigger_cannot_scale(obj: Object, context: Context) -> Iterator[Hit]:
             ("spec", "minReplicaCount"),
             f"minReplicaCount {min_replicas} is above maxReplicaCount {max_replicas}",
         )
+    if max_replicas is not None and max_replicas < 1:
+        yield Hit(("spec", "maxReplicaCount"), f"maxReplicaCount {max_replicas} lets no pod run")
     idle = as_int(obj.spec.get("idleReplicaCount"))
     if idle is not None and idle >= min_replicas:
         message = f"idleReplicaCount {idle} is not below minReplicaCount {min_replicas}"
