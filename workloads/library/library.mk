@@ -2,7 +2,7 @@
 
 ##@ Library
 
-.PHONY: template test-node test-gpu test-llm test-torch test-next-provider test-mutants fuzz kill-matrix bench-synth bench-checkpoint bench-gpu bench-training bench-batch bench-placement bench-cluster bench-monitoring bench-lint bench-server bench-llm bench-month bench-elastic bench-peers bench-peer-kills bench-resize-kills site wheel
+.PHONY: template test-node test-gpu test-llm test-torch test-next-provider test-mutants fuzz kill-matrix bench-synth bench-checkpoint bench-gpu bench-training bench-batch bench-placement bench-cluster bench-monitoring bench-lint bench-server bench-llm bench-month bench-elastic bench-peers bench-peer-kills bench-resize-kills bench-hardware site wheel
 template: setup ## A repository that a team keeps, with the library pinned: OUT=../acme-platform [ENV=acme] [HISTORY=FILE]
 	@$(PY) .ci/template.py $(if $(filter file,$(origin OUT)),$(error make template: got no OUT; allowed: a folder that does not exist; fix: make template OUT=../acme-platform),$(OUT)) $(if $(filter file,$(origin ENV)),,--env $(ENV)) $(if $(HISTORY),--history $(HISTORY))
 
@@ -85,3 +85,6 @@ bench-peer-kills: setup
 
 bench-resize-kills: setup
 	@$(PY) -m workloads.library.tests.bench.resize_kills $(if $(KILLS),--kills $(KILLS))
+
+bench-hardware: setup
+	@$(PY) -m workloads.library.tests.bench.hardware $(if $(SECTIONS),--sections $(SECTIONS))

@@ -36,7 +36,7 @@ def explain(reason: Reason, process: str = "gang-1-17-0a1b2c") -> Cause:
 
 
 @pytest.mark.parametrize("reason", [Reason.CRASH, Reason.BACK_OFF, Reason.STARTING])
-def test_a_wrong_result_is_the_cause_of_what_its_end_looks_like(reason: Reason) -> None:
+def test_a_wrong_result_explains_how_its_pod_ended(reason: Reason) -> None:
     cause = explain(reason)
     assert cause.reason is Reason.WRONG_RESULT
     assert cause.blocker == (
@@ -58,7 +58,7 @@ def test_a_process_whose_pod_is_gone_is_named_itself() -> None:
     assert "in gang-7-1-x than on other nodes" in explain(Reason.CRASH, "gang-7-1-x").blocker
 
 
-def test_a_line_of_a_wrong_result_is_in_the_summary() -> None:
+def test_the_summary_has_wrong_results() -> None:
     def make_event(kind: str, **fields: Any) -> Event:
         return Event(int(FOUND_S * 1e6), kind, "gang", KIND_TRAINING, "gang-1-17-0a1b2c", fields)
 

@@ -12,25 +12,32 @@ from holdfast.vocabulary.pools import LABEL_GPU_FAULT
 _CONSEQUENCES = (Reason.CRASH, Reason.BACK_OFF, Reason.STARTING, Reason.NODE)
 
 
-def explain_wrong_result(job: JobSnapshot, result: WrongResult, cause: Cause) -> Cause:
+def explain_wrong_result(
+    job: JobSnapshot,
+    result: WrongResult,
+    cause: Cause,
+) -> Cause:
     """Returns the wrong result as the cause; added to what blocks, if it is something else."""
     pod = _find_pod(job, result)
+    node = "NODE"
     place = f"in {result.process}"
-    node = ""
     if pod is not None:
-        node = pod["spec"].get("nodeName", "")
-        place = f"on node {node} (pod {pod['metadata']['name']})"
-    text = f"step {result.step} had other gradients {place} than on other nodes"
+        node = pod["spec"].get("nodeName", node)
+        name = pod["metadata"]["name"]
+        place = f"on node {node} (pod {name})"
+    step = f"step {result.step}"
+    text = f"{step} had other gradients {place} than on other nodes"
     if cause.reason is Reason.NONE:
-        return replace(cause, blocker=f"{cause.blocker}; {text}, which left")
+        blocker = f"{cause.blocker}; {text}, which left"
+        return replace(cause, blocker=blocker)
     if cause.reason not in _CONSEQUENCES:
         return cause
-    name = node or "NODE"
+    action = f"wait if the mover replaces it (faulty_nodes_per_hour); else `kubectl cordon {node}`"
     return Cause(
-        Reason.WRONG_RESULT,
-        f"{text}: it is faulty, and left; {cause.blocker}",
-        f"wait if the mover replaces it (faulty_nodes_per_hour); else `kubectl cordon {name}`",
-        f"kubectl get node {name} -L {LABEL_GPU_FAULT}",
+        reason=Reason.WRONG_RESULT,
+        blocker=f"{text}: it is faulty, and left; {cause.blocker}",
+        action=action,
+        evidence=f"kubectl get node {node} -L {LABEL_GPU_FAULT}",
     )
 
 
@@ -39,13 +46,18 @@ def _find_pod(job: JobSnapshot, result: WrongResult) -> Object | None:
 
     The replacement of a pod has the same host name, and was created later.
     """
-    found: list[tuple[float, Object]] = []
+    candidates: list[tuple[float, Object]] = []
     for pod in job.pods:
-        host = pod["spec"].get("hostname") or pod["metadata"]["name"]
-        created_s = when(pod["metadata"]["creationTimestamp"])
-        if result.process.startswith(f"{host}-") and created_s <= result.t_s:
-            found.append((created_s, pod))
-    if not found:
+        meta = pod["metadata"]
+        host = pod["spec"].get("hostname")
+        if not host:
+            host = meta["name"]
+        created_s = when(meta["creationTimestamp"])
+        if created_s > result.t_s:
+            continue
+        if result.process.startswith(f"{host}-"):
+            candidates.append((created_s, pod))
+    if not candidates:
         return None
-    _, newest = max(found, key=lambda pair: pair[0])
+    _, newest = max(candidates, key=lambda pair: pair[0])
     return newest

@@ -177,7 +177,7 @@ class GangMember:
         """
         if wrong == self.me.index:
             # Its pod writes the line: the mover learns from Kubernetes on which node that is.
-            self._saves.emit("miscomputed", step=self.step, rank=wrong)
+            self._saves.report("miscomputed", step=self.step, rank=wrong)
             raise Miscomputed(
                 self.step,
                 "its gradients differ from those of the others: the machine is faulty",

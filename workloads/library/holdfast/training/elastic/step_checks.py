@@ -13,6 +13,7 @@ import torch.distributed as dist
 from holdfast.training.gang.membership import Epoch
 from holdfast.training.gang.node import ALONE, Node
 from holdfast.training.gang.recomputation import (
+    INCOMPARABLE,
     Computation,
     Computations,
     fold,
@@ -27,14 +28,14 @@ _NO_STEP = -2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """What a comparison of all tries of a step means."""
+    """The result of comparing all tries of a step."""
 
     disputed: int = 0
     """Number of sets of shards of which the digests differ."""
     suspects: tuple[int, ...] = ()
     """Members of which each alone explains the differences: one was wrong."""
     repeats: bool = False
-    """Whether the step must not be applied: it is done again, by other members."""
+    """True if the step must not be applied: it is done again, by other members."""
 
     @property
     def wrong_member(self) -> int | None:
@@ -79,7 +80,11 @@ class StepChecks:
         """
         numbers: list[int] = []
         for digest in self._combine(self._current):
-            numbers.append((digest << _MEMBER_BITS) + self._member + 1 if digest else 0)
+            number = 0
+            if digest:
+                number = digest << _MEMBER_BITS
+                number += self._member + 1
+            numbers.append(number)
         return numbers
 
     def exchange(self, step: int, epoch: Epoch, group: dist.ProcessGroup | None) -> None:
@@ -112,34 +117,49 @@ class StepChecks:
         """
         self.tries += 1
         for number, signed in enumerate(numbers):
-            if signed:
-                member = (signed & ((1 << _MEMBER_BITS) - 1)) - 1
-                self._add(number, member, signed >> _MEMBER_BITS)
+            if not signed:
+                continue
+            digest = signed >> _MEMBER_BITS
+            member = signed - (digest << _MEMBER_BITS) - 1
+            self._add(number, member, digest)
         disputed = self._known.find_disputed()
         if not disputed:
             return Verdict()
         suspects = self._known.find_suspects()
         # By then each set was computed by each member.
-        is_exhausted = not suspects or (len(suspects) > 1 and self.tries > size)
-        return Verdict(disputed=len(disputed), suspects=tuple(suspects), repeats=not is_exhausted)
+        repeats = bool(suspects)
+        if len(suspects) > 1 and self.tries > size:
+            repeats = False
+        return Verdict(
+            disputed=len(disputed),
+            suspects=tuple(suspects),
+            repeats=repeats,
+        )
 
     def _combine(self, digests: dict[int, int]) -> list[int]:
         """Returns the digests of all sets; 0 for those that a rank of the node did not compute."""
-        own = [digests.get(number, 0) for number in range(self.slots)]
+        numbers = [digests.get(number, 0) for number in range(self.slots)]
         if self._node.size == 1:
-            return own
+            return numbers
         # Each rank has the digest of its own part of the gradients.
-        totals = torch.tensor(own, dtype=torch.int64)
+        totals = torch.tensor(numbers, dtype=torch.int64)
         counts = (totals != 0).long()
         self._node.add([totals, counts])
         combined: list[int] = []
         for total, count in zip(totals.tolist(), counts.tolist(), strict=True):
-            combined.append(fold(int(total)) if count == self._node.size else 0)
+            digest = 0
+            if count == self._node.size:
+                digest = fold(int(total))
+            combined.append(digest)
         return combined
 
     def _add(self, number: int, member: int, digest: int) -> None:
-        kind = self._kinds.get(member, 0)
-        self._known.add(number, Computation(member=member, kind=kind, digest=digest))
+        computation = Computation(
+            member=member,
+            kind=self._kinds.get(member, INCOMPARABLE),
+            digest=digest,
+        )
+        self._known.add(number, computation)
 
 
 def _gather(numbers: list[int], group: dist.ProcessGroup | None) -> list[list[int]]:
@@ -149,4 +169,4 @@ def _gather(numbers: list[int], group: dist.ProcessGroup | None) -> list[list[in
     tensor = torch.tensor(numbers, dtype=torch.int64)
     gathered = [torch.empty_like(tensor) for _ in range(group.size())]
     dist.all_gather(gathered, tensor, group=group)
-    return [[int(number) for number in one] for one in gathered]
+    return [[int(number) for number in row] for row in gathered]

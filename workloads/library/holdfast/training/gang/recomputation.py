@@ -1,7 +1,7 @@
 """Compares what members computed for the same shards of a step, and finds the one that was wrong.
 
 A step that is done again is done by other members. On sound machines of one kind the gradients of a
-shard are the same bits whoever computes them, so each shard's are reduced to a digest and compared.
+shard are the same bits on each of them, so each shard's are reduced to a digest and compared.
 A member is named if it alone explains all differences: without its digests there are none. Two
 members whose digests differ explain them equally well, and the step is done once more by others.
 """
@@ -80,13 +80,13 @@ class Computation:
 
     member: int
     kind: int
-    """Of the member's machine, as `identify_kind` returns it."""
+    """Result of `identify_kind` on the member's machine."""
     digest: int
 
 
 @dataclass(slots=True)
 class Computations:
-    """What is known of the tries of one step."""
+    """All computations of the shards of one step, in any try."""
 
     by_shard: dict[int, list[Computation]] = field(default_factory=dict)
 
@@ -99,7 +99,7 @@ class Computations:
         """Returns the shards of which digests differ, apart from those of the member `without`."""
         disputed: list[int] = []
         for shard, computations in self.by_shard.items():
-            if _differ(one for one in computations if one.member != without):
+            if _differ(entry for entry in computations if entry.member != without):
                 disputed.append(shard)
         return sorted(disputed)
 
@@ -111,12 +111,12 @@ class Computations:
         """
         members: set[int] = set()
         for shard in self.find_disputed():
-            members |= {one.member for one in self.by_shard[shard]}
+            members |= {entry.member for entry in self.by_shard[shard]}
         return sorted(member for member in members if not self.find_disputed(member))
 
 
 def _differ(computations: Iterable[Computation]) -> bool:
     """Returns whether two machines of one kind, or one of them twice, have different digests."""
-    digests = {(one.kind, one.digest) for one in computations}
+    digests = {(entry.kind, entry.digest) for entry in computations}
     kinds = {kind for kind, _ in digests}
     return len(digests) > len(kinds)

@@ -29,6 +29,7 @@ from holdfast.support.errors import InputError
 from holdfast.training.gang.node import ALONE, Node
 from holdfast.training.gang.peer_client import Peers
 from holdfast.vocabulary.job_identity import read_attempt
+from holdfast.vocabulary.telemetry import KIND_TRAINING
 
 
 class GangSaves:
@@ -228,6 +229,21 @@ class GangSaves:
     def emit(self, event: str, **fields: object) -> None:
         if self._events:
             self._events.emit(event, **fields)
+
+    def report(self, event: str, **fields: object) -> None:
+        """Emits an event that the platform acts on, also for a loop without an event log."""
+        if self._events:
+            self.emit(event, **fields)
+            return
+        if not self.node.is_speaker:
+            return
+        events = EventLog.open(
+            None,
+            job=self._run,
+            kind=KIND_TRAINING,
+        )
+        with events:
+            events.emit(event, **fields)
 
 
 def open_store(

@@ -24,26 +24,38 @@ from holdfast.training.gang.recomputation import (
 from holdfast.training.sharded.shard_notes import Note, ShardNotes
 from holdfast.vocabulary.telemetry import KIND_TRAINING
 
-_FIELDS = 3  # step, shard, digest
+Row = tuple[int, int, int]
+"""Step, shard and digest."""
+_FIELDS = 3
 
 
 class ShardChecks:
     def __init__(
-        self, places: PeerPlaces, device: torch.device, group: dist.ProcessGroup | None
+        self,
+        places: PeerPlaces,
+        device: torch.device,
+        group: dist.ProcessGroup | None,
     ) -> None:
         self._places = places
         self._device = device
         self._group = group
         self._notes = ShardNotes(places.notes)
-        self._former = {note for note in self._notes.read() if note.epoch != places.epoch}
-        kind = identify_kind(device)
-        rows = self._gather([(places.node, kind, 0)])
-        self._members = [rank_rows[0][0] for rank_rows in rows]
+        self._members: list[int] = []
         """Number of the node of each rank."""
-        self._kinds = [rank_rows[0][1] for rank_rows in rows]
+        self._kinds: list[int] = []
+        """Kind of the machine of each rank."""
+        own_row = (
+            places.node,
+            identify_kind(device),
+            0,
+        )
+        for rows in self._gather([own_row]):
+            node, kind, _ = rows[0]
+            self._members.append(node)
+            self._kinds.append(kind)
         self._known: dict[int, Computations] = {}
-        """What is known of each step that comes again."""
-        self._current: list[tuple[int, int, int]] = []
+        """Computations of each step that comes again."""
+        self._current: list[Row] = []
         self._is_told = False
         self._tries = 0
         self.wrong: set[int] = set()
@@ -51,7 +63,7 @@ class ShardChecks:
 
     @property
     def turn(self) -> int:
-        """By how many ranks the shards of this try are dealt further than usual."""
+        """Number of ranks by which the shards of this try are dealt further than usual."""
         return (self._places.epoch + self._tries) * self._places.ranks_per_node
 
     def list_sound_ranks(self) -> list[int]:
@@ -69,44 +81,72 @@ class ShardChecks:
         if self._is_told:
             return
         self._is_told = True
-        rows = [(note.step, note.shard, note.digest) for note in self._former if note.step >= step]
-        for rank, rank_rows in enumerate(self._gather(rows)):
-            for row in rank_rows:
-                self._add(rank, row)
+        own_rows: list[Row] = []
+        for note in self._notes.read():
+            if note.epoch == self._places.epoch:
+                continue
+            if note.step >= step:
+                row = (
+                    note.step,
+                    note.shard,
+                    note.digest,
+                )
+                own_rows.append(row)
+        self._exchange(own_rows)
 
-    def note(self, step: int, shard: int, hashes: Sequence[torch.Tensor | None]) -> None:
+    def note(
+        self,
+        step: int,
+        shard: int,
+        hashes: Sequence[torch.Tensor | None],
+    ) -> None:
         """Notes what this rank computed; `hashes` has one for each sharded module."""
         total = 0
         for hashed in hashes:
-            total = 3 * total + (int(hashed) if hashed is not None else 0)
+            total *= 3
+            if hashed is not None:
+                total += int(hashed)
         digest = fold(total)
-        self._notes.add(Note(self._places.epoch, step, shard, digest))
+        note = Note(
+            epoch=self._places.epoch,
+            step=step,
+            shard=shard,
+            digest=digest,
+        )
+        self._notes.add(note)
         self._current.append((step, shard, digest))
 
     def must_repeat(self, step: int) -> bool:
         """Compares a try of a step with what was computed before, and returns whether the step has
         to be done once more, with other gradients. A collective, for steps that come again only.
         """
-        known = self._known.get(step)
-        if known is None:
+        step_computations = self._known.get(step)
+        if step_computations is None:
             return False
-        for rank, rows in enumerate(self._gather(self._current)):
-            for row in rows:
-                self._add(rank, row)
+        self._exchange(self._current)
         self._current = []
         self._tries += 1
-        disputed = known.find_disputed()
+        disputed = step_computations.find_disputed()
         if not disputed:
             del self._known[step]
             return False
-        return self._judge(step, known, len(disputed))
+        return self._judge(
+            step,
+            step_computations,
+            len(disputed),
+        )
 
-    def _judge(self, step: int, known: Computations, count: int) -> bool:
-        suspects = known.find_suspects()
+    def _judge(
+        self,
+        step: int,
+        computations: Computations,
+        count: int,
+    ) -> bool:
+        suspects = computations.find_suspects()
         text = f"step {step}: {count} shards have other gradients than before"
         # Later steps began with what may be wrong.
         self._notes.drop_after(step)
-        self._known = {step: known}
+        self._known = {step: computations}
         if len(suspects) == 1:
             self._known = {}
             self._name(step, suspects[0], text)
@@ -117,28 +157,46 @@ class ShardChecks:
         self._known = {}
         if suspects:
             nodes = " or ".join(map(str, suspects))
-            logs.error("gang", f"{text}: node {nodes} computes wrong, and no other can tell")
+            reason = f": node {nodes} computes wrong, and no other can tell"
         else:
-            logs.error("gang", f"{text}, on several nodes: the program is not deterministic")
+            reason = ", on several nodes: the program is not deterministic"
+        logs.error("gang", text + reason)
         return False
 
     def _name(self, step: int, wrong: int, text: str) -> None:
         self.wrong.add(wrong)
-        logs.error("gang", f"{text}: node {wrong} computed wrong, and leaves the gang")
+        logs.error(
+            "gang",
+            f"{text}: node {wrong} computed wrong, and leaves the gang",
+        )
         if wrong != self._places.node:
             return
         self._notes.mark_wrong(step)
-        if dist.get_rank() % self._places.ranks_per_node == 0:
-            # Its pod writes the line: the mover learns from Kubernetes on which node that is.
-            with EventLog.open(None, job=self._places.run, kind=KIND_TRAINING) as events:
-                events.emit("miscomputed", step=step, rank=wrong)
+        if dist.get_rank() % self._places.ranks_per_node:
+            return
+        events = EventLog.open(
+            None,
+            job=self._places.run,
+            kind=KIND_TRAINING,
+        )
+        # Its pod writes the line: the mover learns from Kubernetes on which node that is.
+        with events:
+            events.emit("miscomputed", step=step, rank=wrong)
 
-    def _add(self, rank: int, row: tuple[int, int, int]) -> None:
-        step, shard, digest = row
-        computation = Computation(member=self._members[rank], kind=self._kinds[rank], digest=digest)
-        self._known.setdefault(step, Computations()).add(shard, computation)
+    def _exchange(self, own_rows: Sequence[Row]) -> None:
+        """Adds the rows of all ranks to what is known. A collective."""
+        for rank, rows in enumerate(self._gather(own_rows)):
+            for step, shard, digest in rows:
+                computation = Computation(
+                    member=self._members[rank],
+                    kind=self._kinds[rank],
+                    digest=digest,
+                )
+                if step not in self._known:
+                    self._known[step] = Computations()
+                self._known[step].add(shard, computation)
 
-    def _gather(self, rows: Sequence[tuple[int, int, int]]) -> list[list[tuple[int, int, int]]]:
+    def _gather(self, rows: Sequence[Row]) -> list[list[Row]]:
         """Returns the rows of every rank. A collective."""
         size = dist.get_world_size(self._group)
         if size == 1:
@@ -153,7 +211,11 @@ class ShardChecks:
         table = table.to(self._device)
         tables = [torch.empty_like(table) for _ in range(size)]
         dist.all_gather(tables, table, group=self._group)
-        gathered: list[list[tuple[int, int, int]]] = []
-        for one, length in zip(tables, lengths, strict=True):
-            gathered.append([(int(a), int(b), int(c)) for a, b, c in one[:length].tolist()])
+        gathered: list[list[Row]] = []
+        for rank_table, length in zip(tables, lengths, strict=True):
+            rank_rows: list[Row] = []
+            for row in rank_table[:length].tolist():
+                first, second, third = map(int, row)
+                rank_rows.append((first, second, third))
+            gathered.append(rank_rows)
         return gathered

@@ -1,4 +1,4 @@
-"""What a rank computed, noted in a memory of its launcher, which outlives the rank.
+"""Keeps digests of what a rank computed in a memory of its launcher, which outlives the rank.
 
 The file is a ring of records of four integers (epoch, step, shard, digest) after two of its own:
 the number of records ever written, and the step of which this rank's results were wrong, plus one.
@@ -46,9 +46,9 @@ class ShardNotes:
 
     def drop_after(self, step: int) -> None:
         """Drops notes of later steps: they began with a state that was wrong."""
-        kept = [note for note in self.read() if note.step <= step]
+        earlier_notes = [note for note in self.read() if note.step <= step]
         self._count = 0
-        for note in kept:
+        for note in earlier_notes:
             self.add(note)
         os.pwrite(self._descriptor, _NUMBER.pack(self._count), 0)
 

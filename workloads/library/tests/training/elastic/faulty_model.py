@@ -11,7 +11,7 @@ from holdfast.training.trainer.model import ByteGPT
 
 @dataclass(kw_only=True, slots=True)
 class Fault:
-    """Where a place computes wrong: at this step, in its first shard of a try."""
+    """A bit that a place flips at this step, in its first shard of a try."""
 
     step: int
     bit: int
@@ -20,7 +20,7 @@ class Fault:
     tries: int = 1
     """Number of tries with the fault; a transient fault has one."""
     lasts: bool = False
-    """Whether later steps have the fault too."""
+    """True if later steps have the fault too."""
 
     def is_due(self, step: int) -> bool:
         is_its_step = step >= self.step if self.lasts else step == self.step

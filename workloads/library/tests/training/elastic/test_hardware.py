@@ -17,7 +17,7 @@ HIGH_BIT = 25
 
 
 @pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> str:
+def reference(tmp_path_factory: pytest.TempPathFactory) -> str:
     """Digest of a run on one sound machine."""
     return Gang(tmp_path_factory.mktemp("undisturbed"), nodes=1, shards=8).compute_digest()
 
@@ -40,29 +40,29 @@ def play_death(make: Make, *, nodes: int, faulty: int, **fault: Any) -> Gang:
     ids=["transient", "lasting"],
 )
 @pytest.mark.parametrize("faulty", [0, 1])
-def test_member_that_computes_wrong_is_named_and_its_gradients_are_not_applied(
-    make: Make, undisturbed: str, fault: dict[str, Any], faulty: int
+def test_member_with_wrong_gradients_is_named_and_they_are_not_applied(
+    make: Make, reference: str, fault: dict[str, Any], faulty: int
 ) -> None:
     gang = play_death(make, nodes=4, faulty=faulty, **fault)
-    gang.ends_with(undisturbed, 4, 3, 2, codes={3: KILLED, faulty: EXIT_RETRY})
+    gang.ends_with(reference, 4, 3, 2, codes={3: KILLED, faulty: EXIT_RETRY})
     named = [(line["step"], line["rank"]) for line in gang.of("miscomputed")]
     assert named == [(STEP, faulty)], gang.logs()
     assert f"member {faulty} computed wrong, and leaves the gang" in gang.logs()
 
 
-def test_one_of_two_members_is_named_by_its_own_second_try(make: Make, undisturbed: str) -> None:
+def test_second_try_names_the_faulty_one(make: Make, reference: str) -> None:
     gang = play_death(make, nodes=3, faulty=1)
-    gang.ends_with(undisturbed, 3, 2, 1, codes={2: KILLED, 1: EXIT_RETRY})
+    gang.ends_with(reference, 3, 2, 1, codes={2: KILLED, 1: EXIT_RETRY})
     assert [line["rank"] for line in gang.of("miscomputed")] == [1], gang.logs()
 
 
 def test_a_fault_in_a_step_that_is_not_done_again_is_not_noticed(
-    make: Make, undisturbed: str
+    make: Make, reference: str
 ) -> None:
-    """What the page says."""
+    """The page says so."""
     gang = make(nodes=3, shards=8)
     gang.start(0, 2)
     gang.start(1, faults=[{"step": STEP, "bit": HIGH_BIT}])
     assert set(gang.all_ended()) == {EXIT_COMPLETE}, gang.logs()
-    assert gang.digests() != {undisturbed}
+    assert gang.digests() != {reference}
     assert not gang.of("miscomputed")

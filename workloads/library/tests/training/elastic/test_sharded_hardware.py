@@ -30,7 +30,7 @@ OPTIONS: dict[str, Any] = SETTINGS | {"steps": STEPS, "gate_step": GATE, "peer_s
 
 
 @pytest.fixture(scope="module")
-def undisturbed(server: ForkServer, tmp_path_factory: pytest.TempPathFactory) -> str:
+def reference(server: ForkServer, tmp_path_factory: pytest.TempPathFactory) -> str:
     """Digest of a run on one sound node."""
     folder = tmp_path_factory.mktemp("undisturbed")
     gang = ShardedGang(folder, server, nodes=1, **OPTIONS | {"gate_step": -1})
@@ -40,7 +40,7 @@ def undisturbed(server: ForkServer, tmp_path_factory: pytest.TempPathFactory) ->
         return gang.digest
 
 
-def play_loss(make: Make, tmp_path: Path, *, lost: int, last_epoch: int) -> ShardedGang:
+def play_loss(make: Make, tmp_path: Path, *, lost_node: int, last_epoch: int) -> ShardedGang:
     """Loses a node after steps that are not in a copy; in one of them a node computed wrong."""
     gang = make(
         kind=ShardedGang,
@@ -51,7 +51,7 @@ def play_loss(make: Make, tmp_path: Path, *, lost: int, last_epoch: int) -> Shar
     )
     gang.start(0, 1, 2, 3)
     gang.until(lambda: gang.at_gate() and gang.copied(COPIED))
-    gang.lose(lost)
+    gang.lose(lost_node)
     gang.open_gate()
     gang.until(lambda: gang.of("exit"))
     return gang
@@ -59,23 +59,23 @@ def play_loss(make: Make, tmp_path: Path, *, lost: int, last_epoch: int) -> Shar
 
 @pytest.mark.parametrize("last_epoch", [FIRST_EPOCH, 99], ids=["transient", "lasting"])
 def test_a_node_whose_applied_gradients_were_wrong_is_named_and_leaves(
-    make: Make, tmp_path: Path, undisturbed: str, last_epoch: int
+    make: Make, tmp_path: Path, reference: str, last_epoch: int
 ) -> None:
-    gang = play_loss(make, tmp_path, lost=3, last_epoch=last_epoch)
+    gang = play_loss(make, tmp_path, lost_node=3, last_epoch=last_epoch)
     expected = [EXIT_COMPLETE, EXIT_PREEMPTED, EXIT_COMPLETE, KILLED]
     assert gang.all_ended() == expected, gang.logs()
     named = [(line["step"], line["rank"]) for line in gang.of("miscomputed")]
     assert named == [(STEP, FAULTY)], gang.logs()
-    assert gang.digest == undisturbed, gang.logs()
+    assert gang.digest == reference, gang.logs()
 
 
 def test_sound_nodes_are_not_named_where_the_faulty_one_is_lost(
-    make: Make, tmp_path: Path, undisturbed: str
+    make: Make, tmp_path: Path, reference: str
 ) -> None:
-    gang = play_loss(make, tmp_path, lost=FAULTY, last_epoch=FIRST_EPOCH)
+    gang = play_loss(make, tmp_path, lost_node=FAULTY, last_epoch=FIRST_EPOCH)
     gang.processes.pop(FAULTY)
     assert set(gang.all_ended()) == {EXIT_COMPLETE}, gang.logs()
     assert not gang.of("miscomputed")
-    assert gang.digest == undisturbed, gang.logs()
+    assert gang.digest == reference, gang.logs()
     steps = [line["step"] for line in read_lines(Path(gang.settings["bits"]))]
     assert steps.count(STEP + 1) == 2

@@ -1,4 +1,4 @@
-"""What members computed for the same shards, compared."""
+"""Digests of the same shards are compared over all members."""
 
 from collections.abc import Iterable
 
@@ -59,7 +59,7 @@ def test_a_member_is_suspected_if_it_alone_explains_the_differences(
     assert collect(*computed).find_suspects() == suspects
 
 
-def test_machines_of_different_kinds_are_not_compared() -> None:
+def test_different_machines_are_not_compared() -> None:
     mixed = collect((0, 0, RIGHT), kind=1)
     mixed.add(0, Computation(member=1, kind=2, digest=WRONG))
     assert not mixed.find_disputed()
@@ -67,7 +67,7 @@ def test_machines_of_different_kinds_are_not_compared() -> None:
     assert not varying.find_disputed()
 
 
-def test_a_cpu_with_other_threads_is_of_another_kind(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_threads_make_a_cpu_another_kind(monkeypatch: pytest.MonkeyPatch) -> None:
     kind = identify_kind(CPU)
     assert kind != INCOMPARABLE
     threads = torch.get_num_threads()
@@ -90,7 +90,7 @@ def test_every_flipped_bit_changes_the_digest(place: int, bit: int, dtype: torch
     assert digest_values(values) != digest
 
 
-def test_padding_and_the_order_of_values_do_not_count() -> None:
+def test_padding_and_order_do_not_change_a_digest() -> None:
     values = torch.randn(100)
     padded = torch.cat([values.flip(0), torch.zeros(28)])
     assert digest_values(padded) == digest_values(values)
@@ -102,24 +102,25 @@ def make_checks(members: int, sets: int) -> tuple[list[StepChecks], Epoch]:
         members=tuple(Member(index=index, incarnation=str(index)) for index in range(members)),
     )
     checks = [StepChecks(sets=sets, member=index, device=CPU) for index in range(members)]
-    for one in checks:
-        one._kinds = dict.fromkeys(range(members), one._kind)
+    for member_checks in checks:
+        kinds = dict.fromkeys(range(members), member_checks._kind)
+        member_checks._kinds = kinds
     return checks, epoch
 
 
 def play_try(checks: list[StepChecks], step: int, digests: list[dict[int, int]]) -> list[Verdict]:
     """Plays a try of which all members learn; `digests` are those of each member by set."""
     total = [0] * checks[0].slots
-    for one, computed in zip(checks, digests, strict=True):
-        one.begin_try(step)
+    for member_checks, computed in zip(checks, digests, strict=True):
+        member_checks.begin_try(step)
         for number, digest in computed.items():
-            one.note(number, digest)
-        for number, signed in enumerate(one.sign()):
+            member_checks.note(number, digest)
+        for number, signed in enumerate(member_checks.sign()):
             total[number] += signed
-    return [one.compare(total, len(checks)) for one in checks]
+    return [member_checks.compare(total, len(checks)) for member_checks in checks]
 
 
-def test_all_members_come_to_the_same_verdict_and_a_new_step_begins_without_one() -> None:
+def test_all_members_reach_the_same_verdict_and_a_new_step_has_none() -> None:
     checks, _ = make_checks(3, 3)
     assert play_try(checks, 4, [{0: 5}, {1: 5}, {2: 5}]) == [Verdict()] * 3
     undecided = Verdict(disputed=1, suspects=(0, 1), repeats=True)
@@ -130,28 +131,27 @@ def test_all_members_come_to_the_same_verdict_and_a_new_step_begins_without_one(
     assert play_try(checks, 5, [{0: 9}, {1: 9}, {2: 9}]) == [Verdict()] * 3
 
 
-def test_two_members_of_which_one_is_always_wrong_go_on_after_some_tries() -> None:
+def test_two_members_with_a_lasting_fault_go_on_after_some_tries() -> None:
     checks, _ = make_checks(2, 2)
-    mine, others = {0: 5, 1: 5}, {0: 6, 1: 6}
+    sound = {0: 5, 1: 5}
+    wrong = {0: 6, 1: 6}
     verdicts: list[Verdict] = []
     for number in range(3):
         shards = (number % 2, 1 - number % 2)
-        digests = [{shards[0]: mine[shards[0]]}, {shards[1]: others[shards[1]]}]
+        digests = [{shards[0]: sound[shards[0]]}, {shards[1]: wrong[shards[1]]}]
         verdicts.append(play_try(checks, 4, digests)[0])
     assert [verdict.repeats for verdict in verdicts] == [False, True, False]
     assert verdicts[-1].suspects == (0, 1)
     assert verdicts[-1].wrong_member is None
 
 
-def test_what_a_lone_member_computed_before_a_loss_is_compared_with_what_it_computes_after() -> (
-    None
-):
-    (mine,), epoch = make_checks(1, 2)
-    mine.begin_try(4)
-    mine.note(0, 5)
-    mine.exchange(4, epoch, None)
-    assert play_try([mine], 4, [{0: 6, 1: 5}])[0].wrong_member == 0
-    mine.begin_try(4)
-    mine.note(0, 5)
-    mine.exchange(5, epoch, None)
-    assert play_try([mine], 5, [{0: 6, 1: 5}]) == [Verdict()]
+def test_a_lone_member_compares_its_tries_before_and_after_a_loss() -> None:
+    (lone,), epoch = make_checks(1, 2)
+    lone.begin_try(4)
+    lone.note(0, 5)
+    lone.exchange(4, epoch, None)
+    assert play_try([lone], 4, [{0: 6, 1: 5}])[0].wrong_member == 0
+    lone.begin_try(4)
+    lone.note(0, 5)
+    lone.exchange(5, epoch, None)
+    assert play_try([lone], 5, [{0: 6, 1: 5}]) == [Verdict()]
