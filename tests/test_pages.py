@@ -55,7 +55,7 @@ def read_typed_lines(page: str) -> list[str]:
 
 @pytest.mark.parametrize("page", [page for page in PAGES if page.startswith("infra/docs/")])
 def test_environment_settings_are_accepted(page: str) -> None:
-    """Settings stand on pages as assignments to the names of fields."""
+    """Pages write settings as assignments to the names of fields."""
     budget = hardened().budget
     environment = replace(EXAMPLE, project_id="acme-ml-dev", budget=budget)
     for block in re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), re.DOTALL):

@@ -302,11 +302,11 @@ class Jobs:
         of one namespace could fill all places.
         """
         counts = Counter(run.namespace for run in self.runs)
-        fullest, most = counts.most_common(1)[0]
-        if counts[namespace] + 1 >= most:
+        fullest, run_count = counts.most_common(1)[0]
+        if counts[namespace] + 1 >= run_count:
             return False
-        theirs = [run for run in self.runs if run.namespace == fullest]
-        del self.runs[min(theirs, key=lambda run: self.runs[run].heard_s)]
+        candidates = [run for run in self.runs if run.namespace == fullest]
+        del self.runs[min(candidates, key=lambda run: self.runs[run].heard_s)]
         return True
 
     def _refuse(self, namespace: str, job: str, reason: str, count: int) -> None:

@@ -103,7 +103,7 @@ def record(target: str, *settings: str) -> None:
 def _replace_parts(recorded: Result, partial: Result, day: str) -> Result:
     """Returns `recorded` with the parts that the partial result has, and the day of each.
 
-    The figures of a section are either one part with its name, or stand beside each other.
+    The figures of a section are either one part with its name, or several parts of their own.
     """
     whole = recorded["result"]
     parts: Result = {}

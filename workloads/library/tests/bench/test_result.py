@@ -16,7 +16,7 @@ def test_columns_keep_row_order() -> None:
 
 
 def test_flat_sections_are_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Their figures stand beside those of other sections, which stay."""
+    """Their figures are added to those of other sections, which stay."""
     monkeypatch.setattr(figures, "ROOT", tmp_path)
     monkeypatch.setattr(figures, "RECORDED", tmp_path)
     partial = {

@@ -146,7 +146,7 @@ def test_runs_error_classes_and_refusals_are_bounded(monkeypatch: pytest.MonkeyP
     assert len(jobs.refused) == 4 and sum(jobs.refused.values()) == 9
 
 
-def test_a_namespace_full_of_runs_leaves_room_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_namespace_does_not_take_all_places(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pods choose their job's label, so one team can write of any number of jobs."""
     monkeypatch.setattr(jobs_module, "MOST_RUNS", 4)
     batches = []

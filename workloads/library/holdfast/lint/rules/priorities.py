@@ -1,4 +1,4 @@
-"""HF755 to HF759: what goes before what: classes of priority, terms and machines."""
+"""HF754 to HF759 and HF749: what goes before what: classes of priority, terms and machines."""
 
 import re
 from collections.abc import Iterator
@@ -33,6 +33,7 @@ _BUILT_IN = (
 )
 _MODES = ("ScaleUpAnyway", "DoNotScaleUp")
 _LABEL_DOMAINS = ("cloud.google.com", "topology.kubernetes.io", "kubernetes.io", "topology.gke.io")
+_PAUSE_IMAGE = re.compile(r"(^|/)pause(:|@|$)")
 _CHEAP = re.compile(r"(^|-)(spot|cheap|batch|preemptible|low-cost)(-|$)")
 
 
@@ -318,3 +319,60 @@ def node_label_misspelt(pod: Pod, context: Context) -> Iterator[Hit]:
         if near_key and count_differences(key, near_key) <= 2:
             path = (*pod.spec_path, "nodeSelector", key)
             yield Hit(path, f"no node has a label {key}; did you mean {near_key}?", on_key=True)
+
+
+def _write_placeholder(value: int) -> str:
+    return f"""\
+apiVersion: scheduling.k8s.io/v1
+kind: PriorityClass
+metadata:
+  name: headroom
+value: {value}
+---
+apiVersion: apps/v1
+kind: Deployment
+metadata:
+  name: headroom
+  namespace: research
+spec:
+  selector:
+    matchLabels:
+      app: headroom
+  template:
+    metadata:
+      labels:
+        app: headroom
+    spec:
+      priorityClassName: headroom
+      containers:
+        - name: pause
+          image: registry.k8s.io/pause:3.10
+"""
+
+
+@rule(
+    "HF749",
+    "placeholder-stays",
+    Severity.ERROR,
+    on=Pod,
+    what="The PriorityClass of a pod that only keeps room for others is not below theirs.",
+    why=(
+        "Pods without a class have priority 0 and evict only what is below: the nodes stay taken,"
+        " and are paid for nothing."
+    ),
+    source="https://cloud.google.com/kubernetes-engine/docs/how-to/capacity-provisioning",
+    fix="a PriorityClass with a value below 0, and above -10, below which no node is added",
+    bad=_write_placeholder(1000),
+    good=_write_placeholder(-5),
+)
+def placeholder_stays(pod: Pod, context: Context) -> Iterator[Hit]:
+    images = [as_text(container.body.get("image")) for container in pod.containers]
+    if not images or not all(map(_PAUSE_IMAGE.search, images)):
+        return
+    name = as_text(pod.spec.get("priorityClassName"))
+    priority_class = context.index.find("PriorityClass", name)
+    if priority_class is None:
+        return
+    value = as_int(priority_class.body.get("value"))
+    if value is not None and value >= 0:
+        yield Hit((*pod.spec_path, "priorityClassName"), f"{name} is {value}: it never gives way")
