@@ -53,14 +53,14 @@ class Stop:
     phase_s: float
     """Time of the signal after the beginning of a save."""
     seconds: float
-    """From the signal to the end of the process."""
+    """Time between the signal and the end of the process."""
     start_s: float
-    """From the start of the process to its first step."""
+    """Time between the start of the process and its first step."""
     restore_s: float
     step: int
     lost_steps: int
     restored_equal: bool
-    """Whether this start got the step and bits that the stop before it had."""
+    """True if this start got the step and bits that the stop before it had."""
     code: int
     blocking_s: float = 0.0
     written_bytes: int = 0
