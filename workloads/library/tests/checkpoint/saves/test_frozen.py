@@ -104,7 +104,7 @@ def test_stored_base_takes_no_staging_memory(tmp_path: Path) -> None:
 
 
 @pytest.mark.process
-def test_adapter_on_219_mb_is_saved_in_2_5_mb(tmp_path: Path) -> None:
+def test_adapter_on_219_mb_writes_at_most_2_5_mb_per_save(tmp_path: Path) -> None:
     """0.59 MB are trained: with Adam's moments three times that."""
     train(tmp_path, 3, width=7400)
     written_bytes: list[int] = []
