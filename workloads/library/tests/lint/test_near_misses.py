@@ -88,12 +88,12 @@ spec: {{target: {{name: {target}}}, data: []}}
     return write_web("envFrom: [{secretRef: {name: api-keys}}]", after=external)
 
 
-def write_scaled(most: int) -> str:
+def write_scaled(max_replicas: int) -> str:
     return f"""\
 apiVersion: keda.sh/v1alpha1
 kind: ScaledObject
 metadata: {{name: web, namespace: research}}
-spec: {{scaleTargetRef: {{name: web}}, minReplicaCount: 0, maxReplicaCount: {most}}}
+spec: {{scaleTargetRef: {{name: web}}, minReplicaCount: 0, maxReplicaCount: {max_replicas}}}
 """
 
 

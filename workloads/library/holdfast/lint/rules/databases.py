@@ -211,16 +211,16 @@ def check_class_machines(pod: Pod, context: Context) -> Iterator[Hit]:
         sizes = [machine for machine in machines if machine is not None]
         if not sizes or len(sizes) < len(machines):
             continue
-        most = {
+        limits = {
             "cpu": max(machine.vcpus for machine in sizes),
             "memory": max(machine.memory_gib for machine in sizes) * 2**30,
             "nvidia.com/gpu": max(machine.gpus for machine in sizes),
         }
-        for resource, size in most.items():
-            asked = pod.request(resource)
-            if asked > size:
+        for resource, size in limits.items():
+            request = pod.request(resource)
+            if request > size:
                 unit = 2**30 if resource == "memory" else 1
-                message = f"asks for {asked / unit:g} of {resource}, of {size / unit:g} at most"
+                message = f"asks for {request / unit:g} of {resource}, of {size / unit:g} at most"
                 yield Hit(demand.path, message)
 
 
