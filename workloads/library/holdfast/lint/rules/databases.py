@@ -211,12 +211,12 @@ def check_class_machines(pod: Pod, context: Context) -> Iterator[Hit]:
         sizes = [machine for machine in machines if machine is not None]
         if not sizes or len(sizes) < len(machines):
             continue
-        largest = {
+        limits = {
             "cpu": max(machine.vcpus for machine in sizes),
             "memory": max(machine.memory_gib for machine in sizes) * 2**30,
             "nvidia.com/gpu": max(machine.gpus for machine in sizes),
         }
-        for resource, size in largest.items():
+        for resource, size in limits.items():
             request = pod.request(resource)
             if request > size:
                 unit = 2**30 if resource == "memory" else 1
