@@ -54,7 +54,7 @@ def test_notes_after_a_wrong_step_are_dropped(descriptor: int) -> None:
     assert read_steps(descriptor) == [3, 4, 5]
 
 
-def test_the_launcher_learns_of_a_wrong_step(descriptor: int) -> None:
+def test_the_launcher_learns_which_step_was_wrong(descriptor: int) -> None:
     assert read_wrong_step(descriptor) is None
     ShardNotes(descriptor).mark_wrong(0)
     assert read_wrong_step(descriptor) == 0
