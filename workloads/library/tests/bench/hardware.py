@@ -57,10 +57,10 @@ def play(count: int, seed: int, kinds: tuple[str, ...]) -> Iterator[tuple[str, i
         size = rng.randint(*SIZES)
         gang = Gang(size=size, shards=size * rng.randint(1, 2), seed=rng.randrange(1 << 30))
         for _ in range(min(STEPS_OF_A_GANG, count - played)):
-            lost, faulty = rng.sample(range(size), 2)
+            lost_member, faulty = rng.sample(range(size), 2)
             kind = kinds[played % len(kinds)] if kinds else ""
             flip = make_flip(rng, gang, faulty, KINDS[kind]) if kind else None
-            yield kind, faulty if flip else -1, gang.play(lost, flip)
+            yield kind, faulty if flip else -1, gang.play(lost_member, flip)
             played += 1
 
 
@@ -101,16 +101,16 @@ def measure_flips(count: int, seed: int) -> dict[str, Any]:
 def measure_restarts(count: int, seed: int) -> dict[str, Any]:
     alarms = 0
     wrong_bits = 0
-    more = 0
+    more_tries = 0
     for _, _, outcome in play(count, seed + 1, ()):
         alarms += outcome.disputes > 0 or outcome.named is not None
         wrong_bits += not outcome.is_right
-        more += outcome.tries - TRIES_OF_A_LOSS
+        more_tries += outcome.tries - TRIES_OF_A_LOSS
     return {
         "restarts_played": count,
         "false_alarms": alarms,
         "restarts_with_wrong_bits": wrong_bits,
-        "more_steps_for_room_in_the_sum": more,
+        "more_steps_for_room_in_the_sum": more_tries,
     }
 
 
@@ -151,13 +151,13 @@ def measure_processes(count: int, seed: int) -> dict[str, Any]:
 
 
 def _play_death(gang: RealGang, rng: random.Random, faulty: int | None) -> None:
-    lost = 3
+    lost_place = 3
     for place in range(4):
         # High bits of the mantissa, which always have an effect.
         faults = [{"step": STEP, "bit": rng.randrange(16, 23), "position": rng.randrange(1 << 12)}]
         gang.start(place, faults=faults if place == faulty else [])
     gang.until(lambda: gang.at_gate(STEP, *range(4)))
-    gang.processes[lost].kill()
+    gang.processes[lost_place].kill()
     gang.open_gate()
     gang.all_ended()
 
@@ -265,7 +265,7 @@ GOALS = {
 
 
 def main() -> None:
-    given = options(
+    arguments = options(
         __doc__,
         sections=tuple(GOALS),
         flips=500,
@@ -275,12 +275,12 @@ def main() -> None:
     )
     torch.set_num_threads(1)
     sections: dict[str, Callable[[], dict[str, Any]]] = {
-        "flips": partial(measure_flips, given.flips, given.seed),
-        "restarts": partial(measure_restarts, given.restarts, given.seed),
-        "processes": partial(measure_processes, given.gangs, given.seed),
+        "flips": partial(measure_flips, arguments.flips, arguments.seed),
+        "restarts": partial(measure_restarts, arguments.restarts, arguments.seed),
+        "processes": partial(measure_processes, arguments.gangs, arguments.seed),
         "cost": measure_cost,
     }
-    figures = run_sections(sections, given.sections)
+    figures = run_sections(sections, arguments.sections)
     finish(
         {"schema": "holdfast.bench.hardware/1", **figures},
         judge_goals(GOALS, figures),

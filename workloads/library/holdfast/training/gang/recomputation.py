@@ -24,6 +24,7 @@ INCOMPARABLE = 0
 _MASK = (1 << DIGEST_BITS) - 1
 _MULTIPLIER = -1640531527  # 2^32 divided by the golden ratio, odd, as a signed number
 _SHIFT = 15
+_PART = 1 << 15
 _NARROW = {1: torch.int8, 2: torch.int16}
 
 
@@ -42,10 +43,15 @@ def hash_bits(values: Tensor) -> Tensor:
     narrow = _NARROW.get(values.element_size())
     # In 32 bits: each pass over the gradients costs time of the memory.
     bits = flat.view(narrow).int() if narrow else flat.view(torch.int32)
-    mixed = bits * _MULTIPLIER
-    # Not linear: of numbers that change their signs, as many may go up as down.
-    mixed.bitwise_xor_(mixed >> _SHIFT)
-    return mixed.sum()
+    # Parts that stay in a processor's cache; a GPU has the memory for one pass.
+    length = _PART if bits.device.type == "cpu" else max(1, bits.numel())
+    total = torch.zeros((), dtype=torch.int64, device=bits.device)
+    for part in bits.split(length):
+        mixed = part * _MULTIPLIER
+        # Not linear: of numbers that change their signs, as many may go up as down.
+        mixed.bitwise_xor_(mixed >> _SHIFT)
+        total += mixed.sum()
+    return total
 
 
 def fold(number: int) -> int:

@@ -26,6 +26,8 @@ class ExactReduceScatter(ReduceScatter):
         self._coarse = torch.empty(0, dtype=torch.int64)
         self._fine = torch.empty(0, dtype=torch.int64)
         self._faults = torch.empty(0, dtype=torch.int64)
+        self.hashes = False
+        """True if each round is hashed."""
         self.hashed: Tensor | None = None
         """Hash of the gradients that this rank added in the round, before they were summed."""
 
@@ -48,7 +50,8 @@ class ExactReduceScatter(ReduceScatter):
         op: Any,
         async_op: bool = False,
     ) -> None:
-        self.hashed = hash_bits(input_tensor)
+        if self.hashes:
+            self.hashed = hash_bits(input_tensor)
         coarse, fine, faults = _split(input_tensor)
         sums: list[Tensor] = []
         for part in (coarse, fine):
@@ -64,7 +67,8 @@ class ExactReduceScatter(ReduceScatter):
         """Hook after the reduction: FSDP2 does not call the reduce-scatter of a single rank."""
         if dist.get_world_size() > 1:
             return
-        self.hashed = hash_bits(reduced)
+        if self.hashes:
+            self.hashed = hash_bits(reduced)
         self._add(*_split(reduced))
         self._write(reduced)
 

@@ -100,6 +100,8 @@ class LogicalShards:
             places = PeerPlaces.of_environment()
             if places and places.notes >= 0:
                 self._checks = ShardChecks(places, self._device, self._group)
+                for total in self._sums:
+                    total.hashes = True
 
     def of_step(self, step: int) -> Generator[int]:
         """Yields this rank's shards of `step`, each with torch's random state seeded for it.

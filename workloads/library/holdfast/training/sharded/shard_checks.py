@@ -21,7 +21,7 @@ from holdfast.training.gang.recomputation import (
     fold,
     identify_kind,
 )
-from holdfast.training.sharded.shard_notes import Note, ShardNotes
+from holdfast.training.sharded.shard_notes import Note, ShardNotes, read_wrong_step
 from holdfast.vocabulary.telemetry import KIND_TRAINING
 
 Row = tuple[int, int, int]
@@ -44,22 +44,25 @@ class ShardChecks:
         """Number of the node of each rank."""
         self._kinds: list[int] = []
         """Kind of the machine of each rank."""
+        self.wrong: set[int] = set()
+        """Numbers of nodes that computed wrong: their gradients no longer count."""
+        was_wrong = read_wrong_step(places.notes) is not None
         own_row = (
             places.node,
             identify_kind(device),
-            0,
+            int(was_wrong),
         )
         for rows in self._gather([own_row]):
-            node, kind, _ = rows[0]
+            node, kind, node_was_wrong = rows[0]
             self._members.append(node)
             self._kinds.append(kind)
+            if node_was_wrong:
+                self.wrong.add(node)
         self._known: dict[int, Computations] = {}
         """Computations of each step that comes again."""
         self._current: list[Row] = []
         self._is_told = False
         self._tries = 0
-        self.wrong: set[int] = set()
-        """Numbers of nodes that computed wrong: their gradients no longer count."""
 
     @property
     def turn(self) -> int:

@@ -39,11 +39,11 @@ class Flip:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Outcome:
-    """What became of one step that was done again."""
+    """The result of one step that was done again."""
 
     named: int | None
     is_effective: bool
-    """Whether a gradient had other bits for the flip."""
+    """True if a gradient had other bits for the flip."""
     disputes: int
     """Tries in which digests differed."""
     survivors: int
@@ -51,7 +51,7 @@ class Outcome:
     tries: int
     """Tries of the step, of which two are due to the loss itself."""
     is_right: bool
-    """Whether the gradient that is applied has the bits of an undisturbed step."""
+    """True if the gradient that is applied has the bits of an undisturbed step."""
 
 
 def flip_bit(values: Tensor, flip: Flip) -> None:
@@ -167,14 +167,14 @@ class Gang:
         self._sum.exponent = exponent
         return digests, self.hash_gradient()
 
-    def play(self, lost: int, flip: Flip | None) -> Outcome:
+    def play(self, lost_member: int, flip: Flip | None) -> Outcome:
         """Plays a step in which a member is lost, and applies it."""
         reference, gradient = self.compute_reference()
         members = [member.index for member in self._epoch.members]
         digests = self._try(0, flip)
         is_effective = digests != reference
         # The sum failed: members know what they computed themselves.
-        survivors = [member for member in members if member != lost]
+        survivors = [member for member in members if member != lost_member]
         self._enter(self._make_epoch(self._epoch.number + 1, survivors))
         named = None
         disputes = 0
