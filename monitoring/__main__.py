@@ -40,8 +40,7 @@ def alerts(
 
     items = data.alerts(alert.EXAMPLE)
     if write:
-        text = runbook.replace_table(runbook.PATH.read_text(), items)
-        runbook.PATH.write_text(text)
+        runbook.PATH.write_text(runbook.replace_table(runbook.PATH.read_text(), items))
         typer.echo(f"wrote {runbook.PATH}", err=True)
     if as_json:
         print_json("alerts", alerts=[asdict(item) | {"slug": item.slug} for item in items])

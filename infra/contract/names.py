@@ -41,8 +41,7 @@ def account_id(stem: str, role: str) -> str:
     """Return the id of a role's Google account. A digest replaces a team name that is too long."""
     name = f"{stem}-{role}"
     if role.startswith(team_role("")) and len(name) > MAX_ACCOUNT_ID:
-        digest = sha256(role.encode()).hexdigest()
-        name = f"{stem}-t{digest[:DIGEST_LENGTH]}"
+        name = f"{stem}-t{sha256(role.encode()).hexdigest()[:DIGEST_LENGTH]}"
     return check_name(name, limit=MAX_ACCOUNT_ID, kind=f"service account id of {role}")
 
 

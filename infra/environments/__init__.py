@@ -28,8 +28,7 @@ _SCHEMA = {
 
 
 def names() -> list[str]:
-    modules = {path.stem for path in _FOLDER.glob("*.py")}
-    return sorted(modules.difference(_SCHEMA))
+    return sorted(path.stem for path in _FOLDER.glob("*.py") if path.stem not in _SCHEMA)
 
 
 def source_path(name: str) -> str:

@@ -81,8 +81,7 @@ class Reservation:
         day("groups[].reservation.starts", self.starts)
         day("groups[].reservation.ends", self.ends)
         numbers("groups[].reservation.", self, usd_per_hour=(0.0001, 100_000))
-        has_both_days = bool(self.starts and self.ends)
-        is_ordered = not has_both_days or self.starts <= self.ends
+        is_ordered = not (self.starts and self.ends) or self.starts <= self.ends
         require(
             is_ordered,
             "groups[].reservation.ends",

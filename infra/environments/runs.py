@@ -84,10 +84,7 @@ def check_apart(runs: tuple[Run, ...]) -> None:
 
 def count_conditional_bindings(runs: tuple[Run, ...]) -> int:
     """Return how many conditional bindings of the bucket's policy these runs need."""
-    count = len(runs)
-    for role in READERS:
-        count += len(readable(runs, role))
-    return count
+    return len(runs) + sum(len(readable(runs, role)) for role in READERS)
 
 
 def readable(runs: tuple[Run, ...], role: str) -> list[tuple[str, ...]]:

@@ -121,8 +121,7 @@ class Team:
     @property
     def pod_identities(self) -> list[tuple[str, str]]:
         """The Kubernetes accounts of its pods, as (namespace, name)."""
-        identities: list[tuple[str, str]] = []
-        identities.extend(itertools.product(self.spaces, JOB_ROLES))
+        identities: list[tuple[str, str]] = [*itertools.product(self.spaces, JOB_ROLES)]
         if self.service_gpus:
             identities.append((self.spaces[0], "server"))
         return identities

@@ -94,8 +94,7 @@ def adopt(
     blocks = [{"to": CLUSTER, "id": path}]
     for name in sorted(recorded_pools & pools):
         address = f"google_container_node_pool.pool-{name}"
-        pool = f"{project}/{region}/{cluster}/{name}"
-        blocks.append({"to": address, "id": pool})
+        blocks.append({"to": address, "id": f"{project}/{region}/{cluster}/{name}"})
     # Without protections, the plan shows what would be replaced instead of failing.
     configuration = replay.remove_protections(stack)
     folder.mkdir(parents=True, exist_ok=True)

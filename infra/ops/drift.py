@@ -60,8 +60,7 @@ def find_list_changes(environment: Environment, plan_json: Mapping[str, Any]) ->
     """
     planned = {change["address"]: change for change in plan_json.get("resource_changes", [])}
     for resource in resources(environment):
-        change = planned.get(resource.address, {}).get("change", {})
-        deployed = change.get("before")
+        deployed = planned.get(resource.address, {}).get("change", {}).get("before")
         if not deployed:  # before the first deployment
             continue
         for path in resource.ignore_changes:

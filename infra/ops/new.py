@@ -37,8 +37,7 @@ def create(name: str, folder: Path, pattern: str = "example") -> Path:
     # The name becomes a Python module, and a part of most names in the cloud.
     path = folder / f"{name}.py"
     if not name.isidentifier() or iskeyword(name) or path.exists():
-        modules = sorted(module.stem for module in folder.glob("*.py"))
-        taken = ", ".join(modules)
+        taken = ", ".join(sorted(module.stem for module in folder.glob("*.py")))
         raise InputError(
             "environment name",
             got=name,

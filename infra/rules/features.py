@@ -101,5 +101,4 @@ def _find_missing_roles(facts: Facts) -> Iterator[Finding]:
 
 
 def _names(grant: PlannedResource, member: str) -> bool:
-    members = grant.get("members") or ()
-    return member == grant.get("member") or member in members
+    return member == grant.get("member") or member in (grant.get("members") or ())

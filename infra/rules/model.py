@@ -217,5 +217,4 @@ def check_value(
     allowed = expected if isinstance(expected, tuple) else (expected,)
     for resource in planned:
         if resource.get(path) not in allowed:
-            values = ", ".join(map(str, allowed))
-            yield resource.finding(path, values, fix)
+            yield resource.finding(path, ", ".join(map(str, allowed)), fix)

@@ -111,7 +111,7 @@ def settings_have_their_version(facts: Facts) -> Iterator[Finding]:
     """
     environment = facts.environment
     version = environment.cluster.oldest_version()
-    oldest: tuple[int, ...] = ()
+    oldest = ()
     # Channels offer newer ones to clusters that name no version.
     if environment.security.signed_kernel_modules and version:
         oldest = MIN_SIGNED_MODULES_VERSION

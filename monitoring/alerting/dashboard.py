@@ -66,8 +66,7 @@ class Chart:
 @cache
 def charts(screen: str) -> tuple[Chart, ...]:
     """Return the charts of `on_call`, `job` or `serving`."""
-    file = Path(__file__).with_name("dashboards.toml")
-    tables = tomllib.loads(file.read_text())[screen]
+    tables = tomllib.loads(Path(__file__).with_name("dashboards.toml").read_text())[screen]
     screen_charts = []
     for table in tables:
         queries = tuple(tuple(pair) for pair in table.get("queries", ()))
@@ -81,8 +80,7 @@ def on_call(usd_by_pool: tuple[tuple[str, float], ...]) -> tuple[Chart, ...]:
     """
     costs = []
     for pool, usd in usd_by_pool:
-        nodes = _NODES.format(label=POOL, pool=pool)
-        costs.append((pool, f"{nodes} * {usd:g}"))
+        costs.append((pool, f"{_NODES.format(label=POOL, pool=pool)} * {usd:g}"))
     screen_charts = []
     for chart in charts("on_call"):
         priced = replace(chart, queries=tuple(costs)) if chart.cost else chart

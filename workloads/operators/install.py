@@ -76,8 +76,7 @@ def find_rollout_fault(api: Api, operator: Operator) -> str | None:
         return "the controller has not seen the newest template"
     updated = status.get("updatedReplicas", 0)
     available = status.get("availableReplicas", 0)
-    has_old_pods = status.get("replicas", 0) > replicas
-    if updated < replicas or available < replicas or has_old_pods:
+    if updated < replicas or available < replicas or status.get("replicas", 0) > replicas:
         return f"{available} of {replicas} replicas available, {updated} of the newest template"
     return None
 

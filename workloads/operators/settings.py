@@ -45,9 +45,7 @@ def stays(body: Body) -> bool:
         return False
     if body["kind"] != "ClusterRole" or not name.endswith(("-editor-role", "-viewer-role")):
         return True
-    if "pending-workloads" in name:
-        return False
-    return not any(f"-{kind}-" in name for kind in _FOREIGN)
+    return "pending-workloads" not in name and not any(f"-{kind}-" in name for kind in _FOREIGN)
 
 
 _FOREIGN = (

@@ -27,7 +27,8 @@ class Sizes:
 
     @property
     def vocabulary(self) -> int:
-        return 128_256 * self.width // 4096
+        scaled = 128_256 * self.width
+        return scaled // 4096
 
     def list_linears(self) -> dict[str, tuple[int, int]]:
         """Returns rows and columns of each linear layer of a block."""
@@ -49,76 +50,155 @@ class BaseMemory:
     """The memory of all frozen parameters."""
 
     def __init__(self, length: int) -> None:
-        pages = -(-length // mmap.PAGESIZE)
+        last_byte = length + mmap.PAGESIZE - 1
+        pages = last_byte // mmap.PAGESIZE
         self._bytes = pages * mmap.PAGESIZE
         self._descriptor = os.memfd_create("base")
         os.ftruncate(self._descriptor, self._bytes)
-        pattern = torch.randn(PATTERN_BYTES // 2, generator=torch.Generator().manual_seed(0))
-        data = pattern.mul(0.02).bfloat16().view(torch.uint8).numpy().tobytes()
-        with mmap.mmap(self._descriptor, self._bytes) as memory:
-            for start in range(0, self._bytes, len(data)):
-                part = data[: self._bytes - start]
-                memory[start : start + len(part)] = part
+        self._fill()
+
+    def _fill(self) -> None:
+        data = make_pattern()
+        starts = range(
+            0,
+            self._bytes,
+            len(data),
+        )
+        with mmap.mmap(
+            self._descriptor,
+            self._bytes,
+        ) as memory:
+            for start in starts:
+                room = self._bytes - start
+                part = data[:room]
+                end = start + len(part)
+                memory[start:end] = part
 
     def make_parameter(self, *shape: int) -> nn.Parameter:
-        count = torch.Size(shape).numel()
+        size = torch.Size(shape)
+        count = size.numel()
         # A mapping of its own: parameters at one address would be one parameter.
         # Populated at once, which takes half the time of four million page faults.
         flags = mmap.MAP_SHARED | mmap.MAP_POPULATE
-        memory = mmap.mmap(self._descriptor, 2 * count, flags=flags)
-        tensor = torch.frombuffer(memory, dtype=torch.bfloat16, count=count)
-        return nn.Parameter(tensor.view(shape), requires_grad=False)
+        memory = mmap.mmap(
+            self._descriptor,
+            2 * count,
+            flags=flags,
+        )
+        tensor = torch.frombuffer(
+            memory,
+            dtype=torch.bfloat16,
+            count=count,
+        )
+        return nn.Parameter(
+            tensor.view(shape),
+            requires_grad=False,
+        )
+
+
+def make_pattern() -> bytes:
+    generator = torch.Generator()
+    generator.manual_seed(0)
+    normal = torch.randn(
+        PATTERN_BYTES // 2,
+        generator=generator,
+    )
+    small = normal.mul(0.02)
+    weights = small.bfloat16()
+    octets = weights.view(torch.uint8)
+    return octets.numpy().tobytes()
 
 
 class AdaptedLinear(nn.Module):
-    def __init__(self, base: BaseMemory, rows: int, columns: int) -> None:
+    def __init__(
+        self,
+        base: BaseMemory,
+        rows: int,
+        columns: int,
+    ) -> None:
         super().__init__()
         self.weight = base.make_parameter(rows, columns)
-        self.lora_a = nn.Parameter(0.01 * torch.randn(RANK, columns))
-        self.lora_b = nn.Parameter(torch.zeros(rows, RANK))
+        normal = torch.randn(RANK, columns)
+        self.lora_a = nn.Parameter(0.01 * normal)
+        zeros = torch.zeros(rows, RANK)
+        self.lora_b = nn.Parameter(zeros)
 
     def forward(self, batch: torch.Tensor) -> torch.Tensor:
-        frozen = functional.linear(batch.bfloat16(), self.weight).float()
-        return frozen + SCALE * (batch @ self.lora_a.T @ self.lora_b.T)
+        narrow = batch.bfloat16()
+        product = functional.linear(narrow, self.weight)
+        frozen = product.float()
+        inner = batch @ self.lora_a.T
+        change = inner @ self.lora_b.T
+        return frozen + SCALE * change
 
 
 class Block(nn.Module):
     def __init__(self, base: BaseMemory, sizes: Sizes) -> None:
         super().__init__()
-        self.norms = nn.ParameterList([base.make_parameter(sizes.width) for _ in range(2)])
+        self.norms = nn.ParameterList()
+        for _ in range(2):
+            norm = base.make_parameter(sizes.width)
+            self.norms.append(norm)
         self.linears = nn.ModuleDict()
-        for name, (rows, columns) in sizes.list_linears().items():
-            self.linears[name] = AdaptedLinear(base, rows, columns)
+        shapes = sizes.list_linears()
+        for name, (rows, columns) in shapes.items():
+            linear = AdaptedLinear(
+                base,
+                rows,
+                columns,
+            )
+            self.linears[name] = linear
 
     def forward(self, batch: torch.Tensor) -> torch.Tensor:
         linears = self.linears
-        key = linears["k"](batch) + linears["v"](batch)
-        mixed = batch + linears["o"](linears["q"](batch) + key.repeat(1, 4))
-        hidden = functional.silu(linears["gate"](mixed)) * linears["up"](mixed)
-        return mixed + linears["down"](hidden)
+        key = linears["k"](batch)
+        value = linears["v"](batch)
+        narrow = key + value
+        wide = narrow.repeat(1, 4)
+        query = linears["q"](batch)
+        attention = linears["o"](query + wide)
+        mixed = batch + attention
+        gate = linears["gate"](mixed)
+        opening = functional.silu(gate)
+        hidden = opening * linears["up"](mixed)
+        change = linears["down"](hidden)
+        return mixed + change
 
 
 class AdaptedModel(nn.Module):
     def __init__(self, sizes: Sizes) -> None:
         super().__init__()
-        base = BaseMemory(2 * sizes.vocabulary * sizes.width)
-        self.embeddings = base.make_parameter(sizes.vocabulary, sizes.width)
-        self.head = base.make_parameter(sizes.vocabulary, sizes.width)
-        self.norm = base.make_parameter(sizes.width)
-        self.blocks = nn.ModuleList([Block(base, sizes) for _ in range(sizes.layers)])
+        rows = sizes.vocabulary
+        width = sizes.width
+        base = BaseMemory(2 * rows * width)
+        self.embeddings = base.make_parameter(rows, width)
+        self.head = base.make_parameter(rows, width)
+        self.norm = base.make_parameter(width)
+        self.blocks = nn.ModuleList()
+        for _ in range(sizes.layers):
+            block = Block(base, sizes)
+            self.blocks.append(block)
 
 
 def make_state(sizes: Sizes) -> dict[str, object]:
     """Makes a model and its optimizer, which has its moments."""
     torch.manual_seed(0)
     model = AdaptedModel(sizes)
-    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    optimizer = torch.optim.AdamW(trained, lr=1e-3)
-    for parameter in trained:
-        parameter.grad = torch.zeros_like(parameter)
+    trained: list[nn.Parameter] = []
+    for parameter in model.parameters():
+        if parameter.requires_grad:
+            parameter.grad = torch.zeros_like(parameter)
+            trained.append(parameter)
+    optimizer = torch.optim.AdamW(
+        trained,
+        lr=1e-3,
+    )
     optimizer.step()
     optimizer.zero_grad()
-    return {"model": model, "optimizer": optimizer}
+    return {
+        "model": model,
+        "optimizer": optimizer,
+    }
 
 
 def train_step(state: dict[str, object], step: int) -> None:
@@ -127,9 +207,19 @@ def train_step(state: dict[str, object], step: int) -> None:
     optimizer = state["optimizer"]
     assert isinstance(model, AdaptedModel)
     assert isinstance(optimizer, torch.optim.Optimizer)
-    generator = torch.Generator().manual_seed(step)
-    rows = torch.randint(len(model.embeddings), (ROWS,), generator=generator)
-    block = model.blocks[step % len(model.blocks)]
+    generator = torch.Generator()
+    generator.manual_seed(step)
+    rows = torch.randint(
+        len(model.embeddings),
+        (ROWS,),
+        generator=generator,
+    )
+    batch = model.embeddings[rows].float()
+    place = step % len(model.blocks)
+    block = model.blocks[place]
     optimizer.zero_grad()
-    block(model.embeddings[rows].float()).square().mean().backward()
+    output = block(batch)
+    squares = output.square()
+    loss = squares.mean()
+    loss.backward()
     optimizer.step()

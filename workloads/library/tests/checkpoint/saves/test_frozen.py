@@ -3,6 +3,7 @@
 import os
 import random
 import signal
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -37,8 +38,14 @@ class Adapted(nn.Module):
         super().__init__()
         torch.manual_seed(0)
         weight = torch.randn(width, width)
-        self.base = nn.Parameter(weight.T if transposed else weight, requires_grad=False)
-        self.adapter = nn.Parameter(torch.randn(20, width))
+        if transposed:
+            weight = weight.T
+        self.base = nn.Parameter(
+            weight,
+            requires_grad=False,
+        )
+        adapter = torch.randn(20, width)
+        self.adapter = nn.Parameter(adapter)
 
 
 def train(
@@ -54,9 +61,13 @@ def train(
     model = Adapted(width, transposed=transposed)
     optimizer = make_adamw(model, lr=0.01)
     held_bytes: list[int] = []
+    state: dict[str, Any] = {
+        "model": model,
+        "optimizer": optimizer,
+    }
     with Checkpointer(
         url,
-        {"model": model, "optimizer": optimizer},
+        state,
         run=run,
         every=1,
         tuning=TUNING,
@@ -67,29 +78,60 @@ def train(
             train_step(model, optimizer)
             ckpt.tick(step + 1)
             assert ckpt.wait()
-            held_bytes.append(512 * os.fstat(staging.descriptor).st_blocks)
+            status = os.fstat(staging.descriptor)
+            held_bytes.append(512 * status.st_blocks)
     check_stored(url, run, model)
     return held_bytes
 
 
 def train_step(model: Adapted, optimizer: torch.optim.Optimizer) -> None:
     optimizer.zero_grad()
-    (model.adapter @ model.base).square().mean().backward()
+    output = model.adapter @ model.base
+    squares = output.square()
+    loss = squares.mean()
+    loss.backward()
     optimizer.step()
 
 
 def check_stored(url: Path, run: str, model: Adapted) -> None:
-    _, tensors = load_tensors(url, run, keys=["model/"])
-    assert torch.equal(tensors["model/base"], model.base)
-    assert torch.equal(tensors["model/adapter"], model.adapter)
+    _, tensors = load_tensors(
+        url,
+        run,
+        keys=["model/"],
+    )
+    base = tensors["model/base"]
+    assert torch.equal(base, model.base)
+    adapter = tensors["model/adapter"]
+    assert torch.equal(adapter, model.adapter)
 
 
 def list_shared(url: Path, run: str = "r") -> list[Path]:
-    return sorted((url / run / "shared").glob("*.bin"))
+    folder = url / run / "shared"
+    paths = folder.glob("*.bin")
+    return sorted(paths)
+
+
+def list_shared_names(url: Path, run: str) -> list[str]:
+    names: list[str] = []
+    for path in list_shared(url, run):
+        names.append(path.name)
+    return names
 
 
 def digest_stored(url: Path) -> dict[Path, int]:
-    return {path: path.stat().st_mtime_ns for path in list_shared(url)}
+    times: dict[Path, int] = {}
+    for path in list_shared(url):
+        status = path.stat()
+        times[path] = status.st_mtime_ns
+    return times
+
+
+def count_bytes(paths: Iterable[Path]) -> int:
+    total = 0
+    for path in paths:
+        status = path.stat()
+        total += status.st_size
+    return total
 
 
 @pytest.mark.process
@@ -99,7 +141,8 @@ def test_stored_base_takes_no_staging_memory(tmp_path: Path) -> None:
     assert first >= base_bytes, "the first save stores it"
     assert second < MIB
     stored = digest_stored(tmp_path)
-    assert max(train(tmp_path, 5)) < MIB, "a restart knows what it has restored"
+    held_bytes = train(tmp_path, 5)
+    assert max(held_bytes) < MIB, "a restart knows what it has restored"
     assert digest_stored(tmp_path) == stored
 
 
@@ -110,10 +153,16 @@ def test_adapter_on_219_mb_writes_at_most_2_5_mb_per_save(tmp_path: Path) -> Non
     written_bytes: list[int] = []
     for step in range(1, 4):
         folder = tmp_path / f"r/step-{step:010d}"
-        written_bytes.append(sum(path.stat().st_size for path in folder.rglob("*.*")))
-    base_bytes = sum(path.stat().st_size for path in list_shared(tmp_path))
+        files = folder.rglob("*.*")
+        total = count_bytes(files)
+        written_bytes.append(total)
+    shared = list_shared(tmp_path)
+    base_bytes = count_bytes(shared)
     assert base_bytes == pytest.approx(219e6, rel=0.01)
-    assert 3 * 20 * 7400 * 4 < max(written_bytes) <= 2.5e6
+    adapter_bytes = 20 * 7400 * 4
+    largest = max(written_bytes)
+    assert largest > 3 * adapter_bytes
+    assert largest <= 2.5e6
 
 
 @pytest.mark.process
@@ -123,8 +172,17 @@ def test_last_save_at_a_stop_has_every_byte(tmp_path: Path, *, change: bool) -> 
     for _ in range(2):
         model = Adapted(WIDTH)
         optimizer = make_adamw(model, lr=0.01)
-        state: dict[str, Any] = {"model": model, "optimizer": optimizer}
-        ckpt = Checkpointer(tmp_path, state, run="r", every=10**9, tuning=TUNING)
+        state: dict[str, Any] = {
+            "model": model,
+            "optimizer": optimizer,
+        }
+        ckpt = Checkpointer(
+            tmp_path,
+            state,
+            run="r",
+            every=10**9,
+            tuning=TUNING,
+        )
         with pytest.raises(Preempted), ckpt:
             train_step(model, optimizer)
             ckpt.tick(ckpt.step + 1)
@@ -141,46 +199,95 @@ def test_last_save_at_a_stop_has_every_byte(tmp_path: Path, *, change: bool) -> 
 @pytest.mark.process
 def test_transposed_base_is_staged(tmp_path: Path) -> None:
     base_bytes = 4 * WIDTH * WIDTH
-    assert min(train(tmp_path, 3, transposed=True)) >= base_bytes
+    held_bytes = train(
+        tmp_path,
+        3,
+        transposed=True,
+    )
+    assert min(held_bytes) >= base_bytes
 
 
 @pytest.mark.process
 def test_new_run_stores_the_base_that_it_begins_from(tmp_path: Path) -> None:
     """Shared objects are those of one run: to name another's would lose them with its folder."""
     train(tmp_path, 2)
-    train(tmp_path, 4, run="other", start_from=f"{tmp_path}/r")
-    assert [path.name for path in list_shared(tmp_path, "other")] == [
-        path.name for path in list_shared(tmp_path)
-    ]
+    train(
+        tmp_path,
+        4,
+        run="other",
+        start_from=f"{tmp_path}/r",
+    )
+    names = list_shared_names(tmp_path, "other")
+    assert names == list_shared_names(tmp_path, "r")
 
 
 def make_frozen(draw: random.Random) -> nn.Module:
     """Makes a module of frozen parameters of many sizes, and a trained one."""
     module = nn.Module()
-    dtypes = (torch.float32, torch.bfloat16, torch.uint8, torch.float64)
-    for number in range(draw.randint(1, 12)):
-        shape = (draw.choice((0, 1, 3, 777)), draw.randint(1, 900))
-        tensor = torch.randint(0, 200, shape).to(draw.choice(dtypes))
-        module.register_parameter(f"p{number}", nn.Parameter(tensor, requires_grad=False))
-    large = torch.randn(MIN_BYTES // 4 + draw.randint(0, 99))
-    module.register_parameter("large", nn.Parameter(large, requires_grad=False))
-    module.register_parameter("trained", nn.Parameter(torch.randn(5)))
+    dtypes = (
+        torch.float32,
+        torch.bfloat16,
+        torch.uint8,
+        torch.float64,
+    )
+    count = draw.randint(1, 12)
+    for number in range(count):
+        rows = draw.choice((0, 1, 3, 777))
+        columns = draw.randint(1, 900)
+        dtype = draw.choice(dtypes)
+        numbers = torch.randint(
+            0,
+            200,
+            (rows, columns),
+        )
+        tensor = numbers.to(dtype)
+        add_frozen(module, f"p{number}", tensor)
+    length = MIN_BYTES // 4 + draw.randint(0, 99)
+    large = torch.randn(length)
+    add_frozen(module, "large", large)
+    small = torch.randn(5)
+    trained = nn.Parameter(small)
+    module.register_parameter("trained", trained)
     return module
+
+
+def add_frozen(
+    module: nn.Module,
+    name: str,
+    tensor: torch.Tensor,
+) -> None:
+    parameter = nn.Parameter(
+        tensor,
+        requires_grad=False,
+    )
+    module.register_parameter(name, parameter)
 
 
 def make_stream(module: nn.Module) -> tuple[list[Piece], int, memoryview]:
     captured = capture({"model": module})
     pieces = make_pieces(captured, 0, 1)
-    stream = torch.zeros(stream_bytes(pieces), dtype=torch.uint8)
+    length = stream_bytes(pieces)
+    stream = torch.zeros(
+        length,
+        dtype=torch.uint8,
+    )
     copy_into(stream, pieces)
-    return pieces, count_frozen_bytes(captured, pieces), view_memory(stream)
+    frozen_bytes = count_frozen_bytes(captured, pieces)
+    memory = view_memory(stream)
+    return pieces, frozen_bytes, memory
 
 
 def make_shards(stream: memoryview, size: int) -> list[Shard]:
     shards: list[Shard] = []
     for start in range(0, len(stream), size):
-        data = stream[start : start + size]
-        shards.append(Shard(bytes=len(data), crc32c=crc32c(data), sha256="0" * 64))
+        end = start + size
+        data = stream[start:end]
+        shard = Shard(
+            bytes=len(data),
+            crc32c=crc32c(data),
+            sha256="0" * 64,
+        )
+        shards.append(shard)
     return shards
 
 
@@ -194,26 +301,44 @@ def test_digests_equal_those_that_an_uploader_computes(seed: int) -> None:
     shards = make_shards(stream[:frozen_bytes], size)
     frozen = FrozenParameters(shards)
     assert frozen.find_stored(pieces, frozen_bytes, size) == tuple(shards)
-    filled = [parameter for parameter in module.parameters() if parameter.numel() > 0]
-    changed = draw.choice([parameter for parameter in filled if not parameter.requires_grad])
-    changed.data.view(-1)[draw.randrange(changed.numel())] += 1
+    candidates: list[nn.Parameter] = []
+    for parameter in module.parameters():
+        if parameter.requires_grad:
+            continue
+        if parameter.numel() > 0:
+            candidates.append(parameter)
+    changed = draw.choice(candidates)
+    place = draw.randrange(changed.numel())
+    values = changed.data.view(-1)
+    values[place] += 1
     assert frozen.find_stored(pieces, frozen_bytes, size) == ()
 
 
 def test_shards_with_another_size_are_not_named() -> None:
-    pieces, frozen_bytes, stream = make_stream(make_frozen(random.Random(0)))
+    draw = random.Random(0)
+    module = make_frozen(draw)
+    pieces, frozen_bytes, stream = make_stream(module)
     shards = make_shards(stream[:frozen_bytes], 4096)
-    assert FrozenParameters(shards).find_stored(pieces, frozen_bytes, 8192) == ()
-    assert FrozenParameters(shards[:-1]).find_stored(pieces, frozen_bytes, 4096) == ()
-    assert FrozenParameters().find_stored(pieces, frozen_bytes, 4096) == ()
+    frozen = FrozenParameters(shards)
+    assert frozen.find_stored(pieces, frozen_bytes, 8192) == ()
+    prefix = FrozenParameters(shards[:-1])
+    assert prefix.find_stored(pieces, frozen_bytes, 4096) == ()
+    empty = FrozenParameters()
+    assert empty.find_stored(pieces, frozen_bytes, 4096) == ()
 
 
 def test_shard_that_is_not_shared_ends_the_list() -> None:
     """It was stored for one checkpoint, and goes with it."""
-    pieces, frozen_bytes, stream = make_stream(make_frozen(random.Random(0)))
+    draw = random.Random(0)
+    module = make_frozen(draw)
+    pieces, frozen_bytes, stream = make_stream(module)
     shards = make_shards(stream[:frozen_bytes], 4096)
-    unshared = Shard(bytes=shards[3].bytes, crc32c=shards[3].crc32c)
-    frozen = FrozenParameters([*shards[:3], unshared, *shards[4:]])
+    shared = shards[3]
+    shards[3] = Shard(
+        bytes=shared.bytes,
+        crc32c=shared.crc32c,
+    )
+    frozen = FrozenParameters(shards)
     assert frozen.find_stored(pieces, frozen_bytes, 4096) == ()
 
 
