@@ -39,7 +39,8 @@ def code(tmp_path: Path) -> Path:
 
 
 def prepare(folder: Path, **fields: Any) -> Prepared:
-    job = own(source=folder.name, command=("python", "train.py", "9"), **fields)
+    command = () if "predictor" in fields else ("python", "train.py", "9")
+    job = own(source=folder.name, command=command, **fields)
     return prepared_job.prepare(job, with_images("example"), folder.parent)
 
 

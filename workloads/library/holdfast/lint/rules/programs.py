@@ -36,7 +36,7 @@ _SHARE_OF = re.compile(rf"(?:(?<![\w./-]){_INDEX}[/:]|{_INDEX}-of-)(\d{{1,6}})(?
 _SHARES = ("--gpu-memory-utilization", "--gpu_memory_utilization", "--mem-fraction-static")
 _COLLECTIVE = ("torchrun", "deepspeed", "accelerate", "mpirun", "vllm", "sglang")
 _RANKS = ("--ranks", "--nproc-per-node", "--nproc_per_node", "--num_gpus", "--gpus-per-node")
-_RANK_COUNTS = ("NPROC_PER_NODE", "PET_NPROC_PER_NODE")
+_RANK_COUNT = "PET_NPROC_PER_NODE"
 _HEADS = ("--rendezvous", "--rdzv-endpoint", "--rdzv_endpoint")
 # Options and variables with the host of a member, which may have no port.
 _HOST_OPTIONS = ("--master-addr", "--master_addr", "--main_process_ip", "--coordinator-address")
@@ -267,8 +267,9 @@ def ranks_are_not_the_gpus(pod: Pod, context: Context) -> Iterator[Hit]:
             continue
         counts: dict[str, float | None] = {name: container.number(name) for name in _RANKS}
         counts[ENV_GPUS] = quantity(container.env.get(ENV_GPUS))
-        for name in _RANK_COUNTS:
-            counts[name] = quantity(container.env.get(name))
+        # Our own launcher may start several processes for one GPU.
+        if "torchrun" in container.programs:
+            counts[_RANK_COUNT] = quantity(container.env.get(_RANK_COUNT))
         for name, count in counts.items():
             if count is not None and count != container.gpus:
                 message = f"{name} {count:g}, and the container has {container.gpus} GPUs"
