@@ -267,9 +267,10 @@ def ranks_are_not_the_gpus(pod: Pod, context: Context) -> Iterator[Hit]:
             continue
         counts: dict[str, float | None] = {name: container.number(name) for name in _RANKS}
         counts[ENV_GPUS] = quantity(container.env.get(ENV_GPUS))
-        # Our own launcher may start several processes for one GPU.
-        if "torchrun" in container.programs:
-            counts[_RANK_COUNT] = quantity(container.env.get(_RANK_COUNT))
+        # A job file may ask for several processes on one GPU.
+        rank_count = quantity(container.env.get(_RANK_COUNT))
+        if "torchrun" in container.programs and rank_count and rank_count < container.gpus:
+            counts[_RANK_COUNT] = rank_count
         for name, count in counts.items():
             if count is not None and count != container.gpus:
                 message = f"{name} {count:g}, and the container has {container.gpus} GPUs"
