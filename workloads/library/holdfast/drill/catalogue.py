@@ -40,6 +40,7 @@ _NAMES = {
     "save_every": SAVE_EVERY,
     "two_copies": 2 * COPY_EVERY,
     "some_items": ITEMS // 20,
+    "streams": STREAMS,
 }
 _TABLES: dict[str, dict[str, Any]] = tomllib.loads(
     Path(__file__).with_name("drills.toml").read_text()

@@ -68,5 +68,7 @@ def test_a_killed_engine_cuts_its_streams(tmp_path: Path) -> None:
     with engine(tmp_path, tokens_per_s=50.0) as served, load.reading(served.port):
         until(lambda: len(load.results) >= 2, "two whole streams")
         assert all(result.is_whole for result in load.results)
+        tokens = [result.tokens for result in load.results[:2]]
+        assert tokens == [50, 100], "streams that end at once would all escape a fault"
         kill(served)
     assert any(result.is_cut and result.missing for result in load.results)

@@ -7,9 +7,10 @@ that was lost, doubled or changed.
 import asyncio
 import itertools
 import json
+import math
 import threading
 import time
-from collections.abc import Generator
+from collections.abc import Coroutine, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -140,12 +141,19 @@ class StreamLoad:
             thread.join()
 
     async def _read_all(self, port: int, stop: threading.Event) -> None:
-        await asyncio.gather(*(self._read(port, stop) for _ in range(self.clients)))
+        clients: list[Coroutine[Any, Any, None]] = []
+        for number in range(1, self.clients + 1):
+            # Streams of one length would all end at once, and a fault at that time would meet none.
+            tokens = math.ceil(self.tokens * number / self.clients)
+            clients.append(self._read(port, stop, tokens))
+        await asyncio.gather(*clients)
 
-    async def _read(self, port: int, stop: threading.Event) -> None:
+    async def _read(self, port: int, stop: threading.Event, tokens: int) -> None:
+        """Reads a first stream of `tokens`, then whole ones."""
         while not stop.is_set():
             prompt = f"stream {next(self._numbers)}"
-            result = await read_stream(port, prompt, self.tokens)
+            result = await read_stream(port, prompt, tokens)
             self.results.append(result)
+            tokens = self.tokens
             if not result.tokens:
                 await asyncio.sleep(_RETRY_S)
