@@ -200,6 +200,8 @@ def endpoints(
     from holdfast.runtime.shutdown import of_process
 
     shutdown = of_process()
+    # Threads write these files again, wherever the process works by then.
+    out = out.absolute()
     if proxies:
         Follower(
             namespace=namespace,
