@@ -1,11 +1,11 @@
-"""HF32x: ComputeClasses, which name several capacities in order of preference."""
+"""HF32x and HF861: ComputeClasses, which name several capacities in order of preference."""
 
 from collections.abc import Iterator
 from typing import Any
 
 from holdfast.lint.document import Path
 from holdfast.lint.finding import Hit, Severity
-from holdfast.lint.objects import Object, as_int, as_list, as_map, as_text, dig
+from holdfast.lint.objects import Object, Pod, as_int, as_list, as_map, as_maps, as_text, dig
 from holdfast.lint.platform import find_machines
 from holdfast.lint.registry import Context, rule
 from holdfast.vocabulary.kubernetes import DRIVER_LATEST
@@ -109,3 +109,76 @@ def class_leaves_driver(obj: Object, context: Context) -> Iterator[Hit]:
         gpu = priority.get("gpu")
         if isinstance(gpu, dict) and gpu.get("driverVersion") != DRIVER_LATEST:
             yield Hit((*path, "gpu"), "installs the default driver")
+
+
+def _write_small(cpu: int) -> str:
+    return f"""\
+apiVersion: cloud.google.com/v1
+kind: ComputeClass
+metadata:
+  name: small
+spec:
+  nodePoolAutoCreation:
+    enabled: true
+  whenUnsatisfiable: DoNotScaleUp
+  priorities:
+  - machineType: n2-standard-8
+    spot: true
+  - machineType: n2-standard-8
+---
+apiVersion: apps/v1
+kind: Deployment
+metadata:
+  name: api
+  namespace: research
+spec:
+  selector:
+    matchLabels:
+      app: api
+  template:
+    metadata:
+      labels:
+        app: api
+    spec:
+      nodeSelector:
+        cloud.google.com/compute-class: small
+      containers:
+      - name: api
+        image: registry.example/api:1.4
+        resources:
+          requests:
+            cpu: {cpu}
+"""
+
+
+@rule(
+    "HF861",
+    "larger-than-its-class",
+    Severity.ERROR,
+    on=Pod,
+    what="A pod asks for more CPU, memory or GPUs than any machine of its ComputeClass has.",
+    why="No priority fits: the pod stays Pending.",
+    source=DOC_CLASS,
+    fix="ask for less, or add a larger machine to the class",
+    bad=_write_small(16),
+    good=_write_small(4),
+)
+def check_class_machines(pod: Pod, context: Context) -> Iterator[Hit]:
+    for demand in context.place(pod).find_demands("cloud.google.com/compute-class"):
+        classes = context.index.find_all("ComputeClass", demand.values[0])
+        priorities = as_maps(classes[0].spec.get("priorities")) if len(classes) == 1 else []
+        machines = [MACHINE_TYPES.get(as_text(item.get("machineType"))) for item in priorities]
+        sizes = [machine for machine in machines if machine is not None]
+        if not sizes or len(sizes) < len(machines):
+            continue
+        limits = {
+            "cpu": max(machine.vcpus for machine in sizes),
+            "memory": max(machine.memory_gib for machine in sizes) * 2**30,
+            "nvidia.com/gpu": max(machine.gpus for machine in sizes),
+        }
+        for resource, size in limits.items():
+            request = pod.request(resource)
+            if request > size:
+                unit = 2**30 if resource == "memory" else 1
+                message = f"asks for {request / unit:g} of {resource}, of {size / unit:g} at most"
+                yield Hit(demand.path, message)

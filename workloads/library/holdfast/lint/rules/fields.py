@@ -1,4 +1,4 @@
-"""HF501, HF502 and HF504: fields that no object has, of another type, or missing."""
+"""HF501, HF502, HF504 and HF862: fields no object has, of another type or level, or missing."""
 
 import re
 from collections.abc import Iterator
@@ -9,6 +9,7 @@ from holdfast.lint import api_fields
 from holdfast.lint.api_fields import UnknownField
 from holdfast.lint.document import Path
 from holdfast.lint.finding import Hit, Severity
+from holdfast.lint.known_values import load_table
 from holdfast.lint.objects import Object, as_int, as_text, dig
 from holdfast.lint.registry import Context, rule
 from holdfast.lint.spelling import find_near
@@ -179,3 +180,44 @@ def _is_built(obj: Object, context: Context) -> bool:
         if PurePosixPath(kustomization.file).parent == folder:
             return True
     return False
+
+
+def _write_training(fields: str) -> str:
+    return f"""\
+apiVersion: kubeflow.org/v1
+kind: PyTorchJob
+metadata:
+  name: bert
+  namespace: research
+spec:
+  {fields}
+  pytorchReplicaSpecs:
+    Master:
+      replicas: 1
+      restartPolicy: OnFailure
+      template:
+        spec:
+          containers:
+          - name: pytorch
+            image: registry.example/bert:1.4
+"""
+
+
+@rule(
+    "HF862",
+    "field-at-another-level",
+    Severity.ERROR,
+    on=Object,
+    what="A field of an operator's object is at a level that does not have it.",
+    why="The API server drops it or refuses the object; what it says has no effect.",
+    source=DOC,
+    fix="move it to where it belongs",
+    bad=_write_training("cleanPodPolicy: Running"),
+    good=_write_training("runPolicy: {cleanPodPolicy: Running}"),
+)
+def check_levels(obj: Object, context: Context) -> Iterator[Hit]:
+    for place, home in load_table("misplaced").get(obj.kind, {}).items():
+        path: Path = tuple(place.split("."))
+        parent = dig(obj.body, *path[:-1])
+        if isinstance(parent, dict) and path[-1] in parent:
+            yield Hit(path, f"{place} belongs to {home}", on_key=True)

@@ -96,11 +96,12 @@ def make_checks(members: int, sets: int) -> tuple[list[StepChecks], Epoch]:
     checks: list[StepChecks] = []
     for index in range(members):
         epoch_members.append(Member(index=index, incarnation=str(index)))
-        member_checks = StepChecks(sets=sets, member=index, device=CPU)
-        kind = member_checks._kind
-        member_checks._kinds = dict.fromkeys(range(members), kind)
-        checks.append(member_checks)
-    return checks, Epoch(number=1, members=tuple(epoch_members))
+        checks.append(StepChecks(sets=sets, member=index, device=CPU))
+    epoch = Epoch(number=1, members=tuple(epoch_members))
+    descriptions = [member_checks.describe() for member_checks in checks]
+    for member_checks in checks:
+        member_checks.learn(0, epoch, descriptions)
+    return checks, epoch
 
 
 def play_try(checks: list[StepChecks], step: int, digests: list[dict[int, int]]) -> list[Verdict]:
