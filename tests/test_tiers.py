@@ -124,15 +124,16 @@ def test_a_tier_ends_with_its_counts(
 
 
 def test_tier_ends_with_failed_tests_and_reasons(tmp_path: Path) -> None:
+    lines = "".join(f"&#10;log {line}" for line in range(20))
     report = tmp_path / "report.xml"
     report.write_text(
         '<testsuites><testsuite tests="3" failures="1" errors="1"><testcase classname="a.b"'
         ' name="test_c"/><testcase classname="a.b" name="test_d"><failure message="assert 1 =='
-        ' 2&#10;more"/></testcase><testcase classname="" name="a.e"><error message="collection'
+        f' 2{lines}"/></testcase><testcase classname="" name="a.e"><error message="collection'
         ' failure"/></testcase></testsuite></testsuites>'
     )
     assert tiers.read_outcome(1, report, 1.0).failures == (
-        "a.b::test_d: assert 1 == 2",
+        "\n    ".join(["a.b::test_d: assert 1 == 2", *(f"log {line}" for line in range(8, 20))]),
         "::a.e: collection failure",
     )
 

@@ -91,6 +91,8 @@ TESTS = Path(__file__).parent
 TREES = (TESTS, TESTS.parent / "workloads" / "library" / "tests")
 NO_TESTS = 5  # pytest's exit code when a selection is empty
 ALL_SKIPPED = -1
+REASON_LINES = 12
+"""The summary prints so many lines of the end of a failed test's reason."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,7 +106,7 @@ class Outcome:
     failed: int
     seconds: float
     failures: tuple[str, ...] = ()
-    """A line for each failed test: its name, and the first line of the reason."""
+    """Each failed test: its name, and the beginning and end of the reason."""
 
     def __str__(self) -> str:
         counts = (
@@ -234,7 +236,7 @@ def read_outcome(code: int, report: Path, seconds: float) -> Outcome:
             counts[count] += int(suite.get(count, "0"))
         for test in suite.iter("testcase"):
             for failure in (*test.iter("failure"), *test.iter("error")):
-                reason = (failure.get("message") or "").partition("\n")[0]
+                reason = shorten(failure.get("message") or "")
                 failures.append(f"{test.get('classname')}::{test.get('name')}: {reason}")
     if code == 0 and counts["tests"] == counts["skipped"]:
         code = ALL_SKIPPED
@@ -246,6 +248,12 @@ def read_outcome(code: int, report: Path, seconds: float) -> Outcome:
         seconds=seconds,
         failures=tuple(failures),
     )
+
+
+def shorten(reason: str) -> str:
+    """Return its first line and its last ones: a test that waited in vain ends with logs."""
+    first, *later_lines = reason.splitlines() or [""]
+    return "\n    ".join([first, *later_lines[-REASON_LINES:]])
 
 
 def main(arguments: list[str]) -> int:
