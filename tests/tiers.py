@@ -92,7 +92,7 @@ TREES = (TESTS, TESTS.parent / "workloads" / "library" / "tests")
 NO_TESTS = 5  # pytest's exit code when a selection is empty
 ALL_SKIPPED = -1
 REASON_LINES = 12
-"""The summary prints so many lines of the end of a failed test's reason."""
+"""Lines of the end of a failed test's reason in the summary."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
