@@ -61,7 +61,7 @@ def test_elastic_gang_survives_a_death_and_grows_back_bit_exact(make: Make) -> N
     assert gang.ended(1) == -signal.SIGKILL, gang.logs()
     gang.until(lambda: 1 in gang.sizes())
     gang.start(1)
-    gang.until(lambda: gang.joining(1))
+    gang.until(lambda: gang.has_come(1))
     gang.open_gate()
     assert undisturbed.ended(0) == 0, undisturbed.logs()
     gang.ends_with(*undisturbed.digests(), 2, 1, 2)

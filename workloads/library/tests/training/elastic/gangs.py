@@ -248,6 +248,14 @@ class Gang(Launched):
         """
         return place in self.peers.look([lead]).get(lead, {}).get("joining", ())
 
+    def has_come(self, place: int, lead: int = 0) -> bool:
+        """Returns whether this place asks to join, or the gang has grown: a place that asks before
+        the others are at the gate is taken in at once.
+        """
+        sizes = self.sizes()
+        has_grown = len(sizes) > 1 and sizes[-1] > sizes[-2]
+        return has_grown or self.joining(place, lead)
+
 
 class Commits:
     """Commits of a run, noted while it runs, as retention deletes them."""

@@ -125,7 +125,7 @@ def test_gang_survives_a_death_and_admits_a_replacement_despite_strangers(
         # one that is back before they go on is taken in at once
         gang.until(lambda: 2 in gang.sizes())
         gang.start(0)
-        gang.until(lambda: gang.joining(0, lead=1))
+        gang.until(lambda: gang.has_come(0, lead=1))
         gang.open_gate()
         gang.ends_with(undisturbed, 3, 2, 3)
     assert not visitor.found, "what a store holds is no stranger's business"
@@ -197,7 +197,7 @@ def test_frozen_member_is_lost_before_a_slow_one_and_rejoins_as_a_newcomer(
         in gang.logs()
     )
     gang.signal(0, signal.SIGCONT)
-    gang.until(lambda: gang.joining(0, lead=1) or gang.sizes() == [3, 2, 3])
+    gang.until(lambda: gang.has_come(0, lead=1))
     gang.open_gate()
     gang.ends_with(undisturbed, 3, 2, 3)
 

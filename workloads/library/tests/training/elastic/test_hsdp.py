@@ -90,7 +90,7 @@ def test_lost_rank_loses_its_node_and_the_replacement_copies_each_shard(
     gang.until(lambda: 1 in gang.sizes())
     assert [gang.ended(place) for place in gang.list_places(0)] == [EXIT_RETRY, -signal.SIGKILL]
     gang.start_node(0)
-    gang.until(lambda: gang.joining(0, lead=1))
+    gang.until(lambda: gang.has_come(0, lead=1))
     gang.open_gate()
     gang.ends_with(undisturbed, 2, 1, 2)
     assert len(gang.of("restore")) == 1, "neither survivors nor the newcomer need a checkpoint"
