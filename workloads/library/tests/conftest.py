@@ -1,6 +1,7 @@
 """Checks that every test of the library leaves its process as it was."""
 
 import signal
+import traceback
 from collections.abc import Iterator
 
 import pytest
@@ -10,8 +11,23 @@ from holdfast.runtime import shutdown
 SIGNALS = (*shutdown.NOTICES, shutdown.DRAIN_SIGNAL)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def install_stacks() -> Iterator[list[str]]:
+    """Yields the stack of each installation of a Shutdown in this process."""
+    stacks: list[str] = []
+    install = shutdown.Shutdown.install
+
+    def record(self: shutdown.Shutdown) -> shutdown.Shutdown:
+        stacks.append("".join(traceback.format_stack()))
+        return install(self)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(shutdown.Shutdown, "install", record)
+        yield stacks
+
+
 @pytest.fixture(autouse=True)
-def signals_are_left_alone() -> Iterator[None]:
+def signals_are_left_alone(install_stacks: list[str]) -> Iterator[None]:
     """Fails a test that leaves this process with other signal handlers, or with its Shutdown.
 
     Later tests of the same process would pass or fail by their order.
@@ -24,5 +40,5 @@ def signals_are_left_alone() -> Iterator[None]:
     left_handlers = [signal.getsignal(signum) for signum in SIGNALS]
     for signum, handler in zip(SIGNALS, handlers, strict=True):
         signal.signal(signum, handler)
-    assert not is_installed, "the test leaves this process with its Shutdown installed"
+    assert not is_installed, f"the test leaves a Shutdown, installed by:\n{install_stacks[-1]}"
     assert left_handlers == handlers, "the test leaves this process with other signal handlers"

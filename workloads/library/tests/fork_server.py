@@ -10,6 +10,7 @@ an end itself, or compares with one, starts from nothing.
 
 import atexit
 import ctypes
+import faulthandler
 import json
 import os
 import random
@@ -273,6 +274,7 @@ def leave(code: object) -> None:
 
 
 def main(descriptor: str, *modules: str) -> None:
+    faulthandler.enable()  # a child that is aborted writes what each of its threads does
     with pause_gc():
         for module in modules:
             import_module(module)

@@ -8,7 +8,9 @@ A signal to it does not reach the program.
 
 import json
 import os
+import signal
 import socket
+import subprocess
 import sys
 import tempfile
 from collections.abc import Generator
@@ -18,7 +20,7 @@ from threading import Thread
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # the command itself starts in milliseconds
-    from workloads.library.tests.fork_server import ForkServer
+    from workloads.library.tests.fork_server import ForkServer, Started
 
 LIMIT_S = 600.0
 
@@ -60,7 +62,16 @@ def _serve(listening: socket.socket, server: "ForkServer") -> None:
                         err=err,
                         session=False,
                     )
-                talk.write(f"{program.wait(LIMIT_S)}\n")
+                talk.write(f"{wait_for(program)}\n")
+
+
+def wait_for(program: "Started") -> int:
+    """Returns its exit code. One that hangs is aborted, and writes what each thread does."""
+    try:
+        return program.wait(LIMIT_S)
+    except subprocess.TimeoutExpired:
+        program.send_signal(signal.SIGABRT)
+        return program.wait()
 
 
 def main(path: str, *argv: str) -> None:
