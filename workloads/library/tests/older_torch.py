@@ -1,8 +1,11 @@
-"""`make test-torch`: training and checkpoints with the oldest PyTorch that the library takes.
+"""`make test-torch [TORCH=oldest]`: training and checkpoints with older versions of PyTorch.
 
-It is installed next to the ordinary environment, in the user's cache: 6 GB, once for each lock.
+The oldest that the library takes, and one in the middle between it and the newest, with which all
+other tests run. Each is installed next to the ordinary environment, in the user's cache: 6 GB, once
+for each lock.
 """
 
+import argparse
 import os
 import re
 import subprocess
@@ -13,7 +16,7 @@ from tests.plan import isolated
 from tests.support import ROOT
 
 LIBRARY = ROOT / "workloads" / "library"
-LOCK = "torch-oldest"
+VERSIONS = ("oldest", "middle")
 INSTALL_S = 3600
 # What meets PyTorch's own interfaces: the store and the agent of the launcher, tensors and
 # optimizers in a state, meshes of processes.
@@ -34,8 +37,17 @@ def read_oldest_version() -> str:
     return bound
 
 
-def main() -> int:
-    site = isolated.site_packages(isolated.environment(LOCK, timeout_s=INSTALL_S))
+def read_locked_version(lock: str) -> str:
+    """Returns the version of PyTorch in a lock file."""
+    text = (ROOT / "requirements" / f"{lock}.txt").read_text()
+    (version,) = re.findall(r"^torch==([\d.]+)", text, re.MULTILINE)
+    return version
+
+
+def run_tests(name: str) -> int:
+    """Runs the tests with one of `VERSIONS` and returns pytest's exit code."""
+    lock = f"torch-{name}"
+    site = isolated.site_packages(isolated.environment(lock, timeout_s=INSTALL_S))
     variables = os.environ | {"PYTHONPATH": str(site)}
     version = subprocess.run(
         [sys.executable, "-c", "import torch; print(torch.__version__)"],
@@ -45,12 +57,22 @@ def main() -> int:
         check=True,
     ).stdout.strip()
     print(f"PyTorch {version}", flush=True)
-    if not version.startswith(f"{read_oldest_version()}."):
-        print(f"the lock has another version than torch>={read_oldest_version()}: make lock")
+    if version.partition("+")[0] != read_locked_version(lock):
+        print(f"not the version of requirements/{lock}.txt")
         return 1
     paths = [str(LIBRARY / "tests" / file) for file in FILES]
     command = [sys.executable, "-m", "pytest", "-q", "-n0", *paths]
     return subprocess.run(command, cwd=ROOT, env=variables).returncode
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("versions", nargs="*", metavar="VERSION", help="oldest or middle")
+    versions = parser.parse_args().versions or VERSIONS
+    unknown = [name for name in versions if name not in VERSIONS]
+    if unknown:
+        parser.error(f"got {', '.join(unknown)}; allowed: {', '.join(VERSIONS)}; fix: TORCH=middle")
+    return max(run_tests(name) for name in versions)
 
 
 if __name__ == "__main__":
