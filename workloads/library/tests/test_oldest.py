@@ -74,7 +74,7 @@ def split_version(version: str) -> list[int]:
     return [int(part) for part in version.split(".")]
 
 
-def test_versions_of_pytorch_are_the_oldest_the_newest_and_one_between() -> None:
+def test_middle_torch_is_between_oldest_and_newest() -> None:
     oldest, middle, newest = map(read_locked_version, ("torch-oldest", "torch-middle", "dev"))
     assert oldest.startswith(f"{read_oldest_version()}.")
     assert split_version(oldest) < split_version(middle) < split_version(newest)

@@ -125,7 +125,7 @@ def copy_tensors(state: State) -> dict[str, torch.Tensor]:
 
 
 @pytest.mark.parametrize("optimizer", LOW_BIT)
-def test_newcomer_of_an_elastic_gang_gets_low_bit_moments(optimizer: str) -> None:
+def test_elastic_newcomer_gets_low_bit_moments(optimizer: str) -> None:
     ahead = make_state(optimizer, 0)
     train(ahead, 0, 1)
     newcomer = make_state(optimizer, 1)
@@ -197,7 +197,7 @@ def test_weights_with_settings_for_activations_are_refused_with_a_fix() -> None:
     ("saved", "live"),
     [("AdamW8bit", "AdamW4bit"), ("AdamW4bit", "_AdamW"), ("_AdamW", "AdamW8bit")],
 )
-def test_moments_of_another_kind_are_refused(tmp_path: Path, saved: str, live: str) -> None:
+def test_other_moments_are_refused(tmp_path: Path, saved: str, live: str) -> None:
     first = make_state(saved, 0)
     train(first, 0)
     direct.save(tmp_path, first)
@@ -205,7 +205,7 @@ def test_moments_of_another_kind_are_refused(tmp_path: Path, saved: str, live: s
         direct.resume(tmp_path, make_state(live, 0))
 
 
-def test_low_bit_moments_are_not_given_to_an_optimizer_of_pytorch(tmp_path: Path) -> None:
+def test_pytorch_optimizer_refuses_low_bit_moments(tmp_path: Path) -> None:
     first = make_state("AdamW8bit", 0)
     train(first, 0)
     direct.save(tmp_path, first)
