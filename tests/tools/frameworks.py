@@ -18,6 +18,7 @@ ROOT = Path(__file__).parents[2]
 FRAMEWORKS = "frameworks"
 RIVALS = "checkpoint-rivals"
 TORCH_CHECKPOINTING = "torch-checkpointing"
+TORCHAO = "torchao"
 TORCHTITAN = "torchtitan"
 TRACKERS = "trackers"
 WANTED = {
@@ -25,6 +26,7 @@ WANTED = {
     # importlib-metadata 10 lacks a package of its own.
     RIVALS: ("orbax-checkpoint", "torchsnapshot", "importlib-metadata<10"),
     TORCH_CHECKPOINTING: ("torch-checkpointing",),
+    TORCHAO: ("torchao",),
     # Without what its checkpoint managers and optimizers do not import: data sets, trackers.
     TORCHTITAN: ("torchtitan", "tyro", "docstring-parser", "spmd-types==0.2.3"),
     # The exporter of traces is there too.
@@ -37,7 +39,7 @@ WANTED = {
 }
 
 
-ALONE = {TORCHTITAN}
+ALONE = {TORCHAO, TORCHTITAN}
 """Sets whose dependencies are not installed."""
 
 
@@ -79,8 +81,8 @@ def lock(name: str) -> None:
         r"^([a-z0-9_.-]+)==", (ROOT / "requirements/dev.txt").read_text(), re.MULTILINE
     )
     left_out: list[str] = []
-    for name in own_pins:
-        left_out += ("--no-emit-package", name)
+    for pin in own_pins:
+        left_out += ("--no-emit-package", pin)
     options = [
         "--quiet",
         "--universal",

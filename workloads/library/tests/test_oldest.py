@@ -11,6 +11,7 @@ import pytest
 
 from tests.plan import isolated
 from tests.support import ROOT, ran
+from workloads.library.tests.older_torch import read_locked_version, read_oldest_version
 
 PROJECT = tomllib.loads((ROOT / "workloads/library/pyproject.toml").read_text())["project"]
 # The locks hold the only release of the programs. PyTorch, which takes 6 GB, has a tier of its own:
@@ -67,6 +68,16 @@ def test_oldest_lock_lists_every_library_requirement() -> None:
         pinned = re.search(rf"^{read_name(line).replace('.', '-')}==(\S+)", locked, re.M)
         assert pinned, line
         assert f"{pinned[1]}.0.0".startswith(f"{bound[1]}."), line
+
+
+def split_version(version: str) -> list[int]:
+    return [int(part) for part in version.split(".")]
+
+
+def test_middle_torch_is_between_oldest_and_newest() -> None:
+    oldest, middle, newest = map(read_locked_version, ("torch-oldest", "torch-middle", "dev"))
+    assert oldest.startswith(f"{read_oldest_version()}.")
+    assert split_version(oldest) < split_version(middle) < split_version(newest)
 
 
 @pytest.mark.process

@@ -29,7 +29,6 @@ from holdfast.checkpoint.save.agreement import (
     State,
     is_flat,
     make_manifest,
-    optimizer_parameters,
 )
 from holdfast.checkpoint.save.staging import upload_now
 from holdfast.checkpoint.save.writer import CheckpointWriter
@@ -42,6 +41,7 @@ from holdfast.checkpoint.state import (
     targets,
     without_streams,
 )
+from holdfast.checkpoint.state.first_moments import list_parameters
 from holdfast.checkpoint.state.tensors import (
     Piece,
     as_dtensor,
@@ -292,6 +292,6 @@ def _parameters(state: State) -> Iterator[torch.Tensor]:
         if isinstance(entry, torch.nn.Module):
             yield from entry.parameters()
         elif isinstance(entry, torch.optim.Optimizer):
-            yield from optimizer_parameters(entry)
+            yield from list_parameters(entry)
         elif isinstance(entry, torch.Tensor):
             yield entry

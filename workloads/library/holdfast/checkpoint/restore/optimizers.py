@@ -9,6 +9,11 @@ import torch
 
 from holdfast.checkpoint.format import TensorPart
 from holdfast.checkpoint.restore.reader import allocate_tensor
+from holdfast.checkpoint.state.first_moments import (
+    describe_first_moment,
+    describe_moment,
+    list_parameters,
+)
 from holdfast.checkpoint.state.parameter_names import NAMES, number_by_name
 from holdfast.checkpoint.state.tensors import Tensors, as_dtensor, get_dtype, is_wrapper
 from holdfast.support.errors import InputError
@@ -197,15 +202,39 @@ def check_kind(
         foreign = saved_group.keys() - live_group.keys() - {NAMES}
         if missing and foreign:
             live_kind = f"{type(optimizer).__name__}, with {_join_few(missing)}"
-            raise InputError(
-                f"optimizer {name} is not of the type that was saved",
-                got=f"{live_kind}; saved were {_join_few(foreign)}",
-                allowed="the optimizer that was saved",
-                fix=(
-                    "use the saved optimizer; or start another run from load_tensors(url,"
-                    " keys=[...]) of the model"
-                ),
-            )
+            raise _kind_error(name, f"{live_kind}; saved were {_join_few(foreign)}")
+    _check_moment_kinds(name, optimizer, saved)
+
+
+def _check_moment_kinds(
+    name: str,
+    optimizer: torch.optim.Optimizer,
+    saved: Any,
+) -> None:
+    """Raise InputError if saved moments wrap other tensors than those of the optimizer would."""
+    parameters = list_parameters(optimizer)
+    for number, moments in saved.get("state", {}).items():
+        if type(number) is not int or number >= len(parameters):
+            continue
+        live_kind = describe_first_moment(optimizer, parameters[number])
+        for moment in moments.values() if live_kind else ():
+            if not isinstance(moment, torch.Tensor) or moment.shape != parameters[number].shape:
+                continue
+            if describe_moment(moment) != live_kind:
+                kinds = f"moments of type {live_kind}; saved were {describe_moment(moment)}"
+                raise _kind_error(name, f"{type(optimizer).__name__}, with {kinds}")
+
+
+def _kind_error(name: str, got: str) -> InputError:
+    return InputError(
+        f"optimizer {name} is not of the type that was saved",
+        got=got,
+        allowed="the optimizer that was saved",
+        fix=(
+            "use the saved optimizer; or start another run from load_tensors(url,"
+            " keys=[...]) of the model"
+        ),
+    )
 
 
 def load_optimizer(optimizer: torch.optim.Optimizer, saved: dict[str, Any]) -> None:
@@ -221,7 +250,7 @@ def load_optimizer(optimizer: torch.optim.Optimizer, saved: dict[str, Any]) -> N
     optimizer.load_state_dict(saved | {"param_groups": groups})
     # load_state_dict casts to the parameter's dtype: fp32 moments of bf16 parameters would lose
     # bits. State under other keys than numbers belongs to no parameter, and is loaded as it is.
-    parameters = _list_parameters(optimizer)
+    parameters = list_parameters(optimizer)
     for index, entries in saved["state"].items():
         if type(index) is int and index < len(parameters):
             parameter = parameters[index]
@@ -251,7 +280,7 @@ def check_moment(
 ) -> None:
     """Raise InputError if a moment without a name has another shape than its parameter."""
     name, *_, number, moment = ["", "", *key.split("/")]
-    parameters = _list_parameters(optimizer)
+    parameters = list_parameters(optimizer)
     if moment not in _MOMENTS or not number.isdigit():
         return
     if int(number) >= len(parameters):
@@ -272,7 +301,7 @@ def new_moment(
 
     `is_inside`: it is a part of a tensor, and all parts must be on one device.
     """
-    parameters = _list_parameters(optimizer)
+    parameters = list_parameters(optimizer)
     if number >= len(parameters):
         return allocate_tensor(part)
     parameter = parameters[number].detach()
@@ -282,10 +311,3 @@ def new_moment(
     if tuple(parameter.shape) != part.shape or is_scalar or is_wrapper(parameter):
         return allocate_tensor(part)
     return torch.empty_like(parameter, dtype=get_dtype(part))
-
-
-def _list_parameters(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
-    parameters: list[torch.Tensor] = []
-    for group in optimizer.param_groups:
-        parameters.extend(group["params"])
-    return parameters

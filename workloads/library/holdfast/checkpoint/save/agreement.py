@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from typing import Any
 
 import torch
@@ -21,7 +21,8 @@ from holdfast.checkpoint.ranks import (
 )
 from holdfast.checkpoint.save.resizing import check_entries, check_memory, check_meshes
 from holdfast.checkpoint.save.uploader_process import ANOTHER_RANK_FAILED
-from holdfast.checkpoint.state import Captured, capture
+from holdfast.checkpoint.state import Captured, capture, targets
+from holdfast.checkpoint.state.first_moments import check_first_moments, list_parameters
 from holdfast.checkpoint.state.tensors import Piece, make_pieces, stream_bytes
 from holdfast.checkpoint.stores.storage import random_hex
 from holdfast.support.errors import InputError
@@ -53,6 +54,9 @@ def check_state(
         make_pieces(captured, ranks.rank, ranks.world_size)
         if ranks.world_size > 1:
             _check_moments(state)
+        for name, value in targets(state):
+            if isinstance(value, torch.optim.Optimizer):
+                check_first_moments(name, value)
         outcome: Outcome = {
             "layout": digest_layout(captured),
             "failed": "",
@@ -93,7 +97,7 @@ def _check_moments(state: State) -> None:
     for name, entry in state.items():
         if not isinstance(entry, torch.optim.Optimizer):
             continue
-        if any(is_flat(parameter) for parameter in optimizer_parameters(entry)):
+        if any(is_flat(parameter) for parameter in list_parameters(entry)):
             raise InputError(
                 f"optimizer {name} of an FSDP1 module holds the moments of this rank's shards only",
                 got="an entry that would be saved once for all ranks",
@@ -103,11 +107,6 @@ def _check_moments(state: State) -> None:
                 ),
                 fix=f'write "{name}": PerRank(optimizer)',
             )
-
-
-def optimizer_parameters(optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:
-    for group in optimizer.param_groups:
-        yield from group["params"]
 
 
 def is_flat(parameter: torch.Tensor) -> bool:

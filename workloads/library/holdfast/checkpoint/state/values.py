@@ -98,12 +98,31 @@ def _encode_wrapper(
     return {
         "$wrapped": [
             wrapped_tensors.type_name(type(tensor)),
-            encode_value(settings, f"{key}/settings", put),
+            _encode_settings(settings, key, put),
             {"$size": list(tensor.shape)},
             {"$size": list(tensor.stride())},
             pairs,
         ]
     }
+
+
+def _encode_settings(
+    settings: Any,
+    key: str,
+    put: Put,
+) -> Skeleton:
+    try:
+        return encode_value(settings, f"{key}/settings", put)
+    except InputError as error:
+        raise InputError(
+            f"tensor {key} wraps other tensors, with settings that cannot be stored",
+            got=error.got,
+            allowed="settings of plain values, dtypes and members of an Enum",
+            fix=(
+                "leave it out of the state: put only trained modules there, and quantize the"
+                " frozen weights again at each start"
+            ),
+        ) from error
 
 
 def _encode_int(value: int, key: str) -> Skeleton:

@@ -10,6 +10,7 @@ import hashlib
 import os
 import signal
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -53,7 +54,13 @@ class Data:
 
 
 class Trainer:
-    def __init__(self, url: str, steps: int) -> None:
+    def __init__(
+        self,
+        url: str,
+        steps: int,
+        *,
+        interval: int = INTERVAL,
+    ) -> None:
         torch.manual_seed(0)
         self.model = torch.nn.Sequential(
             torch.nn.Linear(16, 32), torch.nn.Dropout(0.1), torch.nn.Linear(32, 16)
@@ -75,7 +82,7 @@ class Trainer:
         self._storage = open_storage(url)
         window_s = float(os.environ.get(ENV_WINDOW_S, "60"))
         self.checkpointer = HoldfastCheckpointManager.Config(
-            url=url, run=RUN, interval=INTERVAL, window_s=window_s
+            url=url, run=RUN, interval=interval, window_s=window_s
         ).build(
             dataloader=self._data,
             model_parts=[self.model],
@@ -97,10 +104,14 @@ class Trainer:
         self.checkpointer.load(step=-1)
         print("begins after", self.step, flush=True)
         while self.step < self._steps:
+            self.wait_between_steps()
             self.step += 1
             self.train_step()
             self.checkpointer.save(self.step, last_step=self.step == self._steps)
         self.checkpointer.close()
+
+    def wait_between_steps(self) -> None:
+        """Does nothing, where no test holds the training."""
 
     def train_step(self) -> None:
         inputs = next(self._data)
@@ -122,9 +133,9 @@ class Trainer:
         return max(committed_steps(self._storage, RUN), default=0) >= last_save
 
 
-def main(url: str, steps: int) -> None:
+def run_trainer(make: Callable[[], Trainer]) -> None:
     dist.init_process_group("gloo")
-    trainer = Trainer(url, steps)
+    trainer = make()
     try:
         trainer.train()
     except Exception:
@@ -156,4 +167,4 @@ if __name__ == "__main__":
     if sys.argv[1] == "settings":
         try_settings()
     else:
-        main(sys.argv[1], int(sys.argv[2]))
+        run_trainer(lambda: Trainer(sys.argv[1], int(sys.argv[2])))
