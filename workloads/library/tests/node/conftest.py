@@ -34,7 +34,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.node)
 
 
-def _missing() -> str:
+def find_missing() -> str:
+    """Returns what this host lacks, or nothing."""
     if sys.platform != "linux" or os.geteuid() != 0:
         return "real nodes need root on Linux"
     absent = [name for name in COMMANDS if not shutil.which(name)]
@@ -51,7 +52,7 @@ def _missing() -> str:
 
 @pytest.fixture(scope="session")
 def lab() -> "Iterator[Lab]":
-    missing = _missing()
+    missing = find_missing()
     support.require(not missing, missing)
     from workloads.library.tests.node.lab.lab import Lab
 

@@ -42,7 +42,7 @@ class StreamResult:
         return not (self.is_cut or self.missing or self.doubled or self.is_different)
 
 
-async def read_stream(port: int, prompt: str, count: int) -> StreamResult:
+async def read_stream(port: int, prompt: str, count: int, host: str = HOST) -> StreamResult:
     """Reads a stream to its end and compares it with what the model makes of the prompt."""
     body: dict[str, Any] = {
         "prompt": prompt,
@@ -52,7 +52,7 @@ async def read_stream(port: int, prompt: str, count: int) -> StreamResult:
         "return_token_ids": True,
     }
     content = json.dumps(body).encode()
-    request = make_request("POST", _PATH, HOST, content, _JSON)
+    request = make_request("POST", _PATH, host, content, _JSON)
     reader = EventReader(1 << 24)
     payloads: list[bytes] = []
     start = time.monotonic()
@@ -61,7 +61,7 @@ async def read_stream(port: int, prompt: str, count: int) -> StreamResult:
     is_cut = True
     connection = None
     try:
-        connection = await connect(HOST, port, request, timeout_s=_CONNECT_S)
+        connection = await connect(host, port, request, timeout_s=_CONNECT_S)
         head = await connection.read_head()
         while head.status == 200 and (data := await connection.read()):
             now = time.monotonic()
@@ -118,9 +118,10 @@ def _judge(
 class StreamLoad:
     """Clients that read one stream after the other."""
 
-    def __init__(self, *, clients: int, tokens: int) -> None:
+    def __init__(self, *, clients: int, tokens: int, host: str = HOST) -> None:
         self.clients = clients
         self.tokens = tokens
+        self.host = host
         self.results: list[StreamResult] = []
         self._numbers = itertools.count()
 
@@ -152,7 +153,7 @@ class StreamLoad:
         """Reads a first stream of `tokens`, then whole ones."""
         while not stop.is_set():
             prompt = f"stream {next(self._numbers)}"
-            result = await read_stream(port, prompt, tokens)
+            result = await read_stream(port, prompt, tokens, self.host)
             self.results.append(result)
             tokens = self.tokens
             if not result.tokens:

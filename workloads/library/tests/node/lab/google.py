@@ -96,12 +96,12 @@ def database(address: str, uri: str) -> Generator[str]:
             with socket.socket(socket.AF_UNIX) as server:
                 server.connect(target)
                 back = threading.Thread(
-                    target=_copy,
+                    target=copy_bytes,
                     args=(server, self.request),
                     daemon=True,
                 )
                 back.start()
-                _copy(self.request, server)
+                copy_bytes(self.request, server)
                 back.join()
 
     class Listener(socketserver.ThreadingTCPServer):
@@ -125,7 +125,8 @@ def listening(listener: socketserver.BaseServer) -> Generator[None]:
             thread.join()
 
 
-def _copy(source: socket.socket, target: socket.socket) -> None:
+def copy_bytes(source: socket.socket, target: socket.socket) -> None:
+    """Copies until the end of `source`."""
     try:
         while piece := source.recv(1 << 16):
             target.sendall(piece)

@@ -145,7 +145,37 @@ class Builder:
             )
             lines = (f"FROM {self._base()}", f"COPY {program.name} {target}", f"ENTRYPOINT {start}")
             (folder / "Dockerfile").write_text("\n".join(lines) + "\n")
-            return self._pushed(folder, f"{self.registry.host}/{place}")
+            return self._stranger_image(place, folder)
+
+    def folder_image(self, place: str, folder: Path) -> str:
+        """Returns the digest of what the Dockerfile in a user's folder makes, at `place`."""
+        with lock("node-images"):
+            return self._stranger_image(place, folder)
+
+    def _stranger_image(self, place: str, folder: Path) -> str:
+        """Builds an image, unless the registry has it with all of its layers."""
+        record = HOME / "strangers.json"
+        digests = json.loads(record.read_text()) if record.exists() else {}
+        parts = [place]
+        for path in sorted(folder.iterdir()):
+            content = path.read_bytes().replace(self.registry.host.encode(), b"")
+            parts.append(f"{path.name} {hashlib.sha256(content).hexdigest()}")
+        key = _hash(*parts)
+        if key not in digests or not self._is_whole(digests[key]):
+            digests[key] = self._pushed(folder, f"{self.registry.host}/{place}")
+            record.write_text(json.dumps(digests))
+        return digests[key]
+
+    def _is_whole(self, digest: str) -> bool:
+        manifest = self.registry.blob(digest)
+        if not manifest.exists():
+            return False
+        layers = json.loads(manifest.read_text())["layers"]
+        return all(self.registry.blob(layer["digest"]).exists() for layer in layers)
+
+    def find_image(self, role: str, digest: str) -> str:
+        """Returns a role's image as builders on this host pull it."""
+        return f"{self.registry.host}/{self.repository.partition('/')[2]}/{role}@{digest}"
 
     def _role(self, role: str, base: str) -> str:
         record = HOME / "built.json"

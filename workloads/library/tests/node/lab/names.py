@@ -66,14 +66,16 @@ def _name(datagram: bytes) -> tuple[str, int]:
 
 
 def _addresses(api: Api, name: str) -> list[str]:
-    """HOST.SERVICE.NAMESPACE.svc: a Service lists a pod that is not ready only where it publishes
-    such.
+    """HOST.SERVICE.NAMESPACE.svc, or SERVICE.NAMESPACE.svc for all of them: a Service lists a pod
+    that is not ready only where it publishes such.
     """
     if not name.endswith(f".svc.{CLUSTER_DOMAIN}"):
         return []
     first, _, rest = name.removesuffix(f".svc.{CLUSTER_DOMAIN}").partition(".")
-    service, _, namespace = rest.partition(".")
-    if not namespace or "." in namespace:
+    service, _, namespace = rest.rpartition(".")
+    is_whole = not service
+    service = service or first
+    if not namespace or "." in service:
         return []
     path = f"/apis/discovery.k8s.io/v1/namespaces/{namespace}/endpointslices"
     slices = api.items(path, labelSelector=f"kubernetes.io/service-name={service}")
@@ -84,6 +86,6 @@ def _addresses(api: Api, name: str) -> list[str]:
     addresses: list[str] = []
     for endpoint in listed:
         is_ready = endpoint.get("conditions", {}).get("ready") is not False
-        if endpoint.get("hostname") == first and is_ready:
+        if is_ready and (is_whole or endpoint.get("hostname") == first):
             addresses += endpoint["addresses"]
     return addresses

@@ -1,0 +1,81 @@
+"""The addresses of Services, as kube-proxy serves them: each connection goes to a ready pod.
+
+A listener of this host for each; they are addresses of the lab's bridge while a test serves them.
+The API server is reached in the same way, as the address of every pod's environment names it.
+"""
+
+import itertools
+import socket
+import socketserver
+import subprocess
+import threading
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+
+from holdfast.inference.proxy.endpoints import choose_endpoints
+from tests.cluster.sim.pki import LOCAL, SERVICE_IP
+from workloads.library.tests.node.lab.google import copy_bytes, listening
+from workloads.library.tests.node.lab.lab import Lab
+
+Target = tuple[str, int]
+API_PORT = 443
+
+
+@contextmanager
+def serve_api_server(lab: Lab) -> Generator[None]:
+    """Serves the Service `kubernetes`, whose address the kubelet gives to every container."""
+    target = (LOCAL, lab.plane.port)
+    with _address(lab, SERVICE_IP), _forwarding((SERVICE_IP, API_PORT), lambda: target):
+        yield
+
+
+@contextmanager
+def serve(lab: Lab, namespace: str, name: str) -> Generator[Target]:
+    """Serves a Service at its own address and port."""
+    spec = lab.api.get(f"/api/v1/namespaces/{namespace}/services/{name}")["spec"]
+    target = (spec["clusterIP"], spec["ports"][0]["port"])
+    folder = f"/apis/discovery.k8s.io/v1/namespaces/{namespace}/endpointslices"
+    turns = itertools.count()
+
+    def choose() -> Target:
+        slices = lab.api.items(folder, labelSelector=f"kubernetes.io/service-name={name}")
+        endpoints = choose_endpoints(slices)
+        endpoint = endpoints[next(turns) % len(endpoints)]
+        return (endpoint.address, endpoint.port)
+
+    with _address(lab, target[0]), _forwarding(target, choose):
+        yield target
+
+
+@contextmanager
+def _address(lab: Lab, address: str) -> Generator[None]:
+    """Gives this host an address, which ends with the bridge at the latest."""
+    words = [f"{address}/32", "dev", lab.bridge.name]
+    subprocess.run(["ip", "address", "add", *words], check=True)
+    try:
+        yield
+    finally:
+        subprocess.run(["ip", "address", "delete", *words], check=True)
+
+
+@contextmanager
+def _forwarding(address: Target, choose: Callable[[], Target]) -> Generator[None]:
+    class Forward(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            with socket.create_connection(choose()) as server:
+                back = threading.Thread(
+                    target=copy_bytes,
+                    args=(server, self.request),
+                    daemon=True,
+                )
+                back.start()
+                copy_bytes(self.request, server)
+                back.join()
+
+    class Listener(socketserver.ThreadingTCPServer):
+        allow_reuse_address = True
+        daemon_threads = True
+        request_queue_size = 128
+
+    with listening(Listener(address, Forward)):
+        yield
