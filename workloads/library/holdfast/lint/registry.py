@@ -34,6 +34,7 @@ MODULES = (
     "machines",
     "shutdown",
     "jobs",
+    "failure_policies",
     "elastic",
     "network",
     "disruption",
