@@ -37,6 +37,7 @@ MODULES = (
     "failure_policies",
     "elastic",
     "network",
+    "selectors",
     "disruption",
     "serving",
     "scaling",
