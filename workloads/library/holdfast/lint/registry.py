@@ -72,6 +72,7 @@ MODULES = (
     "exposure",
     "progress",
     "gateways",
+    "health_checks",
     "servers",
     "idle",
     "ownership",
