@@ -77,6 +77,7 @@ MODULES = (
     "idle",
     "ownership",
     "paths",
+    "fetches",
     "operators",
     "configs",
     "egress",
