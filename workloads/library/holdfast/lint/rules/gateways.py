@@ -4,10 +4,11 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+from holdfast.lint.accessors import list_names
 from holdfast.lint.document import Path
 from holdfast.lint.finding import Hit, Severity
 from holdfast.lint.known_values import load_table
-from holdfast.lint.objects import Object, as_list, as_map, as_maps, as_text, dig, list_names
+from holdfast.lint.objects import Object, as_list, as_map, as_maps, as_text, dig
 from holdfast.lint.registry import Context, rule
 from holdfast.lint.rules.references import explain_absence, is_near_file
 from holdfast.lint.spelling import count_differences, find_near

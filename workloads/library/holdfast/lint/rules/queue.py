@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from holdfast.lint.accessors import list_names
 from holdfast.lint.document import Path
 from holdfast.lint.finding import Hit, Severity
 from holdfast.lint.object_index import QUEUED_RESOURCES
@@ -16,7 +17,6 @@ from holdfast.lint.objects import (
     as_text,
     as_texts,
     dig,
-    list_names,
 )
 from holdfast.lint.platform import tolerates
 from holdfast.lint.registry import Context, rule
