@@ -18,12 +18,17 @@ from holdfast.lint.objects import (
     as_texts,
     dig,
 )
-from holdfast.lint.platform import tolerates
 from holdfast.lint.registry import Context, rule
 from holdfast.lint.spelling import suggest
 from holdfast.support.values import GIB, quantity
 from holdfast.vocabulary.kubernetes import ANNOTATION_CONSUMES, LABEL_QUEUE, PROVISIONING_CLASS
-from holdfast.vocabulary.pools import GPU_RESOURCE, LABEL_POOL_CLASS, LABEL_ROLE, QUEUED_TAINT
+from holdfast.vocabulary.pools import (
+    GPU_RESOURCE,
+    LABEL_POOL_CLASS,
+    LABEL_ROLE,
+    QUEUED_TAINT,
+    tolerates,
+)
 
 DOC_KUEUE = "https://kueue.sigs.k8s.io/docs/"
 _FORMATS = {
