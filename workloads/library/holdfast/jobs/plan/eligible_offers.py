@@ -26,7 +26,7 @@ _CHEAPEST_FIRST = (
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class Candidates:
     """A job on a platform, with the offers that have enough GPUs and what speaks against each."""
 
     job: OwnJob
@@ -37,7 +37,7 @@ class Case:
     """The offers that the job may take, the cheapest capacity first."""
 
 
-def make_case(job: OwnJob, platform: Platform, prices: Table) -> Case:
+def sort_offers(job: OwnJob, platform: Platform, prices: Table) -> Candidates:
     """Sort the offers for a job. Raises InputError if it may take none."""
     fitting = list_fitting(platform, job.accelerator, job.gpu_count, job.pods)
     refusals = {offer: refuse(job, offer) for offer in fitting}
@@ -59,7 +59,7 @@ def make_case(job: OwnJob, platform: Platform, prices: Table) -> Case:
             allowed="another number of nodes, or GPUs",
             fix="change what the reason names: --nodes, or --set scratch=SIZE",
         )
-    return Case(job, platform, prices, refusals, usable)
+    return Candidates(job, platform, prices, refusals, usable)
 
 
 def _select_offers(
@@ -82,20 +82,22 @@ def _select_offers(
     )
 
 
-def collect_offers(case: Case) -> dict[Capacity, Offered]:
+def collect_offers(candidates: Candidates) -> dict[Capacity, Offered]:
     """Return what the platform has on each capacity of the price list."""
     offers: dict[Capacity, Offered] = {}
     for capacity in (Capacity.ON_DEMAND, Capacity.FLEX_START, Capacity.SPOT):
-        usable = [offer for offer in case.usable if offer.capacity.product is capacity]
-        fitting = [offer for offer in case.refusals if offer.capacity.product is capacity]
+        usable = [offer for offer in candidates.usable if offer.capacity.product is capacity]
+        fitting = [offer for offer in candidates.refusals if offer.capacity.product is capacity]
         if usable:
-            offers[capacity] = _make_offered(case, usable[0], "")
+            offers[capacity] = _make_offered(candidates, usable[0], "")
         elif fitting:
-            offer = _choose_unusable(case.job, fitting)
-            reason = case.refusals[offer] or f"the file states capacity: {case.job.capacity}"
-            offers[capacity] = _make_offered(case, offer, reason)
+            offer = _choose_unusable(candidates.job, fitting)
+            reason = (
+                candidates.refusals[offer] or f"the file states capacity: {candidates.job.capacity}"
+            )
+            offers[capacity] = _make_offered(candidates, offer, reason)
         else:
-            offers[capacity] = _make_missing(case, capacity)
+            offers[capacity] = _make_missing(candidates, capacity)
     return offers
 
 
@@ -108,36 +110,40 @@ def _choose_unusable(job: OwnJob, fitting: Sequence[Offer]) -> Offer:
     return fitting[0]
 
 
-def _make_offered(case: Case, offer: Offer, refused: str) -> Offered:
+def _make_offered(candidates: Candidates, offer: Offer, refused: str) -> Offered:
     bound = ""
     if offer.capacity is Capacity.QUEUED:
         bound = "a gang that was provisioned at once is bound to those nodes"
     return Offered(
         machine=offer.machine,
-        quote=offer.quote(case.job, case.platform, case.prices),
+        quote=offer.quote(candidates.job, candidates.platform, candidates.prices),
         refused=refused,
         bound=bound,
     )
 
 
-def _make_missing(case: Case, capacity: Capacity) -> Offered:
+def _make_missing(candidates: Candidates, capacity: Capacity) -> Offered:
     """Return the price of a capacity that the platform does not have, for comparison."""
-    machine = next(iter(case.refusals)).machine
-    quote: Quote | None = case.prices.quote(machine, case.platform.price_region, capacity)
+    machine = next(iter(candidates.refusals)).machine
+    quote: Quote | None = candidates.prices.quote(
+        machine, candidates.platform.price_region, capacity
+    )
     if quote is not None:
-        share = case.job.gpu_count / machine.gpus
-        quote = replace(quote, usd=quote.usd * share * case.job.pods)
+        share = candidates.job.gpu_count / machine.gpus
+        quote = replace(quote, usd=quote.usd * share * candidates.job.pods)
     return Offered(
         machine=machine,
         quote=quote,
-        refused=_explain_missing(case, capacity),
+        refused=_explain_missing(candidates, capacity),
     )
 
 
-def _explain_missing(case: Case, capacity: Capacity) -> str:
-    job = case.job
-    for offer in list_offers(case.platform):
+def _explain_missing(candidates: Candidates, capacity: Capacity) -> str:
+    job = candidates.job
+    for offer in list_offers(candidates.platform):
         is_same = offer.accelerator == job.accelerator and offer.capacity.product is capacity
         if is_same and offer.machine.gpus >= job.gpu_count:
-            return f"{case.platform.name} lends at most {offer.lent_gpus} GPUs {capacity.value}"
-    return f"{case.platform.name} has no group of {job.gpus} {capacity.value} for jobs"
+            return (
+                f"{candidates.platform.name} lends at most {offer.lent_gpus} GPUs {capacity.value}"
+            )
+    return f"{candidates.platform.name} has no group of {job.gpus} {capacity.value} for jobs"

@@ -14,7 +14,7 @@ from holdfast.cost.prices import Table
 from holdfast.jobs.file.file_text import make_question
 from holdfast.jobs.file.job_fields import AUTO
 from holdfast.jobs.file.job_file import OwnJob
-from holdfast.jobs.plan.eligible_offers import Case, collect_offers, make_case
+from holdfast.jobs.plan.eligible_offers import Candidates, collect_offers, sort_offers
 from holdfast.jobs.plan.offers import RESTART_H, Offer, find_cpu_offer, list_offers
 from holdfast.manifests.gpu_choices import GpuChoice
 from holdfast.place import advice, recommendation
@@ -100,12 +100,12 @@ def place(
     """
     if not job.gpu_count:
         return _place_without_gpus(job, platform)
-    case = make_case(job, platform, prices)
-    first = case.usable[0]
+    candidates = sort_offers(job, platform, prices)
+    first = candidates.usable[0]
     if first.capacity is Capacity.RESERVED:
         return _place_on_reservation(job, first)
     if job.hours:
-        placed = _place_by_price(case, beliefs or Beliefs())
+        placed = _place_by_price(candidates, beliefs or Beliefs())
         if placed is not None:
             return placed
     if job.capacity != AUTO:
@@ -115,7 +115,7 @@ def place(
             reason="as stated",
             limit_h=choose_limit(job, None),
         )
-    return _place_by_matrix(job, case.usable)
+    return _place_by_matrix(job, candidates.usable)
 
 
 def _place_on_reservation(job: OwnJob, offer: Offer) -> Placed:
@@ -226,31 +226,31 @@ def place_on(
         if other.capacity is not offer.capacity:
             refusals[other] = others_refused
     refusals[offer] = ""
-    return _place_by_price(Case(job, platform, prices, refusals, [offer]), beliefs)
+    return _place_by_price(Candidates(job, platform, prices, refusals, [offer]), beliefs)
 
 
-def _place_by_price(case: Case, beliefs: Beliefs) -> Placed | None:
+def _place_by_price(candidates: Candidates, beliefs: Beliefs) -> Placed | None:
     """Choose by simulated dollars and hours; None if nothing that the job may take has a price."""
-    job = case.job
-    offers = collect_offers(case)
+    job = candidates.job
+    offers = collect_offers(candidates)
     if all(offered.refused or offered.quote is None for offered in offers.values()):
         if job.deadline_hours:
-            raise _no_price(case)
+            raise _no_price(candidates)
         return None
     question = make_question(job, offers)
     # A job that cannot resume saves nothing, whatever a save would take.
     if beliefs.checkpoint_h is not None and job.resumes:
         question = replace(question, checkpoint_h=beliefs.checkpoint_h)
-    platform = case.platform
+    platform = candidates.platform
     world = recommendation.make_world(question, beliefs.churn, beliefs.spot_wait_h, platform.zones)
     try:
         answer = recommendation.answer(
-            question, replace(world, prices=case.prices), platform.price_region
+            question, replace(world, prices=candidates.prices), platform.price_region
         )
     except Unjudged as error:
-        raise _explain_refusal(case, question, str(error)) from error
+        raise _explain_refusal(candidates, question, str(error)) from error
     option = answer.recommended
-    offer = _find_offer(case.usable, option.placement)
+    offer = _find_offer(candidates.usable, option.placement)
     assert offer is not None, "an option without an offer is not available"
     moves = option.placement is Placement.HYBRID or in_time(option) is not None
     plan = _make_plan(question, answer, option, offer.capacity) if moves else None
@@ -259,23 +259,23 @@ def _place_by_price(case: Case, beliefs: Beliefs) -> Placed | None:
         rule=_find_rule(job, offer.capacity),
         reason=answer.reason,
         plan=plan,
-        avoided_classes=_list_other_classes(case, offer) if moves else (),
+        avoided_classes=_list_other_classes(candidates, offer) if moves else (),
         limit_h=choose_limit(job, option),
         decision=Decision(question=question, answer=answer),
     )
 
 
-def _list_other_classes(case: Case, offer: Offer) -> tuple[str, ...]:
+def _list_other_classes(candidates: Candidates, offer: Offer) -> tuple[str, ...]:
     """Return the classes of this GPU whose machines are other than those that were priced.
 
     Kueue counts GPUs: it would admit eight of them on machines of one.
     """
     priced = {pool.pool_class or pool.name for pool in offer.pools}
-    on_demand = _find_offer(case.usable, Placement.ON_DEMAND)
+    on_demand = _find_offer(candidates.usable, Placement.ON_DEMAND)
     if on_demand is not None:
         priced |= {pool.pool_class or pool.name for pool in on_demand.pools}
     classes: list[str] = []
-    for name, pools in case.platform.classes.items():
+    for name, pools in candidates.platform.classes.items():
         if pools[0].accelerator == offer.accelerator and name not in priced:
             classes.append(name)
     return tuple(classes)
@@ -304,19 +304,19 @@ def _require_time(job: OwnJob, end_h: float) -> None:
             )
 
 
-def _no_price(case: Case) -> InputError:
+def _no_price(candidates: Candidates) -> InputError:
     return InputError(
-        f"no price of what {case.platform.name} offers, so nothing is known of the deadline",
-        got=f"{case.job.gpus} in {case.platform.price_region}",
+        f"no price of what {candidates.platform.name} offers, so nothing is known of the deadline",
+        got=f"{candidates.job.gpus} in {candidates.platform.price_region}",
         allowed="a GPU and region of `holdfast place prices`",
         fix="leave deadline_hours out, or state prices.region of the platform",
     )
 
 
-def _explain_refusal(case: Case, question: Job, reasons: str) -> InputError:
+def _explain_refusal(candidates: Candidates, question: Job, reasons: str) -> InputError:
     """Return the error of a job that does not end in time on anything that is offered."""
-    job = case.job
-    name = case.platform.name
+    job = candidates.job
+    name = candidates.platform.name
     _, _, reason = reasons.partition(": ")
     got = f"{job.gpus}, {job.hours:g} h of work; {reason}"
     if job.deadline_hours:
