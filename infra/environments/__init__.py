@@ -20,6 +20,7 @@ _SCHEMA = {
     "schema",
     "capacity",
     "cluster",
+    "network",
     "services",
     "checks",
     "runs",

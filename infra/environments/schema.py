@@ -30,15 +30,13 @@ from infra.environments.checks import (
     unique,
 )
 from infra.environments.cluster import Cluster, Freeze
+from infra.environments.network import AuthorizedRange, ExistingNetwork, Network
 from infra.environments.runs import Run
 from infra.environments.services import (
     Alerts,
-    AuthorizedRange,
     Budget,
     Database,
     Delivery,
-    ExistingNetwork,
-    Network,
     Queue,
     Registry,
     Security,

@@ -5,8 +5,8 @@
 from ipaddress import ip_network
 
 from holdfast.vocabulary.roles import GOOGLE_APIS_CIDR
+from infra.environments.network import ExistingNetwork
 from infra.environments.schema import Environment
-from infra.environments.services import ExistingNetwork
 from infra.specs.resource import Resource, grant
 
 APIS = (

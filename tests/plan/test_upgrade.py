@@ -146,9 +146,9 @@ def test_merge_effects_are_shown_before_the_merge(fork: Path) -> None:
     assert git(fork, "worktree", "list").count("\n") == 0, "the worktree is removed again"
 
 
-SCHEMA = "infra/environments/services.py"
+SCHEMA = "infra/environments/network.py"
 GAINED = (SCHEMA, "    nodes_cidr: str\n", "    nodes_cidr: str\n    site: str\n")
-LOST = (SCHEMA, "    secret_manager: bool = False\n", "")
+LOST = ("infra/environments/services.py", "    secret_manager: bool = False\n", "")
 
 
 @pytest.mark.parametrize(

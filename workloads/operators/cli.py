@@ -161,20 +161,9 @@ def apply_platform(
             f"compare {env} with the cluster", platform.preview(api, context), as_json
         )
         if as_json:
-            takes: list[str] = []
-            gives: list[str] = []
-            for effect in differences:
-                if effect.takes:
-                    takes.append(effect.text)
-                else:
-                    gives.append(effect.text)
-            print_json(
-                "apply",
-                environment=env,
-                changes=changes,
-                takes=takes,
-                gives=gives,
-            )
+            takes = [effect.text for effect in differences if effect.takes]
+            gives = [effect.text for effect in differences if not effect.takes]
+            print_json("apply", environment=env, changes=changes, takes=takes, gives=gives)
         typer.echo(f"{count} objects would change; nothing was applied", err=True)
         return
     if operators:

@@ -5,15 +5,19 @@ list, and know neither JobSet nor Kueue.
 """
 
 import json
-import logging
 import re
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import contextmanager
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from holdfast.support.errors import InputError, Unjudged
+from holdfast.clients.kubeconfig import (
+    make_configuration,
+    reading,
+    require_context,
+    requiring_credentials,
+)
+from holdfast.support.errors import Unjudged
 
 Object = dict[str, Any]
 MERGE = "application/merge-patch+json"
@@ -23,9 +27,6 @@ _PAGE = 500
 _CHUNK_BYTES = 1 << 16
 _CONNECT_S = 10.0
 _READ_S = 60.0
-_RETRIES = 3
-_LONGEST_RETRY_AFTER_S = 5.0
-_GET_CREDENTIALS = "run your platform's get-credentials command, or set KUBECONFIG to another file"
 
 
 class ApiError(Unjudged):
@@ -85,9 +86,9 @@ class Api:
         context = context or None
         file = str(kubeconfig) if kubeconfig else None
         if context:
-            _require_context(kubeconfig, context)
-        with _reading(kubeconfig):
-            with _requiring_credentials() as configuration:
+            require_context(kubeconfig, context)
+        with reading(kubeconfig):
+            with requiring_credentials() as configuration:
                 self.client = config.new_client_from_config(
                     file, context, client_configuration=configuration
                 )
@@ -336,7 +337,7 @@ def connect(kubeconfig: str) -> Api:
 
     if kubeconfig:
         return Api(Path(kubeconfig))
-    configuration = _make_configuration()
+    configuration = make_configuration()
     try:
         config.load_incluster_config(client_configuration=configuration)
     except config.ConfigException as error:
@@ -344,106 +345,6 @@ def connect(kubeconfig: str) -> Api:
             "no cluster to watch", got=str(error), fix="give --kubeconfig, or run in a pod"
         ) from error
     return Api.over(client.ApiClient(configuration))
-
-
-def list_contexts(kubeconfig: Path | None) -> list[str]:
-    """Return the names of all contexts of a kubeconfig. Raises Unjudged if it cannot be read."""
-    from kubernetes import config
-
-    with _reading(kubeconfig):
-        path = str(kubeconfig) if kubeconfig else None
-        contexts: Any = config.list_kube_config_contexts(path)[0]
-        return sorted(str(context["name"]) for context in contexts)
-
-
-def _require_context(kubeconfig: Path | None, context: str) -> None:
-    """Raise InputError if the kubeconfig has no such context."""
-    names = list_contexts(kubeconfig)
-    if context in names:
-        return
-    similar = get_close_matches(context, names, n=1)
-    raise InputError(
-        "no such context in the kubeconfig",
-        got=context,
-        allowed=", ".join(names[:10]) or "none: the file has no context",
-        fix=f"--context {similar[0]}" if similar else _GET_CREDENTIALS,
-    )
-
-
-@contextmanager
-def _reading(kubeconfig: Path | None) -> Generator[None]:
-    """Raise Unjudged if the kubeconfig cannot be used.
-
-    The client checks little of it: a file of another form ends in whichever error comes first.
-    """
-    from kubernetes import config
-    from yaml import YAMLError
-
-    path = kubeconfig or config.KUBE_CONFIG_DEFAULT_LOCATION
-    try:
-        yield
-    except config.ConfigException as error:
-        raise Unjudged(f"no cluster in {path}", got=str(error), fix=_GET_CREDENTIALS) from error
-    except (YAMLError, UnicodeDecodeError) as error:
-        # Not the error's text: it quotes the file, which holds credentials.
-        raise _unusable_kubeconfig(path, "not YAML") from error
-    except OSError as error:
-        raise _unusable_kubeconfig(path, error.strerror or type(error).__name__) from error
-    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
-        raise _unusable_kubeconfig(path, "not of a kubeconfig's form") from error
-
-
-def _unusable_kubeconfig(path: object, reason: str) -> Unjudged:
-    return Unjudged(f"no cluster in {path}", got=reason, fix=_GET_CREDENTIALS)
-
-
-@contextmanager
-def _requiring_credentials() -> Generator[Any]:
-    """Yield a configuration to fill. Raises Unjudged if a credential plugin failed.
-
-    The client only logs that, and would go on as an anonymous user.
-    """
-    configuration = _make_configuration()
-    failures: list[str] = []
-
-    def keep(record: logging.LogRecord) -> bool:
-        if record.levelno < logging.ERROR:
-            return True
-        failures.append(record.getMessage())
-        return False
-
-    root = logging.getLogger()
-    root.addFilter(keep)
-    try:
-        yield configuration
-    finally:
-        root.removeFilter(keep)
-    if failures and not configuration.api_key and not configuration.cert_file:
-        raise Unjudged(
-            "the credential plugin of the kubeconfig failed",
-            got=" ".join(failures[-1].split())[:300],
-            fix="install it (for GKE: `gcloud components install gke-gcloud-auth-plugin`), then"
-            " `gcloud auth login`",
-        )
-
-
-def _make_configuration() -> Any:
-    """Return a client configuration whose retries end soon, and with the server's own answer.
-
-    By default the transport obeys any Retry-After, three times, and then hides the status.
-    """
-    from kubernetes import client
-    from urllib3.response import BaseHTTPResponse
-    from urllib3.util.retry import Retry
-
-    class BoundedRetry(Retry):
-        def get_retry_after(self, response: BaseHTTPResponse) -> float | None:
-            seconds = super().get_retry_after(response)
-            return None if seconds is None else min(seconds, _LONGEST_RETRY_AFTER_S)
-
-    configuration = client.Configuration()
-    configuration.retries = BoundedRetry(_RETRIES, raise_on_status=False)
-    return configuration
 
 
 def suggest_fix(error: ApiError, body: Object) -> str:

@@ -13,7 +13,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from holdfast.clients import gcloud
-from holdfast.clients.api import Api, list_contexts
+from holdfast.clients.api import Api
+from holdfast.clients.kubeconfig import list_contexts
 from holdfast.drill.plan import Drill, Place
 from holdfast.drill.target import Target
 from holdfast.platform.cluster import no_document, read_published

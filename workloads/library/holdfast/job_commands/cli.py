@@ -62,7 +62,6 @@ def submit(
 ) -> None:
     """Show the cost of a manifest and start it; refuse it above a price limit (exit 4)."""
     from holdfast.clients.api import Api
-    from holdfast.jobs import output
     from holdfast.jobs.submit import prepared_job
     from holdfast.services.cli import submit_service
 
@@ -91,18 +90,9 @@ def submit(
         return
     plan = _plan(manifest, job, document, max_usd_per_hour)
     _judge_obtainability(plan, document, min_obtainability, dry_run=dry_run)
-    if as_json or form is Form.JSON:
-        output.print_body(plan.as_json())
-    else:
-        output.print_plan(plan, str(manifest))
-    if plan.refusals:
-        for refusal in plan.refusals:
-            output.note(f"refused: {refusal}")
-        raise typer.Exit(EXIT_STOPPED)
+    _show(plan, manifest, as_json=as_json or form is Form.JSON)
     if write:
-        prepared_job.write_manifest(plan, write / manifest.name)
-        for upload in plan.uploads:
-            output.note(f"not in the manifest: {upload.url}, which `submit` uploads as it starts")
+        _write_for_git(plan, write / manifest.name)
     if write_trainjob:
         prepared_job.write_train_job(plan, write_trainjob)
     if dry_run:
@@ -113,6 +103,30 @@ def submit(
         yes=yes,
         replace=replace,
     )
+
+
+def _show(plan: "PurchasePlan", manifest: Path, *, as_json: bool) -> None:
+    """Print a plan and what it costs. Raises Exit if a limit refuses it."""
+    from holdfast.jobs import output
+
+    if as_json:
+        output.print_body(plan.as_json())
+    else:
+        output.print_plan(plan, str(manifest))
+    if plan.refusals:
+        for refusal in plan.refusals:
+            output.note(f"refused: {refusal}")
+        raise typer.Exit(EXIT_STOPPED)
+
+
+def _write_for_git(plan: "PurchasePlan", file: Path) -> None:
+    """Write the objects of a plan, and name what a file cannot hold."""
+    from holdfast.jobs import output
+    from holdfast.jobs.submit import prepared_job
+
+    prepared_job.write_manifest(plan, file)
+    for upload in plan.uploads:
+        output.note(f"not in the manifest: {upload.url}, which `submit` uploads as it starts")
 
 
 def _judge_obtainability(

@@ -92,23 +92,10 @@ def place(
     if not (gpu or hours or file):
         output.print_matrix(as_json=as_json)
         return
-    if file and (gpu or hours or nodes):
-        raise InputError(
-            "--job and a question",
-            got="both",
-            allowed="one of them",
-            fix="leave --gpu, --hours and --nodes out",
-        )
-    if anywhere and (platform or context):
-        raise InputError(
-            f"--anywhere and --{'platform' if platform else 'context'}",
-            got="both",
-            allowed="one of them: a platform has one region",
-            fix="leave one of them out",
-        )
     wish = Wish(
         gpu=gpu, gpus=gpus, hours=hours, deadline=deadline, nodes=nodes, checkpoint=checkpoint
     )
+    _refuse_contradictions(wish, file, anywhere, platform, context)
     if anywhere:
         region = "" if anywhere == "all" else anywhere
         _place_anywhere(wish, file, region, churn, spot_wait, as_json=as_json)
@@ -121,6 +108,30 @@ def place(
             churn,
             spot_wait,
             as_json=as_json,
+        )
+
+
+def _refuse_contradictions(
+    wish: "Wish",
+    file: Path | None,
+    anywhere: str,
+    platform: Path | None,
+    context: str,
+) -> None:
+    """Raise InputError if two options state the job, or two the machines."""
+    if file and (wish.gpu or wish.hours or wish.nodes):
+        raise InputError(
+            "--job and a question",
+            got="both",
+            allowed="one of them",
+            fix="leave --gpu, --hours and --nodes out",
+        )
+    if anywhere and (platform or context):
+        raise InputError(
+            f"--anywhere and --{'platform' if platform else 'context'}",
+            got="both",
+            allowed="one of them: a platform has one region",
+            fix="leave one of them out",
         )
 
 

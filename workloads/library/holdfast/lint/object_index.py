@@ -9,6 +9,7 @@ from functools import cached_property
 from pathlib import PurePosixPath
 from typing import Any
 
+from holdfast.lint.accessors import list_names
 from holdfast.lint.objects import (
     DEFAULT_NAMESPACE,
     Object,
@@ -20,7 +21,6 @@ from holdfast.lint.objects import (
     as_text,
     as_texts,
     dig,
-    list_names,
 )
 from holdfast.lint.references import list_references
 from holdfast.support.values import quantity

@@ -10,6 +10,17 @@ from functools import cached_property
 from itertools import pairwise
 from typing import Any
 
+from holdfast.lint.accessors import (
+    LocatedMap,
+    as_int,
+    as_list,
+    as_map,
+    as_maps,
+    as_text,
+    as_texts,
+    dig,
+    list_maps,
+)
 from holdfast.lint.document import Document, Path
 from holdfast.support.values import duration_s, quantity
 from holdfast.vocabulary.kubernetes import LABEL_QUEUE
@@ -34,64 +45,6 @@ MAX_SCRIPT = 1 << 16
 PROBES = ("startupProbe", "livenessProbe", "readinessProbe")
 SHELLS = ("sh", "bash", "ash", "dash", "zsh")
 _VARIABLE = re.compile(r"\$\(([\w.-]{1,200})\)")
-
-
-LocatedMap = tuple[Path, dict[str, Any]]
-"""A mapping of an object, with its path in the object."""
-
-
-def as_map(value: Any) -> dict[str, Any]:
-    return value if isinstance(value, dict) else {}
-
-
-def as_list(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else []
-
-
-def as_maps(value: Any) -> list[dict[str, Any]]:
-    return [item for item in as_list(value) if isinstance(item, dict)]
-
-
-def _list_maps(path: Path, value: Any) -> list[LocatedMap]:
-    """Returns the mappings of the list at a path."""
-    maps: list[LocatedMap] = []
-    for index, item in enumerate(as_list(value)):
-        if isinstance(item, dict):
-            maps.append(((*path, index), item))
-    return maps
-
-
-def as_text(value: Any) -> str:
-    return value if isinstance(value, str) else ""
-
-
-def as_texts(value: Any) -> list[str]:
-    """Returns the items of a list as texts; one that is no text is empty."""
-    return list(map(as_text, as_list(value)))
-
-
-def list_names(value: Any) -> list[str]:
-    """Returns the names of the items of a list."""
-    names: list[str] = []
-    for item in as_list(value):
-        names.append(as_text(dig(item, "name")))
-    return names
-
-
-def as_int(value: Any) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
-
-
-def dig(value: Any, *path: str | int) -> Any:
-    """Returns the value under `path`; None where any step is missing."""
-    for step in path:
-        if isinstance(value, dict) and isinstance(step, str):
-            value = value.get(step)
-        elif isinstance(value, list) and isinstance(step, int) and 0 <= step < len(value):
-            value = value[step]
-        else:
-            return None
-    return value
 
 
 @dataclass(eq=False)
@@ -156,7 +109,7 @@ class Object:
         """The specs of its claims for volumes."""
         path = ("spec", "volumeClaimTemplates")
         claims: list[LocatedMap] = []
-        for claim_path, claim in _list_maps(path, self.spec.get("volumeClaimTemplates")):
+        for claim_path, claim in list_maps(path, self.spec.get("volumeClaimTemplates")):
             spec = as_map(claim.get("spec"))
             claims.append(((*claim_path, "spec"), spec))
         if self.kind == "PersistentVolumeClaim":
@@ -228,7 +181,7 @@ class Pod:
         return containers
 
     def _list_maps(self, field: str) -> list[LocatedMap]:
-        return _list_maps((*self.spec_path, field), self.spec.get(field))
+        return list_maps((*self.spec_path, field), self.spec.get(field))
 
     @cached_property
     def main_containers(self) -> list["Container"]:
@@ -322,7 +275,7 @@ class Container:
         return self._list_maps("volumeMounts")
 
     def _list_maps(self, field: str) -> list[LocatedMap]:
-        return _list_maps((*self.path, field), self.body.get(field))
+        return list_maps((*self.path, field), self.body.get(field))
 
     def list_words(self) -> Iterator[tuple[Path, str]]:
         """Yields the words of the command and its arguments, each with its path."""

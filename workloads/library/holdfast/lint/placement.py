@@ -11,11 +11,11 @@ from functools import cached_property
 from holdfast.lint.document import Path
 from holdfast.lint.object_index import holds
 from holdfast.lint.objects import Pod, as_list, as_map, as_text, dig
-from holdfast.lint.platform import NAP_SPOT_TAINT, Platform, is_judged, tolerates
+from holdfast.lint.platform import NAP_SPOT_TAINT, Platform, is_judged
 from holdfast.lint.spelling import misspells
 from holdfast.vocabulary import pools as contract
 from holdfast.vocabulary.capacity import Capacity
-from holdfast.vocabulary.pools import SPOT_TAINT, Pool
+from holdfast.vocabulary.pools import SPOT_TAINT, Pool, tolerates
 
 _SPOT_WORDS = ("spot", "preemptible")
 SPOT_TAINT_KEYS = {SPOT_TAINT.key, NAP_SPOT_TAINT.key, "cloud.google.com/gke-preemptible"}

@@ -183,17 +183,3 @@ def is_judged(key: str) -> bool:
     if not key.startswith(UNJUDGED_LABELS):
         return True
     return any(misspells(key, label) for label in JUDGED_LABELS)
-
-
-def tolerates(toleration: dict[str, object], taint: Taint) -> bool:
-    """Returns whether Kubernetes takes a toleration to match a taint.
-
-    An empty key with Exists tolerates all taints, an empty effect any effect.
-    """
-    key = toleration.get("key") or ""
-    operator = toleration.get("operator") or "Equal"
-    if toleration.get("effect") not in (None, "", taint.effect.value):
-        return False
-    if operator == "Exists":
-        return key in ("", taint.key)
-    return key == taint.key and (toleration.get("value") or "") == taint.value

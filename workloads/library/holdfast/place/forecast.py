@@ -143,6 +143,45 @@ def shortest_interval(values: Floats, share: float = SHARE) -> tuple[float, floa
     return float(lows[shortest]), float(highs[shortest])
 
 
+@dataclass(frozen=True, slots=True)
+class _Costs:
+    wait_h: Floats
+    restart_h: Floats
+    lost_h: Floats
+
+
+@dataclass(slots=True)
+class _Rest:
+    """The work that is left and the hours so far, in each lane of each draw."""
+
+    left_h: Floats
+    hours: Floats
+    paid_h: Floats
+    running: Bools
+
+    def restart(self, cost: _Costs) -> None:
+        """Count the rest of an interruption that all lanes are in."""
+        self.hours += cost.wait_h + cost.restart_h
+        self.paid_h += cost.restart_h
+        self.left_h += cost.lost_h
+
+    def end_in(self, life_h: Floats) -> Bools:
+        """Complete the lanes whose machines live long enough. Returns which these are."""
+        ends = self.running & (life_h >= self.left_h)
+        self.hours[ends] += self.left_h[ends]
+        self.paid_h[ends] += self.left_h[ends]
+        self.running &= ~ends
+        return ends
+
+    def interrupt(self, life_h: Floats, cost: _Costs, save_every_h: float) -> None:
+        """Count the life of the machines of all other lanes, and the interruption that ends it."""
+        self.hours += self.running * (life_h + cost.wait_h + cost.restart_h)
+        self.paid_h += self.running * (life_h + cost.restart_h)
+        # Of a commit that is older than this moment nothing is lost twice.
+        lost_h = np.minimum(cost.lost_h, life_h + save_every_h)
+        self.left_h = np.where(self.running, self.left_h - life_h + lost_h, self.left_h)
+
+
 def _simulate(
     outlook: Outlook,
     rng: np.random.Generator,
@@ -171,20 +210,10 @@ def _simulate(
         tail,
         scale_h + age_h,
     )
-    hours = np.zeros(draws)
-    paid_h = np.zeros(draws)
+    rest = _Rest(left_h, np.zeros(draws), np.zeros(draws), np.ones(draws, bool))
     if outlook.down_for_h is not None:
-        cost = _draw_present_costs(
-            outlook,
-            rng,
-            draws,
-            outlook.down_for_h,
-        )
-        hours += cost.wait_h + cost.restart_h
-        paid_h += cost.restart_h
-        left_h += cost.lost_h
+        rest.restart(_draw_present_costs(outlook, rng, draws, outlook.down_for_h))
     planned_h = outlook.ends_in_h if outlook.down_for_h is None else outlook.runs_for_h
-    running = np.ones(draws, bool)
     undisturbed = 0.0
     for number in range(MOST_INTERRUPTIONS):
         life_h = np.minimum(rng.exponential(1.0 / per_hour), planned_h)
@@ -199,31 +228,15 @@ def _simulate(
             ),
             per_hour,
         )
-        ends = running & (life_h >= left_h)
-        hours[ends] += left_h[ends]
-        paid_h[ends] += left_h[ends]
-        running &= ~ends
+        ends = rest.end_in(life_h)
         if not number and outlook.down_for_h is None:
             all_lanes_end = ends.reshape(count, lanes).all(axis=1)
             undisturbed = float(all_lanes_end.mean())
-        if not running.any():
+        if not rest.running.any():
             break
-        cost = _draw_costs(
-            outlook,
-            rng,
-            draws,
-        )
-        hours += running * (life_h + cost.wait_h + cost.restart_h)
-        paid_h += running * (life_h + cost.restart_h)
-        # Of a commit that is older than this moment nothing is lost twice.
-        lost_h = np.minimum(cost.lost_h, life_h + outlook.save_every_h)
-        left_h = np.where(
-            running,
-            left_h - life_h + lost_h,
-            left_h,
-        )
-    mean_h = hours.reshape(count, lanes).mean(axis=1)
-    mean_paid_h = paid_h.reshape(count, lanes).mean(axis=1)
+        rest.interrupt(life_h, _draw_costs(outlook, rng, draws), outlook.save_every_h)
+    mean_h = rest.hours.reshape(count, lanes).mean(axis=1)
+    mean_paid_h = rest.paid_h.reshape(count, lanes).mean(axis=1)
     return mean_h, mean_paid_h, undisturbed
 
 
@@ -303,13 +316,6 @@ def _log_likelihood(
     if not life.interrupted:
         return survival
     return survival + np.log(tails / scales_h) - growth
-
-
-@dataclass(frozen=True, slots=True)
-class _Costs:
-    wait_h: Floats
-    restart_h: Floats
-    lost_h: Floats
 
 
 def _draw_costs(

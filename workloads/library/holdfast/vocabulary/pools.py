@@ -46,6 +46,20 @@ class Taint:
         return f"{self.key}={self.value}:{self.effect.value}"
 
 
+def tolerates(toleration: dict[str, object], taint: Taint) -> bool:
+    """Returns whether Kubernetes takes a toleration to match a taint.
+
+    An empty key with Exists tolerates all taints, an empty effect any effect.
+    """
+    key = toleration.get("key") or ""
+    operator = toleration.get("operator") or "Equal"
+    if toleration.get("effect") not in (None, "", taint.effect.value):
+        return False
+    if operator == "Exists":
+        return key in ("", taint.key)
+    return key == taint.key and (toleration.get("value") or "") == taint.value
+
+
 # Set by us on the system pool. Every pod of GKE tolerates it; two of them, which log events and
 # answer unknown hosts, tolerate no other taint.
 SYSTEM_TAINT = Taint(key="components.gke.io/gke-managed-components", value="true")

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from urllib3 import HTTPResponse
 
-from holdfast.clients import api
+from holdfast.clients import kubeconfig
 from holdfast.clients.api import Api, ApiError
 from holdfast.support.errors import Unjudged
 from holdfast.vocabulary.environment import ENV_JOB, ENV_PLATFORM, ENV_TRACEBACK
@@ -186,7 +186,7 @@ def test_table_holds_every_answer(outcomes: dict[str, dict[str, tuple[int, str]]
 
 
 def test_server_cannot_delay_a_command_for_long() -> None:
-    retries = api._make_configuration().retries  # pyright: ignore[reportPrivateUsage]
+    retries = kubeconfig.make_configuration().retries
     assert retries.get_retry_after(HTTPResponse(headers={"Retry-After": "3600"})) == 5
     assert retries.get_retry_after(HTTPResponse(headers={"Retry-After": "1"})) == 1
     assert retries.get_retry_after(HTTPResponse()) is None

@@ -15,13 +15,12 @@ from holdfast.jobs.diagnose.job_snapshot import JobSnapshot, find_hold_start_s, 
 from holdfast.jobs.diagnose.queues import explain_kueue
 from holdfast.ledger.events import parse
 from holdfast.ledger.job_summary import job_summaries
-from holdfast.lint.platform import tolerates
 from holdfast.vocabulary.capacity import (
     ANNOTATION_REQUEUES_FOR,
     LABEL_LEAST_NODES,
     LABEL_REQUEUES,
 )
-from holdfast.vocabulary.pools import GPU_TAINT, SPOT_TAINT, Taint
+from holdfast.vocabulary.pools import GPU_TAINT, SPOT_TAINT, Taint, tolerates
 from tests import platforms
 from tests.cluster.sim.nodes import node
 from workloads.library.tests import sample

@@ -110,13 +110,7 @@ def restore(
     start_time = time.monotonic()
     skipped: Skipped = []
     damaged: dict[int, str] = {}
-    # All ranks use the coordinator's listing: on mounts, listings may differ from rank to rank.
-    listing: Outcome = {}
-    if ranks.coordinator and only_step is not None:
-        listing = {"value": [only_step]}
-    elif ranks.coordinator:
-        listing = outcome(lambda: committed_steps(storage, run))
-    candidates: list[int] = agree_or_raise(ranks, listing)["value"]
+    candidates = _list_candidates(storage, run, ranks, only_step)
     if not candidates:
         return Restored(
             step=0,
@@ -128,10 +122,7 @@ def restore(
     # collective.
     loaders = list_loaders(state)
     live = capture(state, leave_out=loaders)
-    fingerprints: dict[str, str] = {}
-    for name, value in targets(state):
-        if has_own_format(value) and name not in loaders:
-            fingerprints[name] = fingerprint(live, name)
+    fingerprints = _fingerprint_own_formats(state, live, loaders)
     sources = [storage] if fallback is None else [storage, fallback]
     make_attempt = partial(
         _Attempt,
@@ -175,6 +166,38 @@ def restore(
     # Never step 0 here: retention would then delete the checkpoints that a person could still
     # repair.
     raise verification_error(run, skipped)
+
+
+def _list_candidates(
+    storage: Storage,
+    run: str,
+    ranks: Ranks,
+    only_step: int | None,
+) -> list[int]:
+    """Return the committed steps, newest first, or `only_step`: the same list on every rank."""
+    # All ranks use the coordinator's listing: on mounts, listings may differ from rank to rank.
+    listing: Outcome = {}
+    if ranks.coordinator and only_step is not None:
+        listing = {"value": [only_step]}
+    elif ranks.coordinator:
+        listing = outcome(lambda: committed_steps(storage, run))
+    return agree_or_raise(ranks, listing)["value"]
+
+
+def _fingerprint_own_formats(
+    state: State,
+    live: Captured,
+    loaders: list[str],
+) -> dict[str, str]:
+    """Return fingerprints that show later whether an entry ignored what was loaded.
+
+    Only entries with a state format of their own can; `loaders` are not captured yet.
+    """
+    fingerprints: dict[str, str] = {}
+    for name, value in targets(state):
+        if has_own_format(value) and name not in loaders:
+            fingerprints[name] = fingerprint(live, name)
+    return fingerprints
 
 
 def list_loaders(state: State) -> list[str]:

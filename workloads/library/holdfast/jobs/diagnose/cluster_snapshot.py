@@ -8,9 +8,8 @@ from dataclasses import dataclass, field, fields, replace
 from holdfast.clients.api import Api, ApiError, Object
 from holdfast.jobs.diagnose.job_snapshot import KUEUE, path_in
 from holdfast.jobs.plan.pricing import count_gpus
-from holdfast.lint.platform import tolerates
 from holdfast.vocabulary.kubernetes import PROVISIONING_API, api_path
-from holdfast.vocabulary.pools import GPU_RESOURCE, Effect, Taint
+from holdfast.vocabulary.pools import GPU_RESOURCE, Effect, Taint, tolerates
 
 PROVISIONING = api_path(PROVISIONING_API)
 

@@ -7,25 +7,18 @@ else the simulation chooses by price and time, or for a job without hours the de
 # Why it is so: infra/decisions/0123.
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
-from holdfast.cost.prices import Quote, Table
+from holdfast.cost.prices import Table
 from holdfast.jobs.file.file_text import make_question
 from holdfast.jobs.file.job_fields import AUTO
 from holdfast.jobs.file.job_file import OwnJob
-from holdfast.jobs.plan.offers import (
-    RESTART_H,
-    Offer,
-    find_cpu_offer,
-    list_fitting,
-    list_offers,
-    list_too_small,
-    refuse,
-)
+from holdfast.jobs.plan.eligible_offers import Candidates, collect_offers, sort_offers
+from holdfast.jobs.plan.offers import RESTART_H, Offer, find_cpu_offer, list_offers
 from holdfast.manifests.gpu_choices import GpuChoice
 from holdfast.place import advice, recommendation
-from holdfast.place.job import Job, Offered
+from holdfast.place.job import Job
 from holdfast.place.matrix import RULES, Deadline, Kind, Workload, decide
 from holdfast.place.options import Option, in_time
 from holdfast.place.plan import Plan
@@ -37,13 +30,6 @@ from holdfast.vocabulary.lifecycle import FLEX_MAX_RUN_S
 
 DAYS_30_H = 720.0
 WEEK_H = 168.0
-_CHEAPEST_FIRST = (
-    Capacity.RESERVED,
-    Capacity.SPOT,
-    Capacity.FLEX_START,
-    Capacity.QUEUED,
-    Capacity.ON_DEMAND,
-)
 _CAPACITIES = {
     Placement.SPOT: (Capacity.SPOT,),
     Placement.HYBRID: (Capacity.SPOT,),
@@ -101,18 +87,6 @@ class Beliefs:
     """The time for which a save blocks."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Case:
-    """A job on a platform, with the offers that have enough GPUs and what speaks against each."""
-
-    job: OwnJob
-    platform: Platform
-    prices: Table
-    refusals: Mapping[Offer, str]
-    usable: Sequence[Offer] = field(default=())
-    """The offers that the job may take, the cheapest capacity first."""
-
-
 def place(
     job: OwnJob,
     platform: Platform,
@@ -126,12 +100,12 @@ def place(
     """
     if not job.gpu_count:
         return _place_without_gpus(job, platform)
-    case = _make_case(job, platform, prices)
-    first = case.usable[0]
+    candidates = sort_offers(job, platform, prices)
+    first = candidates.usable[0]
     if first.capacity is Capacity.RESERVED:
         return _place_on_reservation(job, first)
     if job.hours:
-        placed = _place_by_price(case, beliefs or Beliefs())
+        placed = _place_by_price(candidates, beliefs or Beliefs())
         if placed is not None:
             return placed
     if job.capacity != AUTO:
@@ -141,51 +115,7 @@ def place(
             reason="as stated",
             limit_h=choose_limit(job, None),
         )
-    return _place_by_matrix(job, case.usable)
-
-
-def _make_case(job: OwnJob, platform: Platform, prices: Table) -> _Case:
-    fitting = list_fitting(platform, job.accelerator, job.gpu_count, job.pods)
-    refusals = {offer: refuse(job, offer) for offer in fitting}
-    usable = [offer for offer, reason in refusals.items() if not reason]
-    usable.sort(
-        key=lambda offer: (_CHEAPEST_FIRST.index(offer.capacity), offer.usd(platform, prices))
-    )
-    if job.capacity != AUTO:
-        usable = _select_offers(job, usable, refusals)
-    if not usable:
-        raise InputError(
-            "no capacity for this job",
-            got="; ".join(
-                [
-                    *list_too_small(platform, job),
-                    *(f"{offer.capacity.value}: {text}" for offer, text in refusals.items()),
-                ]
-            ),
-            allowed="another number of nodes, or GPUs",
-            fix="change what the reason names: --nodes, or --set scratch=SIZE",
-        )
-    return _Case(job, platform, prices, refusals, usable)
-
-
-def _select_offers(
-    job: OwnJob, usable: Sequence[Offer], refusals: Mapping[Offer, str]
-) -> list[Offer]:
-    """Return the usable offers of the capacity that the file states."""
-    stated_offers = [offer for offer in usable if offer.capacity == job.capacity]
-    if stated_offers:
-        return stated_offers
-    reasons = {offer.capacity: reason for offer, reason in refusals.items()}
-    reason = reasons.get(Capacity(job.capacity))
-    if not reason:
-        reason = f"{job.environment} has no such machines with this capacity"
-    capacities = sorted({offer.capacity.value for offer in usable})
-    raise InputError(
-        f"capacity: {reason}",
-        got=job.capacity,
-        allowed=", ".join(capacities) or "none for this job",
-        fix=f"--capacity {AUTO}, or other GPUs",
-    )
+    return _place_by_matrix(job, candidates.usable)
 
 
 def _place_on_reservation(job: OwnJob, offer: Offer) -> Placed:
@@ -296,31 +226,31 @@ def place_on(
         if other.capacity is not offer.capacity:
             refusals[other] = others_refused
     refusals[offer] = ""
-    return _place_by_price(_Case(job, platform, prices, refusals, [offer]), beliefs)
+    return _place_by_price(Candidates(job, platform, prices, refusals, [offer]), beliefs)
 
 
-def _place_by_price(case: _Case, beliefs: Beliefs) -> Placed | None:
+def _place_by_price(candidates: Candidates, beliefs: Beliefs) -> Placed | None:
     """Choose by simulated dollars and hours; None if nothing that the job may take has a price."""
-    job = case.job
-    offers = _collect_offers(case)
+    job = candidates.job
+    offers = collect_offers(candidates)
     if all(offered.refused or offered.quote is None for offered in offers.values()):
         if job.deadline_hours:
-            raise _no_price(case)
+            raise _no_price(candidates)
         return None
     question = make_question(job, offers)
     # A job that cannot resume saves nothing, whatever a save would take.
     if beliefs.checkpoint_h is not None and job.resumes:
         question = replace(question, checkpoint_h=beliefs.checkpoint_h)
-    platform = case.platform
+    platform = candidates.platform
     world = recommendation.make_world(question, beliefs.churn, beliefs.spot_wait_h, platform.zones)
     try:
         answer = recommendation.answer(
-            question, replace(world, prices=case.prices), platform.price_region
+            question, replace(world, prices=candidates.prices), platform.price_region
         )
     except Unjudged as error:
-        raise _explain_refusal(case, question, str(error)) from error
+        raise _explain_refusal(candidates, question, str(error)) from error
     option = answer.recommended
-    offer = _find_offer(case.usable, option.placement)
+    offer = _find_offer(candidates.usable, option.placement)
     assert offer is not None, "an option without an offer is not available"
     moves = option.placement is Placement.HYBRID or in_time(option) is not None
     plan = _make_plan(question, answer, option, offer.capacity) if moves else None
@@ -329,84 +259,23 @@ def _place_by_price(case: _Case, beliefs: Beliefs) -> Placed | None:
         rule=_find_rule(job, offer.capacity),
         reason=answer.reason,
         plan=plan,
-        avoided_classes=_list_other_classes(case, offer) if moves else (),
+        avoided_classes=_list_other_classes(candidates, offer) if moves else (),
         limit_h=choose_limit(job, option),
         decision=Decision(question=question, answer=answer),
     )
 
 
-def _collect_offers(case: _Case) -> dict[Capacity, Offered]:
-    """Return what the platform has on each capacity of the price list."""
-    offers: dict[Capacity, Offered] = {}
-    for capacity in (Capacity.ON_DEMAND, Capacity.FLEX_START, Capacity.SPOT):
-        usable = [offer for offer in case.usable if offer.capacity.product is capacity]
-        fitting = [offer for offer in case.refusals if offer.capacity.product is capacity]
-        if usable:
-            offers[capacity] = _make_offered(case, usable[0], "")
-        elif fitting:
-            offer = _choose_unusable(case.job, fitting)
-            reason = case.refusals[offer] or f"the file states capacity: {case.job.capacity}"
-            offers[capacity] = _make_offered(case, offer, reason)
-        else:
-            offers[capacity] = _make_missing(case, capacity)
-    return offers
-
-
-def _choose_unusable(job: OwnJob, fitting: Sequence[Offer]) -> Offer:
-    """Return the offer whose reason fits the job: queued nodes are for gangs only."""
-    capacity = Capacity.QUEUED if job.gang else Capacity.FLEX_START
-    for offer in fitting:
-        if offer.capacity is capacity:
-            return offer
-    return fitting[0]
-
-
-def _make_offered(case: _Case, offer: Offer, refused: str) -> Offered:
-    bound = ""
-    if offer.capacity is Capacity.QUEUED:
-        bound = "a gang that was provisioned at once is bound to those nodes"
-    return Offered(
-        machine=offer.machine,
-        quote=offer.quote(case.job, case.platform, case.prices),
-        refused=refused,
-        bound=bound,
-    )
-
-
-def _make_missing(case: _Case, capacity: Capacity) -> Offered:
-    """Return the price of a capacity that the platform does not have, for comparison."""
-    machine = next(iter(case.refusals)).machine
-    quote: Quote | None = case.prices.quote(machine, case.platform.price_region, capacity)
-    if quote is not None:
-        share = case.job.gpu_count / machine.gpus
-        quote = replace(quote, usd=quote.usd * share * case.job.pods)
-    return Offered(
-        machine=machine,
-        quote=quote,
-        refused=_explain_missing(case, capacity),
-    )
-
-
-def _explain_missing(case: _Case, capacity: Capacity) -> str:
-    job = case.job
-    for offer in list_offers(case.platform):
-        is_same = offer.accelerator == job.accelerator and offer.capacity.product is capacity
-        if is_same and offer.machine.gpus >= job.gpu_count:
-            return f"{case.platform.name} lends at most {offer.lent_gpus} GPUs {capacity.value}"
-    return f"{case.platform.name} has no group of {job.gpus} {capacity.value} for jobs"
-
-
-def _list_other_classes(case: _Case, offer: Offer) -> tuple[str, ...]:
+def _list_other_classes(candidates: Candidates, offer: Offer) -> tuple[str, ...]:
     """Return the classes of this GPU whose machines are other than those that were priced.
 
     Kueue counts GPUs: it would admit eight of them on machines of one.
     """
     priced = {pool.pool_class or pool.name for pool in offer.pools}
-    on_demand = _find_offer(case.usable, Placement.ON_DEMAND)
+    on_demand = _find_offer(candidates.usable, Placement.ON_DEMAND)
     if on_demand is not None:
         priced |= {pool.pool_class or pool.name for pool in on_demand.pools}
     classes: list[str] = []
-    for name, pools in case.platform.classes.items():
+    for name, pools in candidates.platform.classes.items():
         if pools[0].accelerator == offer.accelerator and name not in priced:
             classes.append(name)
     return tuple(classes)
@@ -435,19 +304,19 @@ def _require_time(job: OwnJob, end_h: float) -> None:
             )
 
 
-def _no_price(case: _Case) -> InputError:
+def _no_price(candidates: Candidates) -> InputError:
     return InputError(
-        f"no price of what {case.platform.name} offers, so nothing is known of the deadline",
-        got=f"{case.job.gpus} in {case.platform.price_region}",
+        f"no price of what {candidates.platform.name} offers, so nothing is known of the deadline",
+        got=f"{candidates.job.gpus} in {candidates.platform.price_region}",
         allowed="a GPU and region of `holdfast place prices`",
         fix="leave deadline_hours out, or state prices.region of the platform",
     )
 
 
-def _explain_refusal(case: _Case, question: Job, reasons: str) -> InputError:
+def _explain_refusal(candidates: Candidates, question: Job, reasons: str) -> InputError:
     """Return the error of a job that does not end in time on anything that is offered."""
-    job = case.job
-    name = case.platform.name
+    job = candidates.job
+    name = candidates.platform.name
     _, _, reason = reasons.partition(": ")
     got = f"{job.gpus}, {job.hours:g} h of work; {reason}"
     if job.deadline_hours:

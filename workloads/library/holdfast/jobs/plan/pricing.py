@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 from holdfast.clients.api import Object
 from holdfast.cost.prices import Table
 from holdfast.jobs.source.archive import Upload
-from holdfast.lint.platform import tolerates
 from holdfast.manifests.gpu_choices import find_gpu_choice
 from holdfast.platform import Platform
 from holdfast.support.values import GIB, quantity
@@ -29,6 +28,7 @@ from holdfast.vocabulary.pools import (
     LABEL_SPOT,
     Pool,
     Taint,
+    tolerates,
 )
 
 SCHEMA = "holdfast.purchase/2"

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterator
 
+from holdfast.lint.accessors import list_names
 from holdfast.lint.document import Path
 from holdfast.lint.finding import Hit, Severity
 from holdfast.lint.object_index import get_selector, selects
@@ -17,7 +18,6 @@ from holdfast.lint.objects import (
     as_map,
     as_text,
     dig,
-    list_names,
 )
 from holdfast.lint.registry import Context, rule
 from holdfast.support.values import quantity

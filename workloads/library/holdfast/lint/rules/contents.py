@@ -4,18 +4,9 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+from holdfast.lint.accessors import list_names
 from holdfast.lint.finding import Hit, Severity
-from holdfast.lint.objects import (
-    Container,
-    Object,
-    Pod,
-    as_int,
-    as_list,
-    as_maps,
-    as_text,
-    dig,
-    list_names,
-)
+from holdfast.lint.objects import Container, Object, Pod, as_int, as_list, as_maps, as_text, dig
 from holdfast.lint.registry import Context, rule
 from holdfast.support.values import quantity
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from holdfast.lint.finding import Hit, Severity
 from holdfast.lint.objects import Pod, as_int, as_text
 from holdfast.lint.placement import Demand, Placement
-from holdfast.lint.platform import is_judged, tolerates
+from holdfast.lint.platform import is_judged
 from holdfast.lint.registry import Context, rule
 from holdfast.lint.spelling import misspells, suggest
 from holdfast.vocabulary import pools as contract
@@ -16,6 +16,7 @@ from holdfast.vocabulary.pools import (
     SYSTEM_TAINT,
     UNREACHABLE,
     silence_tolerations,
+    tolerates,
 )
 
 DOC_TAINTS = "https://kubernetes.io/docs/concepts/scheduling-eviction/taint-and-toleration/"

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from holdfast.lint.accessors import list_names
 from holdfast.lint.document import Path
 from holdfast.lint.finding import Hit, Severity
 from holdfast.lint.object_index import QUEUED_RESOURCES
@@ -16,14 +17,18 @@ from holdfast.lint.objects import (
     as_text,
     as_texts,
     dig,
-    list_names,
 )
-from holdfast.lint.platform import tolerates
 from holdfast.lint.registry import Context, rule
 from holdfast.lint.spelling import suggest
 from holdfast.support.values import GIB, quantity
 from holdfast.vocabulary.kubernetes import ANNOTATION_CONSUMES, LABEL_QUEUE, PROVISIONING_CLASS
-from holdfast.vocabulary.pools import GPU_RESOURCE, LABEL_POOL_CLASS, LABEL_ROLE, QUEUED_TAINT
+from holdfast.vocabulary.pools import (
+    GPU_RESOURCE,
+    LABEL_POOL_CLASS,
+    LABEL_ROLE,
+    QUEUED_TAINT,
+    tolerates,
+)
 
 DOC_KUEUE = "https://kueue.sigs.k8s.io/docs/"
 _FORMATS = {

@@ -5,18 +5,10 @@ Why it is so: infra/decisions/0200.
 
 from collections.abc import Iterator
 
+from holdfast.lint.accessors import list_names
 from holdfast.lint.document import Path
 from holdfast.lint.finding import Hit, Severity
-from holdfast.lint.objects import (
-    Object,
-    as_int,
-    as_map,
-    as_maps,
-    as_text,
-    as_texts,
-    dig,
-    list_names,
-)
+from holdfast.lint.objects import Object, as_int, as_map, as_maps, as_text, as_texts, dig
 from holdfast.lint.registry import Context, rule
 from holdfast.support.values import quantity
 

@@ -6,11 +6,12 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from holdfast.lint import api_fields
+from holdfast.lint.accessors import list_names
 from holdfast.lint.document import Path
 from holdfast.lint.examples import write_scaler
 from holdfast.lint.finding import Hit, Severity
 from holdfast.lint.object_index import SCALER, get_selector, selects
-from holdfast.lint.objects import Object, Pod, as_int, as_list, as_maps, as_text, dig, list_names
+from holdfast.lint.objects import Object, Pod, as_int, as_list, as_maps, as_text, dig
 from holdfast.lint.registry import Context, rule
 from holdfast.lint.rules.references import explain_absence
 from holdfast.lint.spelling import find_near, misspells

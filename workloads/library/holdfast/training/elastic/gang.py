@@ -32,7 +32,7 @@ from collections.abc import Generator, Mapping
 from types import MappingProxyType, TracebackType
 from typing import Any, Self
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from holdfast.checkpoint import Tuning
 from holdfast.checkpoint.errors import CheckpointExit
@@ -128,19 +128,12 @@ class ElasticGang:
         self._member_count = len(pod.nodes) // node.size
         self._index = pod.index // node.size
         self._seed = seed
-        # The flags: a notice for each member, the lead's call for a regrouping, and the time per
-        # shard of each member.
-        flag_count = 2 * self._member_count + 1
         self._checks: StepChecks | None = None
-        self._gradients: GradientSum | ExactGradientSum
         if exact:
             device = parameters[0].device
             sets = self._shards // node.size
             self._checks = StepChecks(sets=sets, member=self._index, device=device, node=node)
-            flag_count += self._checks.slots
-            self._gradients = ExactGradientSum(parameters, flags=flag_count)
-        else:
-            self._gradients = GradientSum(parameters, flags=flag_count)
+        self._gradients = self._make_gradients(parameters)
         self._statistics = RunningStatistics(
             collect_modules(checked_state(state)),
             shards=self._shards,
@@ -181,11 +174,7 @@ class ElasticGang:
         )
         incarnation = node.agree(lambda: secrets.token_hex(8))
         me = Member(index=self._index, incarnation=incarnation)
-        # Others reach only the node's speaker.
-        _, speaker_port = peers.addresses[self._index]
-        port = speaker_port if node.is_speaker else 0
-        with opening(port):
-            self._control = Control(me, port, key)
+        self._control = self._listen(me, peers, key)
         members_per_node = pod.ranks_per_node // node.size
         regroup = Regroup(
             storage,
@@ -229,6 +218,24 @@ class ElasticGang:
         """Members that leave after this step; None if no member called for a regrouping."""
         self._wrong_member: int | None = None
         """The member whose gradients were wrong in a step that was done again."""
+
+    def _make_gradients(self, parameters: list[nn.Parameter]) -> GradientSum | ExactGradientSum:
+        """Creates the sum of gradients over the gang, exact if steps are checked.
+
+        Flags travel with it: a notice for each member, the lead's call for a regrouping, the time
+        per shard of each member, and those of the checks.
+        """
+        flag_count = 2 * self._member_count + 1
+        if self._checks is None:
+            return GradientSum(parameters, flags=flag_count)
+        return ExactGradientSum(parameters, flags=flag_count + self._checks.slots)
+
+    def _listen(self, me: Member, peers: Peers, key: bytes) -> Control:
+        """Opens the port on which other members reach this one: only the node's speaker has one."""
+        _, speaker_port = peers.addresses[self._index]
+        port = speaker_port if self._node.is_speaker else 0
+        with opening(port):
+            return Control(me, port, key)
 
     @property
     def step(self) -> int:
