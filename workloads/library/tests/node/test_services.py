@@ -25,9 +25,8 @@ import pytest
 from holdfast.clients.api import Object
 from holdfast.drill.serving.load import Load
 from holdfast.drill.serving.text_streams import StreamLoad
-from holdfast.jobs.diagnose.job_snapshot import condition, disruption
+from holdfast.jobs.diagnose.job_snapshot import condition
 from holdfast.manifests.render_context import RenderContext
-from holdfast.vocabulary.exit_codes import EXIT_PREEMPTED
 from holdfast.vocabulary.kubernetes import LABEL_NAME
 from holdfast.vocabulary.roles import NAMESPACE_SERVING
 from holdfast.vocabulary.serving import PORT, ROUTER_MOVED
@@ -38,7 +37,6 @@ from tests.workloads.images.registry import Registry, serving
 from workloads.library.tests.node.conftest import find_missing
 from workloads.library.tests.node.lab import images, names, service_addresses, sizes
 from workloads.library.tests.node.lab.lab import Lab, Machine
-from workloads.library.tests.node.lab.seen import exit_code
 from workloads.library.tests.node.test_serving import envoy
 from workloads.library.tests.services import example_services
 from workloads.manifests import rendering
@@ -127,14 +125,15 @@ class Site:
         until(f"{counts} are ready", count, LIMIT_S)
 
     def preempt(self, name: str, counts: dict[str, int]) -> None:
-        """Takes the oldest Spot machine, as Compute Engine does; another has come before."""
+        """Takes the oldest Spot machine, as Compute Engine does; another has come before.
+
+        How its pod ended is judged in test_serving.py: on a busy host, the machine may be gone
+        before its kubelet has written that.
+        """
         machine = self.machines.pop(0)
-        (pod,) = (p for p in self.pods(name) if p["spec"]["nodeName"] == machine.name)
+        assert [p for p in self.pods(name) if p["spec"]["nodeName"] == machine.name]
         self.boot_spot()
         assert self.lab.preempt(machine), "the kubelet gave its lock back within the window"
-        status = self.lab.api.get(f"{SPACE}/pods/{pod['metadata']['name']}")
-        assert disruption(status) == "TerminationByKubelet"
-        assert exit_code(status) == EXIT_PREEMPTED
         self.wait_ready(counts)
 
     def stop(self, name: str) -> None:
