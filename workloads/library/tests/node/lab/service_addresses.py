@@ -4,6 +4,8 @@ A listener of this host for each; they are addresses of the lab's bridge while a
 The API server is reached in the same way, as the address of every pod's environment names it.
 """
 
+# kube-proxy itself would write iptables of this host: infra/decisions/0189.
+
 import itertools
 import socket
 import socketserver
