@@ -49,7 +49,7 @@ def make_load(fleet: Fleet) -> Load:
     return Load(HOST, fleet.port, INFER, texts("a good request"))
 
 
-# A hang lasts for a share of the window. A good request waits for a share of it too, in which a busy
+# A hang lasts for a share of the window. So does the wait of a good request, in which even a busy
 # machine has to load a model again.
 @pytest.mark.parametrize(("fault", "window_s"), [("kill", 60), ("hang", 40)])
 def test_the_same_body_costs_two_reloads_in_the_fleet(fleet: FieldFleet, fault: str) -> None:
