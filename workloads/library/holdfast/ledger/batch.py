@@ -31,7 +31,13 @@ def make_ledger(events: Sequence[Event]) -> JobLedger:
         spans += _draw_lane(lane, number, events[0].t_us, events[-1].t_us)
         for run in lane:
             lane_by_process[run.process] = number
-    recoveries = _find_recoveries(workers, evictions, victims, lane_by_process)
+    victim_lanes: list[int] = []
+    for evict, victim in zip(evictions, victims, strict=True):
+        if victim:
+            victim_lanes.append(lane_by_process[victim.process])
+        else:
+            victim_lanes.append(_find_restarting_lane(spans, evict.t_us))
+    recoveries = _find_recoveries(workers, evictions, victims, victim_lanes)
     return JobLedger(
         **make_head(events),
         lanes=len(lanes),
@@ -41,6 +47,16 @@ def make_ledger(events: Sequence[Event]) -> JobLedger:
         lost=sum(count_in_hand(run) for run in workers),
         draw_points=lambda: _draw_progress(events),
     )
+
+
+def _find_restarting_lane(spans: Iterable[Span], t_us: int) -> int:
+    """Returns the lane of a process that was evicted before its first event: one that restarts at
+    that time, or the first lane.
+    """
+    for span in spans:
+        if span.state is State.RESTARTING and span.begin_us <= t_us < span.end_us:
+            return span.lane
+    return 0
 
 
 def close_victims(
@@ -170,7 +186,7 @@ def _find_recoveries(
     workers: Sequence[ProcessRun],
     evictions: Sequence[Event],
     victims: Sequence[ProcessRun | None],
-    lane_by_process: Mapping[str, int],
+    victim_lanes: Sequence[int],
 ) -> Iterable[Recovery]:
     """Yields a recovery for each eviction.
 
@@ -178,7 +194,7 @@ def _find_recoveries(
     once.
     """
     candidates = iter(workers)
-    for evict, victim in zip(evictions, victims, strict=True):
+    for evict, victim, lane in zip(evictions, victims, victim_lanes, strict=True):
         successor = next((run for run in candidates if run.begins_us > evict.t_us), None)
         yield Recovery(
             evict.t_us,
@@ -186,7 +202,7 @@ def _find_recoveries(
             target=str(evict.fields.get("target", "")),
             back_us=_find_work_begin_us(successor) if successor else None,
             lost_steps=count_in_hand(victim) if victim else 0,
-            lane=lane_by_process[victim.process] if victim else 0,
+            lane=lane,
         )
 
 

@@ -265,6 +265,23 @@ def test_an_eviction_costs_the_items_in_the_named_workers_hands() -> None:
         assert [(r.target, r.lost_steps) for r in ledger.recoveries] == [(target, lost_items)]
 
 
+def test_a_worker_that_is_evicted_before_its_first_line_has_the_lane_that_restarts() -> None:
+    rows = [*sample.batch("job", items=240, kills=4)]
+    for row in rows[:]:
+        if row["event"] == "evict":
+            rows.append({**row, "t": row["t"] + 1.0, "target": "pod-starting"})
+    rows.sort(key=lambda row: row["t"])
+    [ledger] = read(*rows)
+    early_evictions = [one for one in ledger.recoveries if one.target == "pod-starting"]
+    assert len(early_evictions) == 4
+    for eviction in early_evictions:
+        states: dict[int, State] = {}
+        for span in ledger.spans:
+            if span.begin_us <= eviction.t_us < span.end_us:
+                states[span.lane] = span.state
+        assert states[eviction.lane] is State.RESTARTING, states
+
+
 def test_an_empty_history_has_no_goodput_and_no_error() -> None:
     assert job_ledgers([]) == []
     [ledger] = read(line(EPOCH, "start", rank=0))
