@@ -1,6 +1,7 @@
 """Tests that the ledger adds up, whatever the events say."""
 
 from collections.abc import Callable
+from operator import itemgetter
 from typing import Any
 
 import pytest
@@ -265,21 +266,24 @@ def test_an_eviction_costs_the_items_in_the_named_workers_hands() -> None:
         assert [(r.target, r.lost_steps) for r in ledger.recoveries] == [(target, lost_items)]
 
 
-def test_a_worker_that_is_evicted_before_its_first_line_has_the_lane_that_restarts() -> None:
-    rows = [*sample.batch("job", items=240, kills=4)]
-    for row in rows[:]:
+def test_an_eviction_before_the_first_line_is_in_a_lane_that_restarts() -> None:
+    rows = []
+    for row in sample.batch("job", items=240, kills=4):
+        rows.append(row)
         if row["event"] == "evict":
-            rows.append({**row, "t": row["t"] + 1.0, "target": "pod-starting"})
-    rows.sort(key=lambda row: row["t"])
+            early_row = dict(row)
+            early_row["t"] += 1.0
+            early_row["target"] = "pod-starting"
+            rows.append(early_row)
+    rows.sort(key=itemgetter("t"))
     [ledger] = read(*rows)
-    early_evictions = [one for one in ledger.recoveries if one.target == "pod-starting"]
-    assert len(early_evictions) == 4
-    for eviction in early_evictions:
-        states: dict[int, State] = {}
+    states: list[State] = []
+    for recovery in ledger.recoveries:
         for span in ledger.spans:
-            if span.begin_us <= eviction.t_us < span.end_us:
-                states[span.lane] = span.state
-        assert states[eviction.lane] is State.RESTARTING, states
+            is_there = span.lane == recovery.lane and span.begin_us <= recovery.t_us < span.end_us
+            if is_there and recovery.target == "pod-starting":
+                states.append(span.state)
+    assert states == [State.RESTARTING] * 4
 
 
 def test_an_empty_history_has_no_goodput_and_no_error() -> None:
