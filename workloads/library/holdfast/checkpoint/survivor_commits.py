@@ -41,7 +41,7 @@ from holdfast.checkpoint.state import (
     targets,
     without_streams,
 )
-from holdfast.checkpoint.state.first_moments import list_parameters
+from holdfast.checkpoint.state.parameter_names import list_parameters
 from holdfast.checkpoint.state.tensors import (
     Piece,
     as_dtensor,

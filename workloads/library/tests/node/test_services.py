@@ -131,7 +131,8 @@ class Site:
         before its kubelet has written that.
         """
         machine = self.machines.pop(0)
-        assert [p for p in self.pods(name) if p["spec"]["nodeName"] == machine.name]
+        places = [pod["spec"]["nodeName"] for pod in self.pods(name)]
+        assert machine.name in places
         self.boot_spot()
         assert self.lab.preempt(machine), "the kubelet gave its lock back within the window"
         self.wait_ready(counts)
@@ -140,8 +141,10 @@ class Site:
         self.run("stop", name, "--yes")
 
         def is_gone() -> bool:
-            pods = self.lab.api.items(f"{SPACE}/pods")
-            return not [p for p in pods if p["metadata"]["name"].startswith(f"{name}-")]
+            for pod in self.lab.api.items(f"{SPACE}/pods"):
+                if pod["metadata"]["name"].startswith(f"{name}-"):
+                    return False
+            return True
 
         until("its pods are gone", is_gone, LIMIT_S)
 
@@ -203,10 +206,14 @@ def count_moved(pods: list[Object]) -> int:
     """Returns how often the routers in these pods moved a stream."""
     moved = 0.0
     for pod in pods:
-        url = f"http://{pod['status']['podIP']}:{PORT}/metrics"
+        address = pod["status"]["podIP"]
+        url = f"http://{address}:{PORT}/metrics"
         with urllib.request.urlopen(url, timeout=10) as response:
-            lines = response.read().decode().splitlines()
-        moved += sum(float(line.split()[-1]) for line in lines if line.startswith(ROUTER_MOVED))
+            text = response.read().decode()
+        for line in text.splitlines():
+            if line.startswith(ROUTER_MOVED):
+                _, _, value = line.rpartition(" ")
+                moved += float(value)
     return int(moved)
 
 

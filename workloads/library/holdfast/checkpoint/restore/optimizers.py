@@ -9,12 +9,8 @@ import torch
 
 from holdfast.checkpoint.format import TensorPart
 from holdfast.checkpoint.restore.reader import allocate_tensor
-from holdfast.checkpoint.state.first_moments import (
-    describe_first_moment,
-    describe_moment,
-    list_parameters,
-)
-from holdfast.checkpoint.state.parameter_names import NAMES, number_by_name
+from holdfast.checkpoint.state.first_moments import describe_first_moment, describe_moment
+from holdfast.checkpoint.state.parameter_names import NAMES, list_parameters, number_by_name
 from holdfast.checkpoint.state.tensors import Tensors, as_dtensor, get_dtype, is_wrapper
 from holdfast.support.errors import InputError
 
@@ -217,7 +213,9 @@ def _check_moment_kinds(
         if type(number) is not int or number >= len(parameters):
             continue
         live_kind = describe_first_moment(optimizer, parameters[number])
-        for moment in moments.values() if live_kind else ():
+        if not live_kind:
+            continue
+        for moment in moments.values():
             if not isinstance(moment, torch.Tensor) or moment.shape != parameters[number].shape:
                 continue
             if describe_moment(moment) != live_kind:

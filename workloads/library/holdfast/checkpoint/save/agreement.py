@@ -22,7 +22,8 @@ from holdfast.checkpoint.ranks import (
 from holdfast.checkpoint.save.resizing import check_entries, check_memory, check_meshes
 from holdfast.checkpoint.save.uploader_process import ANOTHER_RANK_FAILED
 from holdfast.checkpoint.state import Captured, capture, targets
-from holdfast.checkpoint.state.first_moments import check_first_moments, list_parameters
+from holdfast.checkpoint.state.first_moments import check_first_moments
+from holdfast.checkpoint.state.parameter_names import list_parameters
 from holdfast.checkpoint.state.tensors import Piece, make_pieces, stream_bytes
 from holdfast.checkpoint.stores.storage import random_hex
 from holdfast.support.errors import InputError

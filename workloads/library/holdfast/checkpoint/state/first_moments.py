@@ -8,6 +8,7 @@ not at the first save.
 
 import torch
 
+from holdfast.checkpoint.state.parameter_names import list_parameters
 from holdfast.checkpoint.state.tensors import as_dtensor, detach_storable, is_wrapper, to_local
 
 
@@ -46,10 +47,3 @@ def _make_first_moment(
     if "torchao" not in packages or make is None:
         return None
     return make(parameter.detach(), True)
-
-
-def list_parameters(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
-    parameters: list[torch.Tensor] = []
-    for group in optimizer.param_groups:
-        parameters.extend(group["params"])
-    return parameters

@@ -25,6 +25,14 @@ _ADD_MODULE = 'add their module to the state, or the tensors themselves: "weight
 Place = tuple[int, torch.dtype, tuple[int, ...], tuple[int, ...]]
 
 
+def list_parameters(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+    """Return the parameters of an optimizer, in the order of their numbers."""
+    parameters: list[torch.Tensor] = []
+    for group in optimizer.param_groups:
+        parameters.extend(group["params"])
+    return parameters
+
+
 class ParameterNames:
     """The names of parameters, by the entries of a state that hold them."""
 

@@ -8,7 +8,7 @@ import socketserver
 import threading
 import urllib.error
 import urllib.request
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -91,24 +91,12 @@ def database(address: str, uri: str) -> Generator[str]:
     folder = Path(parse_qs(parsed.query)["host"][0])
     target = str(folder / f".s.PGSQL.{POSTGRES}")
 
-    class Forward(socketserver.BaseRequestHandler):
-        def handle(self) -> None:
-            with socket.socket(socket.AF_UNIX) as server:
-                server.connect(target)
-                back = threading.Thread(
-                    target=copy_bytes,
-                    args=(server, self.request),
-                    daemon=True,
-                )
-                back.start()
-                copy_bytes(self.request, server)
-                back.join()
+    def connect() -> socket.socket:
+        server = socket.socket(socket.AF_UNIX)
+        server.connect(target)
+        return server
 
-    class Listener(socketserver.ThreadingTCPServer):
-        allow_reuse_address = True
-        daemon_threads = True
-
-    with listening(Listener((address, POSTGRES), Forward)):
+    with forwarding((address, POSTGRES), connect):
         yield f"postgresql://{parsed.username}@{address}:{POSTGRES}{parsed.path}?sslmode=disable"
 
 
@@ -125,8 +113,32 @@ def listening(listener: socketserver.BaseServer) -> Generator[None]:
             thread.join()
 
 
-def copy_bytes(source: socket.socket, target: socket.socket) -> None:
-    """Copies until the end of `source`."""
+@contextmanager
+def forwarding(address: tuple[str, int], connect: Callable[[], socket.socket]) -> Generator[None]:
+    """Passes each connection to `address` on to one that `connect` opens."""
+
+    class Forward(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            with connect() as server:
+                back = threading.Thread(
+                    target=_copy,
+                    args=(server, self.request),
+                    daemon=True,
+                )
+                back.start()
+                _copy(self.request, server)
+                back.join()
+
+    class Listener(socketserver.ThreadingTCPServer):
+        allow_reuse_address = True
+        daemon_threads = True
+        request_queue_size = 128
+
+    with listening(Listener(address, Forward)):
+        yield
+
+
+def _copy(source: socket.socket, target: socket.socket) -> None:
     try:
         while piece := source.recv(1 << 16):
             target.sendall(piece)

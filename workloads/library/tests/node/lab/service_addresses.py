@@ -8,15 +8,13 @@ The API server is reached in the same way, as the address of every pod's environ
 
 import itertools
 import socket
-import socketserver
 import subprocess
-import threading
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from contextlib import contextmanager
 
 from holdfast.inference.proxy.endpoints import choose_endpoints
 from tests.cluster.sim.pki import LOCAL, SERVICE_IP
-from workloads.library.tests.node.lab.google import copy_bytes, listening
+from workloads.library.tests.node.lab.google import forwarding
 from workloads.library.tests.node.lab.lab import Lab
 
 Target = tuple[str, int]
@@ -27,7 +25,11 @@ API_PORT = 443
 def serve_api_server(lab: Lab) -> Generator[None]:
     """Serves the Service `kubernetes`, whose address the kubelet gives to every container."""
     target = (LOCAL, lab.plane.port)
-    with _address(lab, SERVICE_IP), _forwarding((SERVICE_IP, API_PORT), lambda: target):
+
+    def connect() -> socket.socket:
+        return socket.create_connection(target)
+
+    with _address(lab, SERVICE_IP), forwarding((SERVICE_IP, API_PORT), connect):
         yield
 
 
@@ -39,13 +41,13 @@ def serve(lab: Lab, namespace: str, name: str) -> Generator[Target]:
     folder = f"/apis/discovery.k8s.io/v1/namespaces/{namespace}/endpointslices"
     turns = itertools.count()
 
-    def choose() -> Target:
+    def connect() -> socket.socket:
         slices = lab.api.items(folder, labelSelector=f"kubernetes.io/service-name={name}")
         endpoints = choose_endpoints(slices)
         endpoint = endpoints[next(turns) % len(endpoints)]
-        return (endpoint.address, endpoint.port)
+        return socket.create_connection((endpoint.address, endpoint.port))
 
-    with _address(lab, target[0]), _forwarding(target, choose):
+    with _address(lab, target[0]), forwarding(target, connect):
         yield target
 
 
@@ -58,26 +60,3 @@ def _address(lab: Lab, address: str) -> Generator[None]:
         yield
     finally:
         subprocess.run(["ip", "address", "delete", *words], check=True)
-
-
-@contextmanager
-def _forwarding(address: Target, choose: Callable[[], Target]) -> Generator[None]:
-    class Forward(socketserver.BaseRequestHandler):
-        def handle(self) -> None:
-            with socket.create_connection(choose()) as server:
-                back = threading.Thread(
-                    target=copy_bytes,
-                    args=(server, self.request),
-                    daemon=True,
-                )
-                back.start()
-                copy_bytes(self.request, server)
-                back.join()
-
-    class Listener(socketserver.ThreadingTCPServer):
-        allow_reuse_address = True
-        daemon_threads = True
-        request_queue_size = 128
-
-    with listening(Listener(address, Forward)):
-        yield
