@@ -28,11 +28,12 @@ def install_stacks() -> Iterator[list[str]]:
 
 @pytest.fixture(autouse=True)
 def signals_are_left_alone(install_stacks: list[str]) -> Iterator[None]:
-    """Fails a test that leaves this process with other signal handlers, or with its Shutdown.
+    """Fails a test that leaves this process with other handlers, another mask or its Shutdown.
 
     Later tests of the same process would pass or fail by their order.
     """
     handlers = [signal.getsignal(signum) for signum in SIGNALS]
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, ())
     yield
     is_installed = shutdown.is_installed()
     if is_installed:
@@ -40,5 +41,7 @@ def signals_are_left_alone(install_stacks: list[str]) -> Iterator[None]:
     left_handlers = [signal.getsignal(signum) for signum in SIGNALS]
     for signum, handler in zip(SIGNALS, handlers, strict=True):
         signal.signal(signum, handler)
+    left_blocked = signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
     assert not is_installed, f"the test leaves a Shutdown, installed by:\n{install_stacks[-1]}"
     assert left_handlers == handlers, "the test leaves this process with other signal handlers"
+    assert left_blocked == blocked, "the test leaves this process with other blocked signals"
