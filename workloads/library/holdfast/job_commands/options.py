@@ -14,7 +14,7 @@ class Form(StrEnum):
     JSON = "json"
 
 
-Json = Annotated[bool, typer.Option("--json", help="One JSON object instead of a table.")]
+Json = Annotated[bool, typer.Option("--json", help="One JSON object on standard output.")]
 Output = Annotated[Form, typer.Option("--output", "-o", help="json is the same as --json.")]
 Kubeconfig = Annotated[
     Path | None, typer.Option(help="Default: KUBECONFIG or ~/.kube/config, as for kubectl.")

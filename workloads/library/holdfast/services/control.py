@@ -119,3 +119,13 @@ def stop(api: Api, name: str, namespace: str, *, now: bool) -> list[str]:
             fix=f"ask the platform team, whose namespace {namespace} is",
         ) from error
     return ["/".join(path.rsplit("/", 2)[1:]) for path in paths]
+
+
+def removal_json(service: JobSnapshot, removed: list[str]) -> dict[str, Any]:
+    """Return the body that `stop --json` prints for a service, with KIND/NAME of each object."""
+    return {
+        "schema": "holdfast.service-removal/1",
+        "name": service.name,
+        "namespace": service.namespace,
+        "removed": removed,
+    }

@@ -66,6 +66,16 @@ class Terminal:
 
     def run(self, *words: str, code: int = 0) -> str:
         """Returns what was printed, errors included."""
+        shown, errors = self.run_apart(*words, code=code)
+        return shown + errors
+
+    def read_json(self, *words: str) -> Any:
+        """Returns what a command with --json printed on standard output."""
+        shown, _ = self.run_apart(*words, "--json")
+        return json.loads(shown)
+
+    def run_apart(self, *words: str, code: int = 0) -> tuple[str, str]:
+        """Returns standard output and standard error."""
         self.capfd.readouterr()
         before = list(words)
         after: list[str] = []
@@ -79,7 +89,7 @@ class Terminal:
             ending = int(end.code or 0)
         shown = self.capfd.readouterr()
         assert ending == code, shown
-        return shown.out + shown.err
+        return shown.out, shown.err
 
 
 @pytest.fixture
@@ -195,7 +205,8 @@ def test_a_queued_job_saves_when_it_is_stopped_and_resumes_from_there(
     assert cause.action == "holdfast resume kept-run-1a2b3c4d"
     assert "stopped already" in terminal.run("stop", "kept-run", "--yes")
 
-    assert "resumed kept-run" in terminal.run("resume", "kept-run")
+    resumed = terminal.read_json("resume", "kept-run")
+    assert resumed["job"] == "kept-run-1a2b3c4d"
     restores = until(
         "it has restored",
         lambda: [line for line in events(kubelet, "restore") if line["step"] > 0],
@@ -203,8 +214,14 @@ def test_a_queued_job_saves_when_it_is_stopped_and_resumes_from_there(
     assert restores[0]["step"] == commit["step"]
     assert "is not stopped" in terminal.run("resume", "kept-run", code=2)
 
-    assert "to exit at once" in terminal.run("stop", "kept-run", "--now", "-y")
+    body, notes = terminal.run_apart("stop", "kept-run", "--now", "-y", "--json")
+    assert "to exit at once" in notes
+    stopped = json.loads(body)
+    assert (stopped["job"], stopped["result"]) == ("kept-run-1a2b3c4d", "stopped")
+    assert stopped["pods"] == 1
     until("its pods are gone", lambda: not world.pods())
+    second_stop = terminal.read_json("stop", "kept-run")
+    assert second_stop["result"] == "stopped before"
     job = world.job("kept-run-1a2b3c4d")
     assert job["spec"]["suspend"]
     assert not job["status"].get("failed")

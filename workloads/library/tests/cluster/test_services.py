@@ -1,5 +1,6 @@
 """Services on the real control plane, by the commands that a person types."""
 
+import json
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -159,7 +160,9 @@ def test_two_services_start_roll_out_and_stop(holdfast: Callable[..., Result], a
     is_same = before == list_uids(list_pods(api, "other-base"))
     assert is_same, "an autoscaler that is new takes no replica away"
 
-    require_done(holdfast("stop", "scores", "--yes"))
+    removal = holdfast("stop", "scores", "--yes", "--json")
+    require_done(removal)
+    assert "deployments/scores-base" in json.loads(removal.stdout)["removed"]
     until("it is gone", lambda: api.find(f"{DEPLOYMENTS}/scores-base") is None)
     assert live_service.find(api, "scores") is None
     assert list_names(live_service.list_services(api)) == ["other"]

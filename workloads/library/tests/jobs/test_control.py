@@ -22,7 +22,13 @@ from holdfast.job_commands.control.pod_logs import (
     suggest_cloud_logs,
 )
 from holdfast.job_commands.control.shell import read_exit_code
-from holdfast.job_commands.control.stopping import Saves, describe, is_stopped, stop
+from holdfast.job_commands.control.stopping import (
+    Saves,
+    describe,
+    is_stopped,
+    stop,
+    stop_json,
+)
 from holdfast.jobs.diagnose.job_snapshot import JobSnapshot
 from holdfast.support import progress
 from holdfast.support.errors import InputError, Unjudged
@@ -205,6 +211,8 @@ def test_only_commits_after_the_call_are_reported() -> None:
     saves.read('{"event": broken')
     lines = describe(make_job(), saves, had_pods=True)
     assert lines == ["saved step 12 of my-run, 4 s after the call", "stopped my-run-1a2b3c4d"]
+    body = stop_json(make_job(), "stopped", saves)
+    assert body["saves"] == [{"run": "my-run", "step": 12, "after_s": 4.0}]
 
 
 def test_a_stop_without_a_commit_says_what_is_lost() -> None:

@@ -123,6 +123,8 @@ def stop(
     platform: PlatformFile = None,
     kubeconfig: Kubeconfig = None,
     context: Context = "",
+    as_json: Json = False,
+    form: Output = Form.TEXT,
 ) -> None:
     """Let a job save and exit, as on an eviction, and keep it for `holdfast resume`.
 
@@ -133,17 +135,22 @@ def stop(
     from holdfast.jobs import output
     from holdfast.support.progress import working
 
+    as_json = as_json or form is Form.JSON
     api, document, snapshot = _find(
         job, namespace, platform, kubeconfig, context, with_services=True
     )
     if snapshot.kind == "Service":
-        _remove(api, snapshot, now=now, yes=yes)
+        _remove(api, snapshot, now=now, yes=yes, as_json=as_json)
         return
     if snapshot.outcome:
         output.note(f"{snapshot.name} has ended: {snapshot.outcome}")
+        if as_json:
+            output.print_body(stopping.stop_json(snapshot, "ended"))
         return
     if stopping.is_stopped(snapshot):
         output.note(f"{snapshot.name} is stopped already")
+        if as_json:
+            output.print_body(stopping.stop_json(snapshot, "stopped before"))
         return
     output.ask(f"Stop {snapshot.name} in {snapshot.namespace}?", yes)
     with working(f"wait for the pods of {snapshot.name}"):
@@ -152,6 +159,8 @@ def stop(
     for line in stopping.describe(snapshot, saves, had_pods=had_pods):
         output.note(line)
     output.note(f"Next: holdfast resume {snapshot.name}")
+    if as_json:
+        output.print_body(stopping.stop_json(snapshot, "stopped", saves))
     is_lost = had_pods and saves.reported and not saves.committed and not now
     raise typer.Exit(EXIT_FINDINGS if is_lost else EXIT_DONE)
 
@@ -165,6 +174,8 @@ def resume(
     platform: PlatformFile = None,
     kubeconfig: Kubeconfig = None,
     context: Context = "",
+    as_json: Json = False,
+    form: Output = Form.TEXT,
 ) -> None:
     """Start a stopped job again: it takes its place in the queue and its newest checkpoint."""
     from holdfast.job_commands.control import stopping
@@ -174,6 +185,8 @@ def resume(
     stopping.resume(api, document, snapshot, max_usd)
     output.note(f"resumed {snapshot.name}")
     output.note(f"Next: holdfast explain {snapshot.name}")
+    if as_json or form is Form.JSON:
+        output.print_body(stopping.resume_json(snapshot, max_usd))
 
 
 def shell(
@@ -195,16 +208,19 @@ def shell(
     raise typer.Exit(shells.run(api, pod, command or ()))
 
 
-def _remove(api: "Api", service: "JobSnapshot", *, now: bool, yes: bool) -> None:
+def _remove(api: "Api", service: "JobSnapshot", *, now: bool, yes: bool, as_json: bool) -> None:
     """Remove a service, which has nothing to save."""
     from holdfast.jobs import output
     from holdfast.services import control
 
     name = service.name
     output.ask(f"Remove the service {name} and its {len(service.pods)} servers?", yes)
-    for removed in control.stop(api, name, service.namespace, now=now):
-        output.note(f"removed {removed}")
+    removed = control.stop(api, name, service.namespace, now=now)
+    for part in removed:
+        output.note(f"removed {part}")
     output.note(f"Next: holdfast submit {name}.yaml, which starts it again")
+    if as_json:
+        output.print_body(control.removal_json(service, removed))
 
 
 def _look_again(api: "Api", job: "JobSnapshot") -> "JobSnapshot":

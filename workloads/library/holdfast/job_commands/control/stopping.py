@@ -69,6 +69,14 @@ class Saves:
             run = f"{event.get('job')}/{event.get('index', '')}"
             self.committed[run] = event
 
+    def list_saved(self) -> list[Object]:
+        """Return run, step and seconds from the call to the commit, of each run that saved."""
+        saved: list[Object] = []
+        for name, commit in sorted(self.committed.items()):
+            after_s = max(0.0, float(commit["t"]) - self.since_s)
+            saved.append({"run": name.rstrip("/"), "step": commit.get("step"), "after_s": after_s})
+        return saved
+
 
 def _parse_event(line: str) -> Object | None:
     if not line.startswith("{") or '"event"' not in line:
@@ -353,10 +361,9 @@ def describe(job: JobSnapshot, saves: Saves, *, had_pods: bool) -> list[str]:
     if not had_pods:
         return [f"stopped {job.name}, which had no pod: nothing was lost"]
     lines: list[str] = []
-    for name, commit in sorted(saves.committed.items()):
-        after_s = max(0.0, float(commit["t"]) - saves.since_s)
-        run = name.rstrip("/")
-        lines.append(f"saved step {commit.get('step')} of {run}, {after_s:.0f} s after the call")
+    for save in saves.list_saved():
+        after_s = save["after_s"]
+        lines.append(f"saved step {save['step']} of {save['run']}, {after_s:.0f} s after the call")
     if not lines and saves.reported:
         step = "" if saves.stopped_step is None else f", of {saves.stopped_step} that were done"
         lines.append(
@@ -367,3 +374,30 @@ def describe(job: JobSnapshot, saves: Saves, *, had_pods: bool) -> list[str]:
         lines.append("its program wrote no event line, so whether it saved is not known")
     lines.append(f"stopped {job.name}")
     return lines
+
+
+def stop_json(job: JobSnapshot, result: str, saves: Saves | None = None) -> Object:
+    """Return the body that `stop --json` prints.
+
+    result: `stopped` by this call, `stopped before` it, or `ended`, so that there was nothing to
+    stop. Without `saves` nothing was asked to save.
+    """
+    return {
+        "schema": "holdfast.stop/1",
+        "job": job.name,
+        "namespace": job.namespace,
+        "result": result,
+        "pods": len(job.active) if saves else 0,
+        "saves": saves.list_saved() if saves else [],
+        "stopped_step": saves.stopped_step if saves else None,
+    }
+
+
+def resume_json(job: JobSnapshot, max_usd: float | None) -> Object:
+    """Return the body that `resume --json` prints; max_usd: the new limit, if one was given."""
+    return {
+        "schema": "holdfast.resume/1",
+        "job": job.name,
+        "namespace": job.namespace,
+        "max_usd": max_usd,
+    }
