@@ -117,6 +117,19 @@ def list_sizes(gang: Submitted) -> list[int]:
     return sorted(sizes)
 
 
+def wait_for_calm(sizes: GangSizes, now_s: float) -> None:
+    """Waits until no job asks for nodes of the gangs; the request of a deleted one stays a moment.
+
+    No gang may change its size meanwhile.
+    """
+
+    def is_calm() -> bool:
+        assert sizes.step(now_s) == 0
+        return bool(sizes.calm_since_s)
+
+    until("no job asks for nodes", is_calm)
+
+
 def describe(job: Submitted) -> str:
     return explain(job.api, job.name, job.namespace).cause.blocker
 
@@ -205,7 +218,7 @@ def test_gang_starts_with_the_nodes_that_are_free(
     other.ended()
     until("quota is free", lambda: lent_gpus(api) == 2)
     now_s = time.time()
-    assert sizes.step(now_s) == 0
+    wait_for_calm(sizes, now_s)
     assert sizes.step(now_s + CALM_S) == 1
     gang.wait("Running", QUOTA)
 
@@ -230,7 +243,7 @@ def test_pod_without_a_node_is_yielded_first(
     urgent.cancel()
     until("its quota is free", lambda: lent_gpus(api) == QUOTA - 1)
     now_s = time.time()
-    assert sizes.step(now_s) == 0
+    wait_for_calm(sizes, now_s)
     assert sizes.step(now_s + CALM_S) == 1
     (pod,) = gang.wait("Pending", 1)
     assert pod["metadata"]["annotations"][ANNOTATION_CHARGED_FAILURES] == "0"
