@@ -71,6 +71,11 @@ class FrozenParameters:
                     return ()
         return self._stored
 
+    @property
+    def is_digested(self) -> bool:
+        """True if the next save need not digest."""
+        return self._ahead is not None
+
     def keep(self, shards: tuple[Shard, ...]) -> None:
         """Keep what was found for the next save, before which nothing may change."""
         # The save in flight may be the one that stores them.

@@ -77,6 +77,8 @@ class CheckpointWriter:
         self._frozen = FrozenParameters(restored.shards_in_store)
         self._leaves_out = False
         """True if the newest save may have left frozen parameters out, on any rank."""
+        self._digest_s = 0.0
+        """Time of the newest save in which it digested frozen parameters."""
         orders = UploadOrders(
             url=url,
             run=run,
@@ -130,7 +132,10 @@ class CheckpointWriter:
         """Tells whether every rank may try one more save in the rest of the grace period."""
         # 0 before the first upload has ended: to try costs nothing, and not to try loses the steps
         # for certain.
-        fits_here = not self.busy and self.save_cost.persist_s < remaining_s
+        needed_s = self.save_cost.persist_s
+        if self._frozen.is_digested:
+            needed_s -= self._digest_s
+        fits_here = not self.busy and needed_s < remaining_s
         timeout_s = max(0.1, remaining_s)
         return bool(self._ranks.agree(fits_here, all, timeout_s=timeout_s))
 
@@ -337,11 +342,10 @@ class CheckpointWriter:
             captured = capture(state)
             pieces = self._own_pieces(captured)
             steady = steady_keys(state, captured) if self.overlaps else ()
-            staged = StagedState(
-                captured=captured,
-                pieces=pieces,
-                shared=self._find_stored(captured, pieces),
-            )
+            started_at = time.monotonic()
+            shared = self._find_stored(captured, pieces)
+            self._digest_s = time.monotonic() - started_at
+            staged = StagedState(captured=captured, pieces=pieces, shared=shared)
             self._stagings[memory].stage(pieces, steady=steady, start=staged.start)
         except InputError as error:
             return encode_failure(error), nothing

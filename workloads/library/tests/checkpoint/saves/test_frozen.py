@@ -3,6 +3,7 @@
 import os
 import random
 import signal
+import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from torch import nn
 
 from holdfast.checkpoint import Checkpointer, Preempted, load_tensors
 from holdfast.checkpoint.format import Shard
+from holdfast.checkpoint.save import frozen as frozen_module
 from holdfast.checkpoint.save.frozen import FrozenParameters
 from holdfast.checkpoint.save.shared_shards import MIN_BYTES
 from holdfast.checkpoint.save.staging import copy_into
@@ -194,6 +196,45 @@ def test_last_save_at_a_stop_has_every_byte(tmp_path: Path, *, change: bool) -> 
             ckpt.tick(ckpt.step + 1)
         assert ckpt.durable_step == ckpt.step
         check_stored(tmp_path, "r", model)
+
+
+@pytest.mark.process
+def test_last_save_does_not_count_a_digest_that_is_done(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The save before waited for its digest as long as the window; the last one does not wait."""
+    train(tmp_path, 2)
+    window_s = 5.0
+    delays_s = [window_s]
+    digest = frozen_module._digest  # pyright: ignore[reportPrivateUsage]
+
+    def digest_slowly(pieces: list[Piece], stretch: range) -> str:
+        if delays_s:
+            time.sleep(delays_s.pop())
+        return digest(pieces, stretch)
+
+    monkeypatch.setattr(frozen_module, "_digest", digest_slowly)
+    model = Adapted(WIDTH)
+    optimizer = make_adamw(model, lr=0.01)
+    ckpt = Checkpointer(
+        tmp_path,
+        {"model": model, "optimizer": optimizer},
+        run="r",
+        every=10**9,
+        window_s=window_s,
+        tuning=TUNING,
+    )
+    with pytest.raises(Preempted), ckpt:
+        train_step(model, optimizer)
+        ckpt.tick(ckpt.step + 1)
+        ckpt.save(ckpt.step)
+        assert not delays_s
+        assert ckpt.wait()
+        train_step(model, optimizer)
+        signal.raise_signal(signal.SIGTERM)
+        ckpt.tick(ckpt.step + 1)
+    assert ckpt.durable_step == ckpt.step
+    check_stored(tmp_path, "r", model)
 
 
 @pytest.mark.process
