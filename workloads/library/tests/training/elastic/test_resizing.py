@@ -392,9 +392,11 @@ def test_a_state_that_grows_beyond_the_memory_in_its_first_step_is_refused(
 
 def test_a_node_with_other_libraries_is_rejected(make: Make) -> None:
     gang = start_to_the_gate(make, nodes=2)
-    gang.lose(1)
+    since = lose(gang, 1)
     gang.start(1, module="workloads.library.tests.training.elastic.other_version")
     assert gang.ended(1) == EXIT_BAD_INPUT, gang.logs()
     assert "different libraries" in gang.read_log(1)
     gang.start(1)
+    # A node that comes after the last step would wait for a gang of its own.
+    wait_for_start(gang, 2, since=since)
     ends_alike(gang)
