@@ -1,4 +1,4 @@
-"""What torch-checkpointing itself has written comes in bit by bit."""
+"""Checkpoints that torch-checkpointing itself has written come in bit by bit."""
 
 import os
 import subprocess
@@ -83,7 +83,7 @@ def make_weights() -> dict[str, torch.Tensor]:
 
 
 @pytest.mark.parametrize("has_index", [True, False], ids=["index", "no index"])
-def test_folder_of_one_rank_is_imported_bit_by_bit(
+def test_checkpoint_by_one_rank_is_imported_bit_by_bit(
     site: Path, tmp_path: Path, *, has_index: bool
 ) -> None:
     weights = make_weights()
@@ -97,7 +97,7 @@ def test_folder_of_one_rank_is_imported_bit_by_bit(
         assert tensors[f"model/{name}"].dtype == tensor.dtype
 
 
-def test_folder_of_several_ranks_is_refused_with_a_way_in(site: Path, tmp_path: Path) -> None:
+def test_checkpoint_by_several_ranks_is_refused_with_a_way_in(site: Path, tmp_path: Path) -> None:
     written = save(site, tmp_path, make_weights(), world_size=2)
     error = refuse("import", written, tmp_path / "url", "--run", "new")
     assert "2 ranks wrote it" in error.got
