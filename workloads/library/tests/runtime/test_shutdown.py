@@ -199,8 +199,10 @@ def test_child_signals_never_count_and_a_group_signal_counts_once() -> None:
 
 @pytest.mark.process
 def test_after_uninstall_signals_end_the_program_again() -> None:
+    # Short sleeps: Python sees a signal that comes just before a system call only after that call.
     process = child(
-        "shutdown.of_process().uninstall(); print('ready', flush=True); time.sleep(600)"
+        "shutdown.of_process().uninstall(); print('ready', flush=True)\n"
+        "while True: time.sleep(0.02)"
     )
     process.send_signal(INT)
     process.communicate(timeout=60)
