@@ -116,7 +116,8 @@ def test_run_stops_before_a_planned_end(tmp_path: Path, server: ForkServer) -> N
         env={ENV_DEADLINE: soon},
     )
     assert run.complete() == 143, run.log()
-    assert run.of("stop")[0]["reason"] == "planned end of the node"
+    # Whose clock comes first tells the other: then it says on which rank.
+    assert run.of("stop")[0]["reason"].startswith("planned end of the node")
 
 
 def test_a_first_compile_that_does_not_end_is_left_inside_the_window(
