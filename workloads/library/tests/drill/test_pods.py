@@ -90,9 +90,9 @@ def test_a_pod_ends_with_its_code_or_is_killed(
 ) -> None:
     pod = start(code, tmp_path, owner)
     start_t = time.monotonic()
-    ended_with = pod.preempt(window_s)
+    pod_code = pod.preempt(window_s)
     takes_s = time.monotonic() - start_t
-    assert ended_with == exit_code, f"after {takes_s:.1f} s"
+    assert pod_code == exit_code, f"after {takes_s:.1f} s"
     assert (takes_s >= window_s) is (exit_code == 137)
     assert not psutil.pid_exists(pod.pid)
 

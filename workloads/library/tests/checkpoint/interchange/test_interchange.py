@@ -101,12 +101,6 @@ def write_torch_checkpointing(folder: Path, weights: dict[str, torch.Tensor]) ->
     return out
 
 
-def write_torch_checkpointing_without_index(folder: Path, weights: dict[str, torch.Tensor]) -> Path:
-    out = write_torch_checkpointing(folder, weights)
-    (out / "metadata.pkl").unlink()
-    return out
-
-
 WRITERS = {
     "safetensors": write_hf,
     "DCP": write_dcp,
@@ -114,7 +108,6 @@ WRITERS = {
     "torch.save": write_torch,
     "nested torch.save": write_nested_torch,
     "torch-checkpointing": write_torch_checkpointing,
-    "torch-checkpointing without index": write_torch_checkpointing_without_index,
 }
 
 

@@ -7,12 +7,15 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch import nn
 
 from holdfast.checkpoint import load_tensors
 from tests import support
 from tests.tools import frameworks
-from workloads.library.tests.checkpoint.interchange.test_interchange import invoke, refuse
+from workloads.library.tests.checkpoint.interchange.test_interchange import (
+    invoke,
+    make_weights,
+    refuse,
+)
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(300)]
 
@@ -74,12 +77,6 @@ def save(
     for process in ranks:
         assert process.wait(240) == 0
     return written
-
-
-def make_weights() -> dict[str, torch.Tensor]:
-    torch.manual_seed(1)
-    model = nn.Sequential(nn.Linear(5, 4), nn.BatchNorm1d(4), nn.Linear(4, 3))
-    return model.bfloat16().state_dict()
 
 
 @pytest.mark.parametrize("has_index", [True, False], ids=["index", "no index"])
