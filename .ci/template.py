@@ -50,7 +50,7 @@ LEFT_OUT = (
     "requirements/oldest.*",
     "requirements/torch-checkpointing.txt",
     "requirements/torch-middle.*",
-    "requirements/torch-oldest.*",
+    "requirements/torch-oldest*",
     "requirements/torchao.txt",
     "requirements/torchft.*",
     "requirements/torchtitan.txt",

@@ -21,7 +21,7 @@ test-gpu: setup ## Pinned staging, copies during steps, nccl and gangs (a GPU)
 test-llm: setup ## The rendered commands and probes of a service on the real vLLM, without a GPU (6 GB, minutes)
 	@$(PY) -m tests.tiers llm
 
-test-torch: setup ## Training and checkpoints with older PyTorch: TORCH=oldest or TORCH=middle, else both (6 GB each, minutes)
+test-torch: setup ## Training and checkpoints with older PyTorch: TORCH=oldest, oldest-gangs or middle, else all (6 GB each, minutes)
 	@$(PY) -m workloads.library.tests.older_torch $(TORCH)
 
 test-next-provider: setup tools cdktf-cli ## Plans with the next major release of the google provider (its build takes 10 minutes, once), and the cdktn command line

@@ -1,8 +1,8 @@
 """`make test-torch [TORCH=oldest]`: training and checkpoints with older versions of PyTorch.
 
-The oldest that the library takes, and one in the middle between it and the newest, with which all
-other tests run. Each is installed next to the ordinary environment, in the user's cache: 6 GB, once
-for each lock.
+The oldest that checkpoints take, the oldest with which gangs run, and one in the middle between it
+and the newest, with which all other tests run. Each is installed next to the ordinary environment,
+in the user's cache: 6 GB, once for each lock.
 """
 
 import argparse
@@ -16,18 +16,26 @@ from tests.plan import isolated
 from tests.support import ROOT
 
 LIBRARY = ROOT / "workloads" / "library"
-VERSIONS = ("oldest", "middle")
 INSTALL_S = 3600
-# What meets PyTorch's own interfaces: the store and the agent of the launcher, tensors and
-# optimizers in a state, meshes of processes.
-FILES = (
-    "training/test_nodes.py",
-    "training/test_notices.py",
+# What meets PyTorch's own interfaces: tensors and optimizers in a state, meshes of processes.
+CHECKPOINT_FILES = (
     "checkpoint/test_types.py",
     "checkpoint/test_optimizers.py",
     "checkpoint/test_exact_or_refused.py",
     "checkpoint/test_meshes.py",
 )
+# And the store and the agent of the launcher.
+GANG_FILES = (
+    "training/test_nodes.py",
+    "training/test_notices.py",
+    *CHECKPOINT_FILES,
+)
+VERSIONS = {
+    "oldest": ("training/test_older_torch.py", *CHECKPOINT_FILES),
+    "oldest-gangs": GANG_FILES,
+    "middle": GANG_FILES,
+}
+"""Files of the tests that run with each version."""
 # PyTorch 2.11 gives it while it imports its own compiler.
 WARNING = "ignore:`torch.jit.script_method` is deprecated:DeprecationWarning"
 
@@ -62,14 +70,14 @@ def run_tests(name: str) -> int:
     if version.partition("+")[0] != read_locked_version(lock):
         print(f"not the version of requirements/{lock}.txt")
         return 1
-    paths = [str(LIBRARY / "tests" / file) for file in FILES]
+    paths = [str(LIBRARY / "tests" / file) for file in VERSIONS[name]]
     command = [sys.executable, "-m", "pytest", "-q", "-n0", "-W", WARNING, *paths]
     return subprocess.run(command, cwd=ROOT, env=variables).returncode
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("versions", nargs="*", metavar="VERSION", help="oldest or middle")
+    parser.add_argument("versions", nargs="*", metavar="VERSION", help=", ".join(VERSIONS))
     versions = parser.parse_args().versions or VERSIONS
     unknown = [name for name in versions if name not in VERSIONS]
     if unknown:

@@ -9,6 +9,7 @@ import tomllib
 
 import pytest
 
+from holdfast.training.tcp_gate import OLDEST_TORCH
 from tests.plan import isolated
 from tests.support import ROOT, ran
 from workloads.library.tests.older_torch import read_locked_version, read_oldest_version
@@ -74,10 +75,12 @@ def split_version(version: str) -> list[int]:
     return [int(part) for part in version.split(".")]
 
 
-def test_middle_torch_is_between_oldest_and_newest() -> None:
-    oldest, middle, newest = map(read_locked_version, ("torch-oldest", "torch-middle", "dev"))
+def test_torch_locks_lie_between_oldest_and_newest() -> None:
+    names = ("torch-oldest", "torch-oldest-gangs", "torch-middle", "dev")
+    oldest, oldest_gangs, middle, newest = map(read_locked_version, names)
     assert oldest.startswith(f"{read_oldest_version()}.")
-    assert split_version(oldest) < split_version(middle) < split_version(newest)
+    assert split_version(oldest_gangs)[:2] == [*OLDEST_TORCH]
+    assert split_version(oldest_gangs) < split_version(middle) < split_version(newest)
 
 
 @pytest.mark.process

@@ -16,14 +16,18 @@ import threading
 from abc import ABC, abstractmethod
 from datetime import timedelta
 
+import torch
 from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsage]
 
 from holdfast.checkpoint.gangs import signing_key
+from holdfast.support.errors import InputError
 
 LOOPBACK = "127.0.0.1"
 PROOF_S = 5.0
 """Seconds for the whole proof, from the first byte to the last."""
 MAX_UNPROVEN = 256
+OLDEST_TORCH = (2, 8)
+"""Version from which a store of several nodes ends when its first node goes silent."""
 _NONCE_BYTES = 32
 _CHUNK_BYTES = 1 << 16
 
@@ -41,11 +45,25 @@ def join_key(run: str) -> bytes:
     return hmac.digest(key, f"join {run}".encode(), "sha256")
 
 
+def check_torch() -> None:
+    """Raises InputError if this PyTorch is too old for several processes that meet."""
+    major, minor, *_ = torch.__version__.split(".")
+    if (int(major), int(minor)) < OLDEST_TORCH:
+        raise InputError(
+            "this PyTorch is too old for gangs and for `holdfast train`",
+            got=torch.__version__,
+            allowed=f"{'.'.join(map(str, OLDEST_TORCH))} or newer; checkpoints alone work with 2.7",
+            fix="install a newer PyTorch in the image",
+        )
+
+
 def host_loopback_store(timeout: timedelta, port: int = 0) -> TCPStore:
     """Hosts a store for processes of this pod.
 
-    The kernel picks the port if it is 0. Raises OSError if the port is taken.
+    The kernel picks the port if it is 0. Raises OSError if the port is taken, and InputError for
+    a PyTorch that is too old.
     """
+    check_torch()
     listener = socket.create_server((LOOPBACK, port))
     _, listening_port = listener.getsockname()
     return TCPStore(
@@ -61,8 +79,9 @@ def host_loopback_store(timeout: timedelta, port: int = 0) -> TCPStore:
 def connect_store(port: int, timeout: timedelta) -> TCPStore:
     """Connects to a store, or to a tunnel to one, on this machine's loopback.
 
-    Raises torch's DistError or RuntimeError.
+    Raises torch's DistError or RuntimeError, and InputError for a PyTorch that is too old.
     """
+    check_torch()
     return TCPStore(
         LOOPBACK,
         port,

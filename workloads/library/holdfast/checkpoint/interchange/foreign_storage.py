@@ -61,6 +61,14 @@ def detect_source(path: Path, entry: str = "model") -> Source:
         return read_torch_file(path, entry)
     if path.is_file():
         raise refuse_old_file(path)
+    if path.is_dir():
+        names = sorted(file.name for file in path.iterdir())
+        raise make_source_error(
+            path,
+            f"a folder of {', '.join(names[:3]) or 'nothing'}, without an index",
+            "name one file of it, or copy the index into it that was written first: .metadata,"
+            " metadata.pkl or model.safetensors.index.json",
+        )
     raise make_source_error(path, "no such checkpoint", "check the path")
 
 

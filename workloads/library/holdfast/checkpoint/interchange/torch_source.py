@@ -6,10 +6,13 @@ an index and nothing else. Tensors are read as fake ones first, which tell where
 """
 
 import io
+import logging
 import math
 import zipfile
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Container, Generator, Iterable
+from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +26,8 @@ from holdfast.checkpoint.interchange.source import (
     make_entry,
     make_source_error,
 )
-from holdfast.checkpoint.state.tensors import dtype_name
-from holdfast.checkpoint.state.values import encode_value
+from holdfast.checkpoint.state.tensors import as_dtensor, dtype_name, to_local
+from holdfast.checkpoint.state.values import Skeleton, encode_value
 from holdfast.support.errors import InputError
 
 DCP_INDEX = ".metadata"
@@ -72,12 +75,58 @@ def read_torch_file(path: Path, entry: str) -> Source:
         state = {entry: state}
     source = Source(kind="torch.save", path=path)
     for name, value in state.items():
-        if not isinstance(value, dict | list | torch.Tensor):
-            value = {"value": value}
         source.values[str(name)] = encode_value(
-            value, str(name), lambda key, tensor: source.parts.append(_locate(path, key, tensor))
+            _make_entry_value(value),
+            str(name),
+            lambda key, tensor: source.parts.append(_locate(path, key, tensor)),
         )
     return source
+
+
+def _make_entry_value(value: Any) -> Any:
+    """Return what an entry of a state can be: a container of the value if it is none itself."""
+    return value if isinstance(value, dict | list | torch.Tensor) else {"value": value}
+
+
+def read_torch_value(
+    path: Path,
+    key: str,
+    sharded_keys: Container[str],
+) -> tuple[Skeleton, list[SourcePart]]:
+    """Return the skeleton of the one value in a file, and the tensors of the rank that wrote it.
+
+    A DTensor is described as a tensor of the shape that its rank held. Raises InputError for one
+    that is not in `sharded_keys`.
+    """
+    # A file with DTensors names their classes, which weights_only knows from here on.
+    import_module("torch.distributed.tensor")
+    parts: list[SourcePart] = []
+
+    def put(name: str, tensor: torch.Tensor) -> None:
+        if as_dtensor(tensor) is not None and name not in sharded_keys:
+            raise make_source_error(
+                path,
+                f"{name} is a part of a tensor, and no index tells which",
+                "copy metadata.pkl of the same job's first save into the folder; that is there if"
+                " the item has a resharder",
+            )
+        parts.append(_locate(path, name, to_local(tensor)))
+
+    with _quiet_meshes():
+        value = _load_fake(str(path), path)
+    return encode_value(_make_entry_value(value), key, put), parts
+
+
+@contextmanager
+def _quiet_meshes() -> Generator[None]:
+    """Keep PyTorch from warning that a mesh is read before there are processes to form it."""
+    logger = logging.getLogger("torch.distributed.device_mesh")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
 
 
 def _locate(

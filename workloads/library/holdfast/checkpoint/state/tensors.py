@@ -12,19 +12,17 @@ import math
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import TYPE_CHECKING, cast
 
 import torch
 
 from holdfast.checkpoint.format import Sizes, TensorPart
 from holdfast.checkpoint.format.dtypes import dtype_of
+from holdfast.checkpoint.state.sharding import Interval, list_intervals
 from holdfast.support.errors import InputError
 
 if TYPE_CHECKING:
-    from torch.distributed.device_mesh import DeviceMesh
     from torch.distributed.tensor import DTensor
-    from torch.distributed.tensor.placement_types import Placement
 
     from holdfast.checkpoint.state import Captured
 
@@ -203,10 +201,6 @@ def get_dtype(part: TensorPart) -> torch.dtype:
     return dtype
 
 
-# An interval of an axis: its start in the local tensor, its start in the whole one, its length.
-Interval = tuple[int, int, int]
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Box:
     """A part of a tensor that is stored on this rank."""
@@ -259,9 +253,11 @@ def list_boxes(key: str, tensor: torch.Tensor) -> list[Box]:
                 owned=owned,
             )
         ]
-    axes = _list_intervals(
+    mesh = sharded.device_mesh
+    axes = list_intervals(
         shape,
-        sharded.device_mesh,
+        tuple(mesh.shape),
+        tuple(mesh.get_coordinate() or ()),
         tuple(sharded.placements),
     )
     _check_local(key, local, axes)
@@ -293,106 +289,6 @@ def _writes_replicas(sharded: "DTensor") -> bool:
         if placement.is_replicate() and index != 0:
             return False
     return True
-
-
-@lru_cache(maxsize=65_536)  # called for every tensor of every save
-def _list_intervals(
-    shape: Sizes,
-    mesh: "DeviceMesh",
-    placements: "tuple[Placement, ...]",
-) -> tuple[tuple[Interval, ...], ...]:
-    """Return the intervals that this rank holds, for each axis."""
-    from torch.distributed.tensor import Shard
-
-    if all(placement.is_replicate() or type(placement) is Shard for placement in placements):
-        from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
-
-        extents, offsets = compute_local_shape_and_global_offset(shape, mesh, placements)
-        axes = zip(offsets, extents, strict=True)
-        # One interval for each axis.
-        return tuple(((0, offset, length),) for offset, length in axes)
-    intervals: list[tuple[Interval, ...]] = []
-    for axis in range(len(shape)):
-        indices = _list_indices(
-            axis,
-            shape,
-            mesh,
-            placements,
-        )
-        intervals.append(_join(indices))
-    return tuple(intervals)
-
-
-def _list_indices(
-    axis: int,
-    shape: Sizes,
-    mesh: "DeviceMesh",
-    placements: "tuple[Placement, ...]",
-) -> list[int]:
-    """Return the elements of the axis that this rank holds.
-
-    The placements themselves split a tensor of all indices.
-    """
-    view = [1] * len(shape)
-    view[axis] = -1
-    indices = torch.arange(shape[axis]).view(view)
-    coordinate = mesh.get_coordinate() or []
-    for dimension, placement in _order_splits(axis, mesh, placements):
-        split = placement._split_tensor  # pyright: ignore[reportAttributeAccessIssue]
-        chunks, _ = split(
-            indices,
-            mesh.size(dimension),
-            with_padding=False,
-            contiguous=False,
-        )
-        indices = chunks[coordinate[dimension]]
-    return indices.flatten().tolist()
-
-
-def _order_splits(
-    axis: int,
-    mesh: "DeviceMesh",
-    placements: "tuple[Placement, ...]",
-) -> "list[tuple[int, Placement]]":
-    """Return the dimensions of the mesh that split the axis, in the order of their splits.
-
-    FSDP2 splits what tensor parallelism has split, although its dimension comes first: a strided
-    shard. PyTorch 2.8 gives such a shard other elements than it has if they do not divide evenly,
-    so it becomes a plain one that splits last.
-    """
-    from torch.distributed.tensor import Shard
-
-    splits: list[tuple[int, Placement]] = []
-    strided: list[int] = []
-    later_parts = 1
-    for dimension, placement in enumerate(placements):
-        if getattr(placement, "dim", None) != axis:
-            continue
-        splits.append((dimension, placement))
-        if hasattr(placement, "split_factor"):
-            strided.append(len(splits) - 1)
-        elif strided:
-            later_parts *= mesh.size(dimension)
-    if len(strided) != 1:
-        return splits
-    dimension, placement = splits[strided[0]]
-    if placement.split_factor != later_parts:  # pyright: ignore[reportAttributeAccessIssue]
-        return splits
-    del splits[strided[0]]
-    return [*splits, (dimension, Shard(axis))]
-
-
-def _join(indices: list[int]) -> tuple[Interval, ...]:
-    """Join consecutive indices to intervals."""
-    intervals: list[Interval] = []
-    start = 0
-    for end in range(1, len(indices) + 1):
-        is_last = end == len(indices)
-        if is_last or indices[end] != indices[end - 1] + 1:
-            length = end - start
-            intervals.append((start, indices[start], length))
-            start = end
-    return tuple(intervals)
 
 
 def _check_local(

@@ -33,6 +33,7 @@ from holdfast.training.tcp_gate import (
     LOOPBACK,
     Gate,
     Tunnel,
+    check_torch,
     connect_store,
     host_loopback_store,
     join_key,
@@ -50,8 +51,9 @@ def rendezvous_handler(config: TrainConfig) -> RendezvousHandler:
     """Returns the handler by which this agent finds the others.
 
     Raises RendezvousError if the first node does not come, and InputError if this is the first node
-    and it cannot open the port.
+    and it cannot open the port, or if PyTorch is too old.
     """
+    check_torch()
     if config.nodes == 1:
         use_loopback()
         return SingleNodeRendezvous(
