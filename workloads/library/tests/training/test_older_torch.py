@@ -1,4 +1,4 @@
-"""What needs a newer PyTorch than checkpoints do says so by name."""
+"""The launcher and gangs refuse by name a PyTorch that is new enough for checkpoints only."""
 
 import pytest
 import torch

@@ -27,7 +27,7 @@ SAFETENSORS = "SafetensorsSerialization"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Sharding:
-    """How the ranks of a mesh share a tensor."""
+    """The division of a tensor among the ranks of a mesh."""
 
     shape: Sizes
     """Shape of the whole tensor."""
@@ -62,9 +62,9 @@ class RankFile:
 class Index:
     world_size: int
     shardings: Mapping[str, list[Sharding]] = field(default_factory=dict)
-    """By item and path of the tensor in it, joined by dots: the library's own names."""
+    """Shardings by the name of the tensor: its item and the path in it, joined by dots."""
     files: Mapping[str, Mapping[int, RankFile]] = field(default_factory=dict)
-    """By item and rank, where they differ from the library's own names."""
+    """Files by item and rank, where they are not the library's default ones."""
 
 
 def read_rank_index(path: Path) -> Index:
