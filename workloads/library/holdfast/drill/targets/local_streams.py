@@ -24,8 +24,10 @@ from holdfast.vocabulary.telemetry import KIND_SERVING
 _ENGINE = (sys.executable, "-m", "holdfast.inference.small_engine", "--host", HOST)
 _ROUTER = (*HOLDFAST, "serve", "router", "--set", f"host={HOST}")
 _TOKENS_PER_S = 25.0
-_TOKENS = 150
-"""Tokens of a stream, which takes longer than the router leaves it at a server that drains."""
+_TOKENS = 300
+"""Tokens of a stream. It takes four times as long as the router leaves it at a server that drains,
+so that one of any few streams has to move, however far each has come.
+"""
 _START_S = 120.0
 _REPLY_S = 5.0
 _POLL_S = 0.05
