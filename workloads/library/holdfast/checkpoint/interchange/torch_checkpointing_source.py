@@ -132,7 +132,7 @@ def _read_item(
     for key, parts in parts_by_key.items():
         shardings = index.shardings.get(_dot(key), [])
         if all(sharding.is_replicated() for sharding in shardings):
-            source.parts.append(_take_replica(path, parts))
+            source.parts.append(_take_replica(path, parts, shardings))
         else:
             source.parts += _assemble(path, key, parts, shardings)
     source.values[item] = skeleton
@@ -207,9 +207,16 @@ def _make_difference_error(path: Path, key: str) -> InputError:
     )
 
 
-def _take_replica(path: Path, parts: dict[int, SourcePart]) -> SourcePart:
+def _take_replica(
+    path: Path,
+    parts: dict[int, SourcePart],
+    shardings: Sequence[Sharding],
+) -> SourcePart:
     """Return the tensor of the first rank. Raises InputError if another rank's differs."""
     first, *replicas = parts.values()
+    for sharding in shardings:
+        if first.shape != sharding.shape:
+            raise _make_shape_error(path, min(parts), first, sharding.shape)
     for replica in replicas:
         if not _are_equal(first, replica):
             raise _make_difference_error(path, first.key)
@@ -246,13 +253,9 @@ def _assemble(
             if part is None:
                 raise make_source_error(path, f"rank {rank} has no part of tensor {key}")
             axes = sharding.list_intervals(rank)
-            lengths = [sum(interval[2] for interval in axis) for axis in axes]
-            if lengths != list(part.extent):
-                raise make_source_error(
-                    path,
-                    f"rank {rank} has {list(part.extent)} of tensor {key}, and {METADATA} says"
-                    f" {lengths}",
-                )
+            lengths = tuple(sum(interval[2] for interval in axis) for axis in axes)
+            if lengths != part.extent:
+                raise _make_shape_error(path, rank, part, lengths)
             for intervals in itertools.product(*axes):
                 box = _cut(part, sharding, intervals)
                 place = (box.offset, box.extent)
@@ -260,6 +263,19 @@ def _assemble(
                 if not is_empty and place not in places:
                     places.add(place)
                     yield box
+
+
+def _make_shape_error(
+    path: Path,
+    rank: int,
+    part: SourcePart,
+    extent: Sizes,
+) -> InputError:
+    return make_source_error(
+        path,
+        f"rank {rank} has {list(part.extent)} of tensor {part.key}, and {METADATA} says"
+        f" {list(extent)}",
+    )
 
 
 def _cut(

@@ -30,7 +30,7 @@ def list_intervals(
 
     intervals: list[tuple[Interval, ...]] = []
     for axis, size in enumerate(shape):
-        splits = order_splits(axis, mesh_shape, placements)
+        splits = _order_splits(axis, mesh_shape, placements)
         if all(type(placement) is Shard for _, placement in splits):
             start = 0
             for dimension, _ in splits:
@@ -46,7 +46,7 @@ def list_intervals(
     return tuple(intervals)
 
 
-def order_splits(
+def _order_splits(
     axis: int,
     mesh_shape: Sizes,
     placements: "tuple[Placement, ...]",

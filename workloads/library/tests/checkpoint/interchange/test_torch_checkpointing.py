@@ -254,6 +254,10 @@ def lie_about_the_shape(index: Index) -> None:
     get_sharding(index)["global_shape"] = [10, 9]
 
 
+def lie_about_replicas(index: Index) -> None:
+    get_sharding(index)["placements"] = [{"type": "Replicate"}]
+
+
 def lie_about_the_mesh(index: Index) -> None:
     get_sharding(index)["mesh_spec"]["mesh_data"] = (0, 0)
 
@@ -285,6 +289,7 @@ def test_index_that_lies_is_refused(site: Path, tmp_path: Path) -> None:
     for lie, got in {
         lie_about_the_version: "version '3.0'",
         lie_about_the_shape: "rank 0 has [5, 8] of tensor model/0.weight",
+        lie_about_replicas: "[5, 8] of tensor model/0.weight, and metadata.pkl says [10, 8]",
         lie_about_the_mesh: "a mesh of shape (2,)",
         lie_about_a_file: "outside of the folder",
         lie_about_the_ranks: "model_2.pt is missing",
