@@ -24,6 +24,7 @@ from holdfast.checkpoint.format.decoding import parse_manifest
 from holdfast.checkpoint.format.validation import NOTES_KEY, check_manifests
 from holdfast.checkpoint.interchange.safetensors_source import is_safetensors, read_safetensors
 from holdfast.checkpoint.interchange.source import (
+    READ_BYTES,
     Source,
     SourcePart,
     make_source_error,
@@ -45,7 +46,6 @@ from holdfast.checkpoint.stores.storage import Crc32c, Stat
 from holdfast.support import object_names
 
 SHARD_BYTES = 64 << 20
-READ_BYTES = 4 << 20
 RUN = "source"
 
 

@@ -17,6 +17,9 @@ from holdfast.checkpoint.format.dtypes import dtype_of, item_bytes
 from holdfast.checkpoint.state.tensors import view_memory
 from holdfast.support.errors import InputError
 
+READ_BYTES = 4 << 20
+"""Bytes that are read at once where a whole tensor is read through."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SourcePart:

@@ -17,6 +17,7 @@ from holdfast.checkpoint.format import Sizes
 from holdfast.checkpoint.format.dtypes import item_bytes
 from holdfast.checkpoint.interchange.safetensors_source import read_safetensors
 from holdfast.checkpoint.interchange.source import (
+    READ_BYTES,
     Source,
     SourcePart,
     make_source_error,
@@ -31,11 +32,10 @@ from holdfast.checkpoint.interchange.torch_checkpointing_index import (
     Sharding,
     read_rank_index,
 )
-from holdfast.checkpoint.interchange.torch_source import read_torch_value
+from holdfast.checkpoint.interchange.torch_source import join_by_dots, read_torch_value
 from holdfast.checkpoint.state.sharding import Interval
 from holdfast.support.errors import InputError
 
-READ_BYTES = 4 << 20
 _FILE = re.compile(r"(.+)_(\d+)\.pt")
 """The file of an item, with the rank that wrote it."""
 
@@ -130,16 +130,12 @@ def _read_item(
         for part in parts:
             parts_by_key.setdefault(part.key, {})[rank] = part
     for key, parts in parts_by_key.items():
-        shardings = index.shardings.get(_dot(key), [])
+        shardings = index.shardings.get(join_by_dots(key), [])
         if all(sharding.is_replicated() for sharding in shardings):
             source.parts.append(_take_replica(path, parts, shardings))
         else:
             source.parts += _assemble(path, key, parts, shardings)
     source.values[item] = skeleton
-
-
-def _dot(key: str) -> str:
-    return key.replace("/", ".")
 
 
 def _read_file(
@@ -159,17 +155,7 @@ def _read_file(
             f"{file.name} is written by {file.serialization}",
             f"import a copy of the folder without {file.name}",
         )
-    return read_torch_value(location, item, _ShardedKeys(index))
-
-
-class _ShardedKeys:
-    """Keys of the tensors whose sharding an index tells."""
-
-    def __init__(self, index: Index) -> None:
-        self._index = index
-
-    def __contains__(self, key: object) -> bool:
-        return _dot(str(key)) in self._index.shardings
+    return read_torch_value(location, item, index.shardings)
 
 
 def _merge(

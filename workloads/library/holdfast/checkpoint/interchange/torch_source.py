@@ -88,22 +88,27 @@ def _make_entry_value(value: Any) -> Any:
     return value if isinstance(value, dict | list | torch.Tensor) else {"value": value}
 
 
+def join_by_dots(key: str) -> str:
+    """Return a key as other libraries name the tensor."""
+    return key.replace("/", ".")
+
+
 def read_torch_value(
     path: Path,
     key: str,
-    sharded_keys: Container[str],
+    sharded_names: Container[str],
 ) -> tuple[Skeleton, list[SourcePart]]:
     """Return the skeleton of the one value in a file, and the tensors of the rank that wrote it.
 
     A DTensor is described as a tensor of the shape that its rank held. Raises InputError for one
-    that is not in `sharded_keys`.
+    whose key, joined by dots, is not in `sharded_names`.
     """
     # A file with DTensors names their classes, which weights_only knows from here on.
     import_module("torch.distributed.tensor")
     parts: list[SourcePart] = []
 
     def put(name: str, tensor: torch.Tensor) -> None:
-        if as_dtensor(tensor) is not None and name not in sharded_keys:
+        if as_dtensor(tensor) is not None and join_by_dots(name) not in sharded_names:
             raise make_source_error(
                 path,
                 f"{name} is a part of a tensor, and no index tells which",
