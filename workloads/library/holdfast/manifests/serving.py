@@ -144,7 +144,8 @@ def objects(context: RenderContext, fleet: Fleet) -> Iterator[Body]:
     yield from scaling.metrics(fleet.hop.namespace, fleet.targets)
     yield from discovery(fleet.hop)
     if fleet.hop.routers:
-        yield from routers(context, fleet.hop)
+        servers = [f"{fleet.name}-{tier.name}" for tier in fleet.tiers]
+        yield from routers(context, fleet.hop, servers)
     yield from first_hop(context, fleet.hop, {ANNOTATION_CAPACITY: fleet.promise})
     yield from policies(fleet)
 
@@ -153,7 +154,9 @@ def _tier(context: RenderContext, fleet: Fleet, tier: Tier) -> Iterator[Body]:
     name = f"{fleet.name}-{tier.name}"
     namespace = fleet.hop.namespace
     work = fleet.work(name, tier)
-    is_fixed = tier.min_replicas == tier.max_replicas
+    idle_minutes = fleet.hop.idle_minutes
+    # A service that sleeps starts with one replica, which its autoscaler raises to the minimum.
+    is_fixed = tier.min_replicas == tier.max_replicas and not idle_minutes
     body = deployment(
         context,
         namespace,
@@ -162,10 +165,15 @@ def _tier(context: RenderContext, fleet: Fleet, tier: Tier) -> Iterator[Body]:
         # A single replica stays until the next version is ready.
         unavailable=0 if tier.min_replicas == 1 else 1,
     )
+    annotations: dict[str, str] = {}
+    if idle_minutes:
+        annotations[serving.ANNOTATION_IDLE] = str(idle_minutes)
     has_base = any(other.name == serving.TIER_BASE for other in fleet.tiers)
     if tier.name == serving.TIER_OVERFLOW and has_base:
         base = f"{fleet.name}-{serving.TIER_BASE}"
-        body["metadata"].setdefault("annotations", {})[ANNOTATION_OVERFLOW] = base
+        annotations[ANNOTATION_OVERFLOW] = base
+    if annotations:
+        body["metadata"].setdefault("annotations", {}).update(annotations)
     yield body
     if not is_fixed:
         yield scaling.scaler(name, namespace, (tier.min_replicas, tier.max_replicas), fleet.targets)

@@ -69,6 +69,8 @@ class FirstHop:
     """Requests per second of each caller, over all proxies; 0: no quota."""
     routers: str = ""
     """Name of the routers of text streams before the servers; empty: there are none."""
+    idle_minutes: int = 0
+    """Time without a request after which the servers end; 0: they are always there."""
 
     @property
     def drain_s(self) -> int:

@@ -6,12 +6,12 @@ routers are on demand and have minutes to end what they carry.
 
 # Why it is so: infra/decisions/0143.
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from math import ceil
 
 from kubernetes import client
 
-from holdfast.manifests import scaling
+from holdfast.manifests import scaling, serving_sleep
 from holdfast.manifests.deployments import deployment, port, probes, scraping
 from holdfast.manifests.pods import PodSettings, Size
 from holdfast.manifests.policies import budget, ingress
@@ -35,12 +35,16 @@ def count_routers(requests: float) -> int:
     return max(ROUTERS, ceil(requests / (serving.USABLE_SHARE * STREAMS)) + 1)
 
 
-def routers(context: RenderContext, hop: FirstHop) -> Iterator[Body]:
-    """Builds the routers of a service."""
+def routers(context: RenderContext, hop: FirstHop, servers: Sequence[str]) -> Iterator[Body]:
+    """Builds the routers of a service, whose Deployments of `servers` they start and end if it
+    sleeps.
+    """
     name = hop.routers
     namespace = hop.namespace
     labels = {LABEL_NAME: name}
-    yield deployment(context, namespace, _pods(context, hop))
+    if hop.idle_minutes:
+        yield from serving_sleep.rights(name, namespace, servers)
+    yield deployment(context, namespace, _pods(context, hop, servers))
     gauge = serving.ROUTER_STREAMS_OPEN
     yield from scaling.metrics(namespace, [gauge])
     targets = {gauge: int(_SCALE_UP_SHARE * STREAMS)}
@@ -55,22 +59,30 @@ def routers(context: RenderContext, hop: FirstHop) -> Iterator[Body]:
     yield from ingress(namespace, f"{name}-route", labels, port=serving.PORT, peers=proxy)
 
 
-def _pods(context: RenderContext, hop: FirstHop) -> PodSettings:
+def _pods(context: RenderContext, hop: FirstHop, servers: Sequence[str]) -> PodSettings:
     command = ["python", "-m", "holdfast", "serve", "router"]
     command += ["--servers", f"{hop.servers}:{serving.PORT}"]
     command += ["--port", str(serving.PORT), "--streams", str(STREAMS)]
     command += ["--window", str(serving.STREAM_WINDOW_S)]
     command += ["--health-path", serving.READY_PATH, "--health-port", str(hop.health_port)]
+    # The account of the proxies: routers mount no token of it.
+    account = hop.account or hop.name
+    sidecars: list[client.V1Container] = []
+    if hop.idle_minutes:
+        account = hop.routers
+        command += ["--hold", str(serving.WAKE_HOLD_S)]
+        sidecars.append(serving_sleep.idle_scaler(context, hop, servers))
     return PodSettings(
         name=hop.routers,
-        # The account of the proxies: routers mount no token of it.
-        role=hop.account or hop.name,
+        role=account,
         image=context.image(SERVER),
         command=command,
         size=Size(cpu="1", memory=f"{_MEMORY_MIB}Mi", disk="1Gi"),
         pool=context.system,
         priority=PRIORITY_SERVING,
         grace_s=serving.STREAM_WINDOW_S,
+        calls_kubernetes=bool(hop.idle_minutes),
+        sidecars=sidecars,
         ports=[serving.PORT],
         labels={serving.LABEL_METRICS: serving.ROUTER_STREAMS_OPEN.group},
         probes=probes(serving.PORT),

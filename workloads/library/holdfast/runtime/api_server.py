@@ -1,17 +1,30 @@
 """Requests to the Kubernetes API server with the pod's service account. Standard library only."""
 
+import json
 import os
 import ssl
 import urllib.request
 from http.client import HTTPResponse
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
 
-def open_path(path: str, *, timeout_s: float) -> HTTPResponse:
-    """Sends a GET request and returns the response, which the caller closes.
+def get(path: str, *, timeout_s: float) -> Any:
+    """Returns an object. Raises OSError, KeyError and ValueError as `open_path` and JSON do."""
+    with open_path(path, timeout_s=timeout_s) as response:
+        return json.load(response)
+
+
+def merge(path: str, patch: Any, *, timeout_s: float) -> None:
+    """Changes the fields of an object that `patch` has. Raises as `open_path`."""
+    with open_path(path, timeout_s=timeout_s, patch=patch) as response:
+        response.read()
+
+
+def open_path(path: str, *, timeout_s: float, patch: Any = None) -> HTTPResponse:
+    """Sends a GET request, or a merge patch, and returns the response, which the caller closes.
 
     `timeout_s` bounds each wait for bytes, also within a watch. Raises OSError if the server
     refuses or cannot be reached, KeyError outside a cluster.
@@ -24,6 +37,10 @@ def open_path(path: str, *, timeout_s: float) -> HTTPResponse:
         f"https://{host}:{port}{path}",
         headers={"Authorization": f"Bearer {token}"},
     )
+    if patch is not None:
+        request.method = "PATCH"
+        request.data = json.dumps(patch).encode()
+        request.add_header("Content-Type", "application/merge-patch+json")
     context = ssl.create_default_context(cafile=str(ACCOUNT / "ca.crt"))
     response = urllib.request.urlopen(request, timeout=timeout_s, context=context)
     return cast("HTTPResponse", response)

@@ -76,7 +76,8 @@ def new_service(
     file_text.write(file, file_text.dump(service))
     purchase_plan = prepared_service.plan(prepared, prices.load())
     output.print_plan(purchase_plan, str(file))
-    for line in (prepared_service.describe_price(purchase_plan), *notes, f"wrote {file}"):
+    price = prepared_service.describe_price(service, purchase_plan)
+    for line in (price, *notes, f"wrote {file}"):
         output.note(line)
     output.note(f"Next: holdfast submit {file}")
 
@@ -108,7 +109,8 @@ def submit_service(
         output.print_body(purchase_plan.as_json())
     else:
         output.print_plan(purchase_plan, str(file))
-    for line in (prepared_service.describe_price(purchase_plan), *prepared.notes):
+    price = prepared_service.describe_price(prepared.service, purchase_plan)
+    for line in (price, *prepared.notes):
         output.note(line)
     for refusal in purchase_plan.refusals:
         output.note(f"refused: {refusal}")

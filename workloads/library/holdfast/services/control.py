@@ -26,7 +26,7 @@ class ServiceRow:
     source: str
     """The model or the predictor."""
     base: str
-    """Ready replicas and all, as 2/4."""
+    """Ready replicas and all, as 2/4, or asleep."""
     overflow: str
     address: str
 
@@ -59,7 +59,8 @@ def _list_replicas(api: Api, namespace: str) -> Iterator[tuple[str, str]]:
         status: dict[str, Any] = deployment.get("status") or {}
         ready = status.get("readyReplicas", 0)
         replicas = deployment["spec"].get("replicas", 0)
-        yield deployment["metadata"]["name"], f"{ready}/{replicas}"
+        is_asleep = live_service.find_idle_minutes(deployment) and not replicas
+        yield deployment["metadata"]["name"], "asleep" if is_asleep else f"{ready}/{replicas}"
 
 
 def _make_row(api: Api, service: Object, replicas: dict[str, str]) -> ServiceRow:

@@ -123,6 +123,9 @@ def find_address(api: Api, name: str, namespace: str) -> tuple[str, str]:
 
 def _describe_replicas(deployment: Object) -> str:
     replicas = deployment["spec"].get("replicas", 0)
+    idle_minutes = live_service.find_idle_minutes(deployment)
+    if idle_minutes and not replicas:
+        return f"asleep after {idle_minutes} minutes without a request; the next one starts it"
     status: dict[str, Any] = deployment.get("status") or {}
     ready = status.get("readyReplicas", 0)
     new = status.get("updatedReplicas", 0)
@@ -160,7 +163,9 @@ def _list_troubles(scalers: Any) -> Iterator[tuple[str, str]]:
     for scaler in scalers:
         status: dict[str, Any] = scaler.get("status") or {}
         for condition in status.get("conditions") or ():
-            if condition["type"] == "ScalingActive" and condition["status"] == "False":
+            is_inactive = (condition["type"], condition["status"]) == ("ScalingActive", "False")
+            # An autoscaler whose target sleeps rests.
+            if is_inactive and condition.get("reason") != "ScalingDisabled":
                 yield scaler["metadata"]["name"], str(condition.get("message", ""))
 
 

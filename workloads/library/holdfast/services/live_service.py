@@ -11,9 +11,9 @@ from holdfast.platform import Platform
 from holdfast.services.prepared_service import Prepared
 from holdfast.services.render.manifests import ANNOTATION_SOURCE, SHARED
 from holdfast.support.errors import InputError, Stopped
-from holdfast.vocabulary.kubernetes import MONITORING_API
+from holdfast.vocabulary.kubernetes import LEASE_API, MONITORING_API
 from holdfast.vocabulary.roles import NAMESPACE_SERVING
-from holdfast.vocabulary.serving import LABEL_SERVICE
+from holdfast.vocabulary.serving import ANNOTATION_IDLE, LABEL_SERVICE
 
 # Kind -> version, of everything that a service may have; what runs of them is found by its label.
 TEAM_KINDS = {
@@ -31,6 +31,7 @@ KINDS = TEAM_KINDS | {
     "HTTPRoute": GATEWAY_API,
     "GCPBackendPolicy": POLICY_API,
     "HealthCheckPolicy": POLICY_API,
+    "Lease": LEASE_API,
     "RoleBinding": "rbac.authorization.k8s.io/v1",
     "Role": "rbac.authorization.k8s.io/v1",
     "ServiceAccount": "v1",
@@ -159,7 +160,7 @@ def _keep_replicas(api: Api, bodies: list[Body]) -> list[Body]:
     """Return the objects, with the replicas that run in each Deployment that an autoscaler sizes.
 
     Without a number, a Deployment that had a fixed one would go back to a single replica until the
-    autoscaler has looked.
+    autoscaler has looked. A service that sleeps goes on sleeping.
     """
     limits: dict[str, tuple[int, int]] = {}
     for body in bodies:
@@ -173,7 +174,9 @@ def _keep_replicas(api: Api, bodies: list[Body]) -> list[Body]:
             min_replicas, max_replicas = limits[name]
             live = api.find(api.path_of(body))
             replicas = live["spec"].get("replicas", 0) if live else 0
-            size = min(max(replicas, min_replicas), max_replicas)
+            is_asleep = live is not None and not replicas and find_idle_minutes(live)
+            floor = 0 if is_asleep and find_idle_minutes(body) else min_replicas
+            size = min(max(replicas, floor), max_replicas)
             body = body | {"spec": body["spec"] | {"replicas": size}}
         sized_bodies.append(body)
     return sized_bodies
@@ -220,6 +223,12 @@ def _list_objects(
         for item in list(api.items(folder, labelSelector=f"{LABEL_SERVICE}={name}")):
             if (kind, item["metadata"]["name"]) not in remaining:
                 yield f"{folder}/{item['metadata']['name']}"
+
+
+def find_idle_minutes(deployment: Object) -> str:
+    """Return after how many minutes without a request it has no replicas; empty: it keeps them."""
+    annotations: dict[str, str] = deployment["metadata"].get("annotations") or {}
+    return annotations.get(ANNOTATION_IDLE, "")
 
 
 def _label(body: Object) -> str:

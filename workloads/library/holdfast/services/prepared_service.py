@@ -214,7 +214,7 @@ def _list_parts(service: OwnService, tier: Tier) -> list[tuple[str, int]]:
     return [(part, pods) for part, pods in parts if pods]
 
 
-def describe_price(purchase_plan: PurchasePlan) -> str:
+def describe_price(service: OwnService, purchase_plan: PurchasePlan) -> str:
     """Return what the service costs while idle and under full load, in one sentence."""
     idle = 0.0
     for purchase in purchase_plan.purchases:
@@ -222,4 +222,7 @@ def describe_price(purchase_plan: PurchasePlan) -> str:
             return "the price is not known: the table has none for these machines"
         if not purchase.job.endswith(UNDER_LOAD):
             idle += purchase.usd_per_hour
-    return f"always ${idle:.2f} an hour, under full load ${purchase_plan.usd_per_hour or 0:.2f}"
+    beginning = f"always ${idle:.2f} an hour"
+    if service.may_sleep:
+        beginning = f"$0.00 an hour while it sleeps, ${idle:.2f} awake"
+    return f"{beginning}, under full load ${purchase_plan.usd_per_hour or 0:.2f}"

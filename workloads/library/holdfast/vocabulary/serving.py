@@ -47,6 +47,15 @@ BALANCER_STREAM_S = 86_400
 # GKE's autoscaler gives pods of a node that it removes.
 STREAM_WINDOW_S = 600
 
+# The time for which a text waits for the first replica of a service that sleeps: a node with a GPU,
+# its image, and the weights of a model.
+WAKE_HOLD_S = 900
+# The time after which a request that is not streamed, and so sends nothing while it waits, gets
+# its refusal: before STREAM_IDLE_S ends it without one.
+SILENT_HOLD_S = STREAM_IDLE_S - 10
+ANNOTATION_IDLE = "holdfast.dev/idle-minutes"
+"""Annotation of a Deployment: the minutes without a request after which it has no replicas."""
+
 PORT = 8080
 """The port of the server for requests, probes and metrics, and of the proxy for requests."""
 PROXY_ADMIN_PORT = 9901  # on the loopback interface only

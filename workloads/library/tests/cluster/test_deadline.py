@@ -65,7 +65,8 @@ def become(
             "kind": kind,
             "metadata": {"name": name},
         }
-        api.apply(path, body)
+        if api.find(path) is None:  # applied again, it would lose its labels
+            api.apply(path, body)
 
     def become_pod(namespace: str, account: str) -> None:
         path = f"/api/v1/namespaces/{namespace}/serviceaccounts/{account}"

@@ -2,6 +2,7 @@
 
 import json
 import re
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +12,10 @@ from typer.testing import CliRunner, Result
 
 from holdfast.clients.api import Api, ApiError, Object
 from holdfast.commands import app
+from holdfast.drill.serving.fleet import free_port
+from holdfast.inference.router.idle_scaler import IdleScaler
 from holdfast.manifests.render_context import RenderContext
+from holdfast.runtime import api_server
 from holdfast.services import live_service
 from holdfast.services.file import file_text
 from holdfast.services.file.service_file import OwnService
@@ -24,7 +28,11 @@ from tests.cluster.sim.waiting import until
 from tests.cluster.sim.world import World
 from tests.cluster.test_platform import cleared as cleared
 from tests.cluster.test_platform import gke_kinds as gke_kinds
+from tests.workloads.manifests.rendered import option
 from workloads.library.tests.cluster.objects import list_names, list_nodes, list_uids
+from workloads.library.tests.cluster.test_deadline import Become
+from workloads.library.tests.cluster.test_deadline import become as become
+from workloads.library.tests.inference.router.fleet import HOST, Stream, engine, make_text, router
 from workloads.library.tests.services import example_services
 from workloads.operators import platform
 
@@ -244,3 +252,83 @@ def wait_replicas(api: Api, name: str, count: int) -> None:
         return status.get("readyReplicas") == status.get("replicas") == count
 
     until(f"{name} has {count} replicas", count_ready, timeout_s=360)
+
+
+def count_replicas(api: Api, name: str) -> int:
+    return api.get(f"{DEPLOYMENTS}/{name}")["spec"]["replicas"]
+
+
+def find_idle_command(api: Api, name: str) -> list[str]:
+    router = api.get(f"{DEPLOYMENTS}/{name}-router")
+    (sidecar,) = router["spec"]["template"]["spec"]["initContainers"]
+    return sidecar["command"]
+
+
+def run_idle_scaler(
+    command: list[str], router_url: str, idle_s: float, stop: threading.Event
+) -> threading.Thread:
+    """Runs what the command of the sidecar runs, with the token of its pod."""
+    assert option(command, "--idle-minutes") == "20"
+    scaler = IdleScaler(
+        router_url=router_url,
+        namespace=option(command, "--namespace"),
+        lease=option(command, "--lease"),
+        deployments=[option(command, "--deployment")],
+        idle_s=idle_s,
+    )
+    thread = threading.Thread(target=scaler.run, args=(stop.wait,))
+    thread.start()
+    return thread
+
+
+def test_a_service_sleeps_until_it_is_asked(
+    holdfast: Callable[..., Result],
+    api: Api,
+    become: Become,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A router, its sidecar with the rendered rights, and an engine that the test starts with the
+    pod.
+    """
+    written, sent, explained = example_services.read_commands("holdfast new-service drafts")
+    document = platforms.write_document(EXAMPLE, tmp_path / "document")
+    monkeypatch.setenv(ENV_PLATFORM, str(document))
+    result = CliRunner().invoke(app, written, catch_exceptions=False)
+    assert "$0.00 an hour while it sleeps" in result.stderr
+    monkeypatch.delenv(ENV_PLATFORM)
+    require_done(holdfast(*sent, "--yes"))
+    wait_ready(api, "drafts-base")
+    assert "drafts-base: 1 of 1 ready" in holdfast(*explained).stdout
+
+    become("serving", "drafts-router")
+    for name, resource in (("drafts-base", ""), ("drafts-router", "/scale")):
+        with pytest.raises(OSError, match="403"):
+            api_server.merge(f"{DEPLOYMENTS}/{name}{resource}", {}, timeout_s=10)
+    port = free_port()
+    stop = threading.Event()
+    with router(tmp_path, "--servers", f"{HOST}:{port}", "--hold", "300", ready=0) as served:
+        command = find_idle_command(api, "drafts")
+        thread = run_idle_scaler(command, f"http://{HOST}:{served.port}", 5.0, stop)
+        try:
+            until("it sleeps", lambda: count_replicas(api, "drafts-base") == 0)
+            until("its servers are gone", lambda: not list_pods(api, "drafts-base"))
+            assert "drafts-base: asleep" in holdfast(*explained).stdout
+            assert " asleep " in holdfast("list").stdout
+            require_done(holdfast(*sent, "--yes"))
+            assert count_replicas(api, "drafts-base") == 0, "a roll-out wakes nobody"
+
+            stream = Stream(served.port, {"prompt": "hello", "max_tokens": 20, "ignore_eos": True})
+            wait_ready(api, "drafts-base")
+            until("a server starts", lambda: len(list_pods(api, "drafts-base")) == 1)
+            with engine(tmp_path, port=port):
+                stream.wait()
+            assert stream.is_whole
+            assert stream.text == make_text("hello", 20)
+            until("it sleeps again", lambda: count_replicas(api, "drafts-base") == 0)
+        finally:
+            stop.set()
+            thread.join()
+    require_done(holdfast("stop", "drafts", "--yes"))
+    lease = "/apis/coordination.k8s.io/v1/namespaces/serving/leases/drafts-router"
+    until("its Lease is gone", lambda: api.find(lease) is None)

@@ -19,7 +19,7 @@ from holdfast.services.render import manifests
 from tests.platforms import with_images
 
 FOLDER = Path(holdfast.services.__file__).parent / "examples"
-NAMES = ("assistant", "chat", "scores")
+NAMES = ("assistant", "chat", "drafts", "scores")
 PAGE = Path(__file__).parents[2] / "docs/how-to/run-a-service.md"
 
 

@@ -131,6 +131,7 @@ def test_list_shows_each_service_once(holdfast: Callable[..., Result]) -> None:
     assert lines == [
         ["assistant", "gs://acme-models/qwen2.5-7b", "2/3", "2/3", address.format("assistant")],
         ["chat", "gs://acme-models/llama-3-8b", "2/3", "2/3", address.format("chat")],
+        ["drafts", "gs://acme-models/qwen2.5-7b", "2/3", "-", address.format("drafts")],
         ["scores", "entropy", "2/3", "2/3", address.format("scores")],
     ]
     body = json.loads(holdfast("list", "--json").stdout)

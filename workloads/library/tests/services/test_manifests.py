@@ -16,6 +16,7 @@ from holdfast.services.plan import placement
 from holdfast.support.values import quantity
 from holdfast.vocabulary.kubernetes import LABEL_NAME, LABEL_NAMESPACE
 from holdfast.vocabulary.serving import (
+    ANNOTATION_IDLE,
     BALANCER_SPREAD_S,
     CALLER_HEADER,
     DRAIN_PATH,
@@ -26,6 +27,7 @@ from holdfast.vocabulary.serving import (
     PROXIES_FILE,
     READY_PATH,
     SIDECAR_PORT,
+    WAKE_HOLD_S,
     drain_budget,
     sidecar_budget,
 )
@@ -316,6 +318,39 @@ def test_services_without_keys_ask_for_none() -> None:
     assert KEYS_FILE not in read_envoy(bodies, "scores-proxy")
     volumes = {volume["name"] for volume in pod(bodies, "scores-proxy")["volumes"]}
     assert "keys" not in volumes
+
+
+def test_a_service_that_sleeps_is_scaled_by_its_routers() -> None:
+    bodies = render(read("drafts"))
+    servers = find(bodies, "Deployment", "drafts-base")
+    assert "replicas" not in servers["spec"]
+    assert servers["metadata"]["annotations"][ANNOTATION_IDLE] == "20"
+    scaler = find(bodies, "HorizontalPodAutoscaler", "drafts-base")
+    assert scaler["spec"]["minReplicas"] == 1
+    router = find(bodies, "Deployment", "drafts-router")
+    pod = router["spec"]["template"]["spec"]
+    assert pod["serviceAccountName"] == "drafts-router"
+    assert pod["automountServiceAccountToken"]
+    (sidecar,) = pod["initContainers"]
+    assert option(sidecar["command"], "--deployment") == "drafts-base"
+    assert option(sidecar["command"], "--idle-minutes") == "20"
+    (container,) = pod["containers"]
+    assert option(container["command"], "--hold") == str(WAKE_HOLD_S)
+    role = find(bodies, "Role", "drafts-router")
+    granted = {}
+    for rule in role["rules"]:
+        granted[rule["resources"][0]] = (rule["resourceNames"], rule["verbs"])
+    assert granted == {
+        "deployments/scale": (["drafts-base"], ["get", "patch"]),
+        "leases": (["drafts-router"], ["get", "patch"]),
+    }
+
+
+def test_other_routers_have_no_token() -> None:
+    bodies = render(read("chat"))
+    router = find(bodies, "Deployment", "chat-router")
+    assert not router["spec"]["template"]["spec"]["automountServiceAccountToken"]
+    assert "Lease" not in {body["kind"] for body in bodies}
 
 
 def test_fixed_services_need_no_scaler() -> None:

@@ -117,6 +117,22 @@ CASES: dict[str, tuple[dict[str, str], str, str]] = {
         "callers",
         "cluster",
     ),
+    "sleeping predictor": (
+        PREDICTOR | {"--set": "least_replicas=0"},
+        "least_replicas",
+        "holdfast stop",
+    ),
+    "sleep with a promise": (
+        MODEL | {"--set": "least_replicas=0", "promised_per_s": "8", "replica_per_s": "10"},
+        "least_replicas",
+        "leave out least_replicas, or promised_per_s",
+    ),
+    "fewest replicas of two": (MODEL | {"--set": "least_replicas=2"}, "least_replicas", "number"),
+    "idle time of a service that stays": (
+        MODEL | {"--set": "idle_minutes=60"},
+        "idle_minutes",
+        "least_replicas: 0",
+    ),
     "nobody may call": (PREDICTOR | {"--set": "callers="}, "callers", "namespaces"),
     "image by tag": (PREDICTOR | {"--image": "mine:v1"}, "without a digest", "imagetools"),
     "public without TLS": (
@@ -163,7 +179,7 @@ def test_a_service_without_a_replica_is_refused_with_the_reason(
     options = {"--predictor": "entropy", "--base": "0"}
     error = new_service(document, tmp_path / "chat.yaml", options).exception
     assert isinstance(error, InputError)
-    assert "no autoscaler starts a first replica" in error.allowed
+    assert "a model that may sleep has least_replicas: 0 besides" in error.allowed
 
 
 def test_public_services_name_members_where_allowed(

@@ -65,6 +65,10 @@ CASES = {
         {"base": "3", "overflow_most": "2", "namespace": "vision"},
         "5 replicas under load x 1 = 5",
     ),
+    "sleep": (
+        {"base": "1", "least_replicas": "0", "namespace": "vision", "model": "gs://models/llama"},
+        "submit it in the namespace serving",
+    ),
     "load balancer": (SMALL | {"namespace": "vision", "reach": "internal"}, "auto, cluster"),
 }
 
@@ -74,7 +78,9 @@ def test_bad_input_is_refused(case: str, tmp_path: Path) -> None:
     fields, text = CASES[case]
     out = tmp_path / "scores.yaml"
     document = write_document(share(), tmp_path / "platform")
-    words = ["new-service", "scores", "--predictor", "entropy", "--platform", str(document)]
+    words = ["new-service", "scores", "--platform", str(document)]
+    if "model" not in fields:
+        words += ["--predictor", "entropy"]
     for name, value in fields.items():
         words += ["--set", f"{name}={value}"]
     error = CliRunner().invoke(app, [*words, "--out", str(out)]).exception

@@ -190,7 +190,6 @@ class App:
             self._metrics.streams.dec()
 
     async def _route(self, client: Client, request: HttpRequest, reservation: Reservation) -> None:
-        until_s = find_deadline(request, self._settings.hold_s).at_s
         length = declared_bytes(request)
         if length is not None and length <= self._settings.body_bytes:
             reservation.require(length)
@@ -205,12 +204,15 @@ class App:
         is_chat = path == generation.CHAT_PATH
         prefix_key = b""
         obstacle = ""
+        hold_s = self._settings.silent_hold_s
         if request.method == "POST" and path in (generation.CHAT_PATH, generation.COMPLETIONS_PATH):
             text_request = generation.parse(body, is_chat=is_chat)
             obstacle = text_request.obstacle
             servers = len(self._pool.ready())
             prefix_key = self._prefixes.find_key(text_request.beginnings, servers)
             if not obstacle:
+                if text_request.is_streamed:
+                    hold_s = self._settings.hold_s
                 stream = CarriedStream(
                     text_request,
                     prefix_key=prefix_key,
@@ -219,7 +221,7 @@ class App:
                     metrics=self._metrics,
                     settings=self._settings,
                     headers=headers,
-                    until_s=until_s,
+                    until_s=find_deadline(request, hold_s).at_s,
                 )
                 with self._remember(path, body):
                     await self._carry(client, stream)
@@ -236,7 +238,7 @@ class App:
             metrics=self._metrics,
             settings=self._settings,
             headers=headers,
-            until_s=until_s,
+            until_s=find_deadline(request, hold_s).at_s,
             prefix_key=prefix_key,
             obstacle=obstacle,
         )

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from holdfast.inference.errors import Refused
-from holdfast.inference.router.client import CARRIED_HEADER, Client, ClientGone
+from holdfast.inference.router.client import CARRIED_HEADER, WAITING, Client, ClientGone
 from holdfast.inference.router.detokenizer import (
     NO_PATH,
     Texts,
@@ -30,6 +30,7 @@ from holdfast.inference.router.events import (
     Piece,
     decode,
     encode,
+    encode_comment,
     make_error,
     read_piece,
 )
@@ -51,6 +52,8 @@ _ABORTED = "abort"
 """The finish reason of a server that gives up a request, such as at the end of its drain."""
 _SURPLUS_BYTES = 8
 _TOKEN_BYTES = 4
+_REASON_CHARS = 1000
+"""The part of a server's refusal that the client of a stream gets."""
 EVENT_STREAM = "text/event-stream; charset=utf-8"
 
 
@@ -92,6 +95,9 @@ class CarriedStream:
         self._metrics = metrics
         self._settings = settings
         self._headers = headers
+        self._hold_s = settings.silent_hold_s
+        if generation.is_streamed:
+            self._hold_s = settings.hold_s
         self._until_s = until_s
         """The deadline for the first server."""
         self._loop = asyncio.get_running_loop()
@@ -105,6 +111,8 @@ class CarriedStream:
         self._lost_at: float | None = None
         """The time of the last event before a seam that is not closed yet."""
         self._event_at = 0.0
+        self._has_begun = False
+        """The client knows whether its stream moves."""
         self._keep_seed = False
         self._connection: EngineConnection | None = None
         self._ending = ""
@@ -133,6 +141,10 @@ class CarriedStream:
             await self._finish()
         except StreamEnded as end:
             await self._end_with_error(end)
+        except Refused as refused:
+            if not self._client.has_started:
+                raise
+            await self._end_with_error(StreamEnded(refused.reason, refused.message))
         except asyncio.CancelledError:
             if not self._ending or self._client.is_gone or self._task is None:
                 raise
@@ -169,20 +181,30 @@ class CarriedStream:
     async def _find_server(self) -> Server:
         until_s = self._until_s
         if self._has_text():
-            until_s = self._loop.time() + self._settings.hold_s
+            until_s = self._loop.time() + self._hold_s
         self._metrics.waiting.inc()
         try:
-            return await self._pool.take(
-                self._prefix_key,
-                until_s=until_s,
-                avoid=self._avoid,
-            )
-        except Refused as refused:
-            if self._client.has_started:
-                raise StreamEnded(refused.reason, refused.message) from None
-            raise
+            return await self._wait_for_server(until_s)
         finally:
             self._metrics.waiting.dec()
+
+    async def _wait_for_server(self, until_s: float) -> Server:
+        """Waits, with comments to the client of a stream: nothing before it takes it for dead."""
+        while True:
+            comment_s = self._loop.time() + self._settings.comment_s
+            try:
+                return await self._pool.take(
+                    self._prefix_key,
+                    until_s=min(until_s, comment_s),
+                    avoid=self._avoid,
+                )
+            except Refused:
+                if until_s <= comment_s:
+                    raise
+            if self._generation.is_streamed:
+                if not self._client.has_started:
+                    await self._client.start(200, _make_headers(WAITING))
+                await self._client.write(encode_comment("waiting for a server"))
 
     def _has_text(self) -> bool:
         """Returns True once the client has, or will have, tokens of a server."""
@@ -244,7 +266,10 @@ class CarriedStream:
         if head.status >= SERVER_ERROR and self._losses.remaining > 1:
             raise EngineLost("error")
         if self._client.has_started:
-            message = f"a server refused the continuation with {head.status}"
+            request = "continuation" if self._has_begun else "request"
+            message = f"a server refused the {request} with {head.status}"
+            if not self._has_begun:
+                message += f": {body.decode(errors='replace')[:_REASON_CHARS]}"
             raise StreamEnded(f"status_{head.status}", message)
         content_type = head.headers.get("content-type", "application/json")
         return Response(head.status, content_type, body)
@@ -304,12 +329,14 @@ class CarriedStream:
         transcript = self._transcript
         if transcript.prompt_ids is None and not transcript.obstacle:
             transcript.obstacle = "return_token_ids"
-        if self._client.has_started or not self._generation.is_streamed:
+        if self._has_begun or not self._generation.is_streamed:
             return
-        headers = [("content-type", EVENT_STREAM), ("cache-control", "no-cache")]
+        self._has_begun = True
         value = f"unmoved; {transcript.obstacle}" if transcript.obstacle else "carried"
-        headers.append((CARRIED_HEADER, value))
-        await self._client.start(200, headers)
+        if self._client.has_started:
+            await self._client.write(encode_comment(value))
+        else:
+            await self._client.start(200, _make_headers(value))
         chunk = transcript.head_chunk()
         if chunk is not None:
             await self._client.write(encode(chunk))
@@ -363,7 +390,7 @@ class CarriedStream:
                     retry_after_s=1.0,
                     reason="no_server",
                 )
-        elif self._loop.time() - since > self._settings.hold_s:
+        elif self._loop.time() - since > self._hold_s:
             raise StreamEnded("no_server", "no server is ready")
 
     async def _prepare_seam(self) -> None:
@@ -433,3 +460,11 @@ class CarriedStream:
             )
         error: dict[str, Any] = make_error(end.message, SERVER_ERROR)
         await self._client.finish(encode(error) + b"data: [DONE]\n\n")
+
+
+def _make_headers(state: str) -> list[tuple[str, str]]:
+    return [
+        ("content-type", EVENT_STREAM),
+        ("cache-control", "no-cache"),
+        (CARRIED_HEADER, state),
+    ]

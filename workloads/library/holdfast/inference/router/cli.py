@@ -18,6 +18,7 @@ SETTINGS = {
     "stream_bytes": "most bytes of a stream's tokens, and of a text that is not streamed",
     "connections": "most connections",
     "idle_s": "seconds that a connection may wait for a request, or for its client to read",
+    "comment_s": "seconds between comments in a stream that waits for a server",
     "connect_s": "seconds to connect to a server",
     "first_token_s": "silence before the first token that counts as a hang",
     "token_s": "silence between tokens that counts as a hang",

@@ -74,6 +74,11 @@ def encode(document: Mapping[str, Any]) -> bytes:
     return b"data: " + text.encode("utf-8", "surrogatepass") + b"\n\n"
 
 
+def encode_comment(text: str) -> bytes:
+    """Returns a comment, which readers of server-sent events pass over."""
+    return f": {text}\n\n".encode()
+
+
 def make_error(message: str, code: int) -> dict[str, Any]:
     """Makes the error object of the OpenAI protocol."""
     kind = "server_error" if code >= SERVER_ERROR else "invalid_request_error"

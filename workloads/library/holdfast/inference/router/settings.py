@@ -9,6 +9,7 @@ from holdfast.vocabulary.serving import (
     KEEP_ALIVE_S,
     LEAST_ACCEPT_S,
     ROUTER_PORT,
+    SILENT_HOLD_S,
     DrainBudget,
     drain_budget,
 )
@@ -41,6 +42,8 @@ class RouterSettings:
     """The maximum time that a connection waits for a request, or for its client to read."""
     hold_s: float = 30.0
     """The time that a request waits for a ready server, at its start or at a seam."""
+    comment_s: float = 15.0
+    """The time between two comments to the client of a stream that waits."""
     connect_s: float = 1.0
     first_token_s: float = 120.0
     """The silence that counts as a hang before the first token."""
@@ -72,6 +75,7 @@ class RouterSettings:
         for name in (
             "idle_s",
             "hold_s",
+            "comment_s",
             "connect_s",
             "first_token_s",
             "token_s",
@@ -91,6 +95,11 @@ class RouterSettings:
     @property
     def budget(self) -> DrainBudget:
         return drain_budget(self.window_s)
+
+    @property
+    def silent_hold_s(self) -> float:
+        """The time that a request waits whose client gets nothing before its response."""
+        return min(self.hold_s, SILENT_HOLD_S)
 
     @property
     def request_s(self) -> float:

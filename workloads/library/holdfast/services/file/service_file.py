@@ -22,6 +22,7 @@ MIN_OVERFLOW = 2
 """Replicas on Spot: they are in two zones, so that one preemption does not take all."""
 EVERYONE = "cluster"
 AS_PROMISED = -1
+IDLE_MINUTES = 30
 Problem = tuple[str, object, str, str]
 """Fields that do not go together: what, got, allowed, fix."""
 
@@ -124,6 +125,19 @@ class OwnService:
         0,
         minimum=0,
         maximum=MAX_REPLICAS,
+    )
+    least_replicas: int = about(
+        "0, for a model: the service sleeps after `idle_minutes` without a"
+        " request, and the next one waits until a replica has started. 1: `base` is always there.",
+        1,
+        minimum=0,
+        maximum=1,
+    )
+    idle_minutes: int = about(
+        "Minutes without a request after which a service with `least_replicas: 0` sleeps.",
+        IDLE_MINUTES,
+        minimum=5,
+        maximum=10_080,
     )
     promised_per_s: float = about(
         "Requests per second that are answered without any Spot machine; 0: no promise.",
@@ -236,7 +250,10 @@ class OwnService:
             )
         parse_gpu(self.gpu)
         for problem, got, allowed, fix in chain(
-            self._check_work(), self._check_replicas(), self._check_reach()
+            self._check_work(),
+            self._check_replicas(),
+            self._check_sleep(),
+            self._check_reach(),
         ):
             raise InputError(problem, got=got, allowed=allowed, fix=fix)
 
@@ -278,10 +295,9 @@ class OwnService:
             fix = "raise base, promise less, or leave base out"
             yield "base keeps no promise", self.base, allowed, fix
         if not (self.base_replicas or self.overflow_replicas):
-            # Why it is so: infra/decisions/0157.
             allowed = (
-                "base, or promised_per_s with replica_per_s, or overflow_most: no autoscaler starts"
-                " a first replica while a request waits"
+                "base, or promised_per_s with replica_per_s, or overflow_most; a model that may"
+                " sleep has least_replicas: 0 besides"
             )
             yield "replicas", "none", allowed, "--base 1"
         if self.standby and not self.base_replicas:
@@ -293,6 +309,30 @@ class OwnService:
         if total < self._count_replicas(self.peak_per_s):
             allowed = f"{self._count_replicas(self.peak_per_s)} or more: {self.promise}"
             yield "base_most + overflow_most", total, allowed, "raise one of them"
+
+    def _check_sleep(self) -> Iterator[Problem]:
+        if not self.may_sleep:
+            if self.idle_minutes != IDLE_MINUTES:
+                allowed = f"{IDLE_MINUTES}, which nothing reads, unless least_replicas is 0"
+                yield (
+                    "idle_minutes",
+                    self.idle_minutes,
+                    allowed,
+                    "least_replicas: 0, or leave it out",
+                )
+            return
+        # Why it is so: infra/decisions/0157.
+        if self.predictor:
+            allowed = (
+                "1 for a predictor: a prediction waits seconds, and a new machine takes minutes"
+            )
+            fix = "leave it out; holdfast stop ends a service that is not needed"
+            yield "least_replicas", self.least_replicas, allowed, fix
+        for name, value in {"promised_per_s": self.promised_per_s, "standby": self.standby}.items():
+            if value:
+                got = f"{self.least_replicas}, with {name}: {value:g}"
+                allowed = f"1 with {name}: its replicas answer at once"
+                yield "least_replicas", got, allowed, f"leave out least_replicas, or {name}"
 
     def _check_reach(self) -> Iterator[Problem]:
         external = self.reach == Reach.EXTERNAL
@@ -348,10 +388,17 @@ class OwnService:
         return max(missing, MIN_OVERFLOW) if missing > 0 else 0
 
     @property
+    def may_sleep(self) -> bool:
+        """Return whether it has no replicas after a time without requests."""
+        return self.least_replicas == 0
+
+    @property
     def promise(self) -> str:
         """The arithmetic of the replicas in one sentence."""
         sizes = f"base {self.base_replicas} to {self.base_largest} on demand"
         sizes += f", {self.standby} in reserve, overflow {self.overflow_replicas} on Spot"
+        if self.may_sleep:
+            sizes += f"; none after {self.idle_minutes} minutes without a request"
         if not self.promised_per_s:
             return f"{sizes}; no promise"
         return (

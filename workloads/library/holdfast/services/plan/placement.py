@@ -28,6 +28,7 @@ def place(service: OwnService, platform: Platform) -> Placed:
     its namespace has no services.
     """
     _require_home(service, platform)
+    _require_right_to_sleep(service)
     tiers: list[Tier] = []
     if service.base_replicas:
         replicas = service.base_largest + service.standby
@@ -66,6 +67,17 @@ def _require_home(service: OwnService, platform: Platform) -> None:
                 "leave it out, or ask the platform team to set service_gpus of your Team; services"
                 " run in its first namespace"
             ),
+        )
+
+
+def _require_right_to_sleep(service: OwnService) -> None:
+    """Raise InputError in a team's namespace: its people may not give a pod the right to scale."""
+    if service.may_sleep and service.home != NAMESPACE_SERVING:
+        raise InputError(
+            "least_replicas of a service in a team's namespace",
+            got=service.least_replicas,
+            allowed="1",
+            fix="leave it out, or ask the platform team to submit it in the namespace serving",
         )
 
 

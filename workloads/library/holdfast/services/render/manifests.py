@@ -70,6 +70,7 @@ def _make_hop(service: OwnService, placed: Placed) -> FirstHop:
         keys=service.keys,
         quota_per_s=service.quota_per_s,
         routers=f"{service.name}-router" if service.engine is Engine.VLLM else "",
+        idle_minutes=service.idle_minutes if service.may_sleep else 0,
     )
 
 
