@@ -36,9 +36,7 @@ def count_routers(requests: float) -> int:
 
 
 def routers(context: RenderContext, hop: FirstHop, servers: Sequence[str]) -> Iterator[Body]:
-    """Builds the routers of a service, whose Deployments of `servers` they start and end if it
-    sleeps.
-    """
+    """Builds the routers of a service. If it sleeps, they start and end its `servers`."""
     name = hop.routers
     namespace = hop.namespace
     labels = {LABEL_NAME: name}

@@ -260,11 +260,16 @@ def test_own_predictor_answers_every_request_through_ten_preemptions(site: Site)
     site.stop("upper")
 
 
-def test_text_streams_lose_no_token_through_ten_preemptions(site: Site) -> None:
+def push_engine(site: Site) -> str:
+    """Builds the image of the program `vllm` that is the small engine."""
     program = site.folder / "vllm"
     program.write_text("#!/opt/venv/bin/python\n" + (STRANGERS / "vllm.py").read_text())
     program.chmod(0o755)
-    image = site.push("small-vllm", "FROM server\nCOPY vllm /usr/local/bin/\n")
+    return site.push("small-vllm", "FROM server\nCOPY vllm /usr/local/bin/\n")
+
+
+def test_text_streams_lose_no_token_through_ten_preemptions(site: Site) -> None:
+    image = push_engine(site)
     counts = {"chat-base": 1, "chat-overflow": 2, "chat-router": 2, "chat-proxy": 2}
     written = [*read_block("holdfast new-service chat", image)[0], "--image", image]
     start(site, written, ["submit", "chat.yaml"], counts)
@@ -282,3 +287,19 @@ def test_text_streams_lose_no_token_through_ten_preemptions(site: Site) -> None:
     assert len(load.results) > PREEMPTIONS
     assert moved >= PREEMPTIONS
     site.stop("chat")
+
+
+def test_a_service_sleeps_until_it_is_asked(site: Site) -> None:
+    """Types the page's commands, with the shortest idle time."""
+    image = push_engine(site)
+    counts = {"drafts-base": 1, "drafts-router": 2, "drafts-proxy": 2}
+    written, sent, explained = read_block("holdfast new-service drafts", image)
+    written[written.index("idle_minutes=20")] = "idle_minutes=5"
+    start(site, [*written, "--image", image], sent, counts)
+    with service_addresses.serve(site.lab, NAMESPACE_SERVING, "drafts") as (host, _):
+        assert "[DONE]" in ask(site, "drafts", host)
+        until("it sleeps", lambda: "drafts-base: asleep" in site.run(*explained), LIMIT_S)
+        until("its server has ended", lambda: not site.pods("drafts-base"), LIMIT_S)
+        assert "[DONE]" in ask(site, "drafts", host)
+        site.wait_ready(counts)
+    site.stop("drafts")

@@ -89,12 +89,17 @@ class IdleScaler:
 
     def run(self, wait: Callable[[float], bool]) -> None:
         """Follows the router until `wait` returns True. What fails is tried again."""
+        trouble = ""
         while not wait(_STEP_S):
             try:
                 self.step()
             except (OSError, ValueError, LookupError) as error:
                 # The router starts or ends, or the API server does not answer.
-                logs.warning("idle", f"not now: {error}")
+                if str(error) != trouble:
+                    logs.warning("idle", f"tried again: {error}")
+                trouble = str(error)
+            else:
+                trouble = ""
 
     def step(self) -> None:
         """Looks at the router once. Raises OSError if it or the API server does not answer."""

@@ -123,6 +123,8 @@ class Stream:
     headers: dict[str, str] = field(default_factory=dict)
     status: int = 0
     payloads: list[bytes] = field(default_factory=list)
+    comments: int = 0
+    """Comments that say that the stream waits."""
     error: BaseException | None = None
 
     def __post_init__(self) -> None:
@@ -141,6 +143,7 @@ class Stream:
                 self.headers[name.lower()] = value
             reader = EventReader(1 << 24)
             while data := response.read1(65536):
+                self.comments += data.count(b": waiting")
                 self.payloads += reader.add(data)
         except (OSError, http.client.HTTPException) as error:
             self.error = error

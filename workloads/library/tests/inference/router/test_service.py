@@ -3,7 +3,7 @@
 import http.client
 import sys
 from collections.abc import Generator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from holdfast.vocabulary.serving import (
     SIDECAR_PORT,
 )
 from tests.workloads.manifests.rendered import option
+from workloads.library.tests.inference.router import fleet
 from workloads.library.tests.inference.router.fleet import (
     HOST,
     Stream,
@@ -71,14 +72,23 @@ def router(
 @pytest.fixture
 def proxy(tmp_path: Path, router: Client, bodies: list[dict[str, Any]]) -> Generator[Client]:
     """Starts Envoy with the configuration of its pod, before the router."""
-    text = example_services.find(bodies, "ConfigMap", "chat-proxy")["data"]["envoy.json"]
+    with run_proxy(tmp_path, read_configuration(bodies), router.port) as client:
+        yield client
+
+
+def read_configuration(bodies: list[dict[str, Any]]) -> str:
+    return example_services.find(bodies, "ConfigMap", "chat-proxy")["data"]["envoy.json"]
+
+
+@contextmanager
+def run_proxy(tmp_path: Path, text: str, router_port: int) -> Generator[Client]:
     client = Client(free_port())
     ports = {PORT: client.port, PROXY_ADMIN_PORT: free_port(), PROXY_METRICS_PORT: free_port()}
     for port, own_port in ports.items():
         text = text.replace(f'"port_value": {port}', f'"port_value": {own_port}')
     config = tmp_path / "envoy.json"
     config.write_text(text.replace(ENDPOINTS_DIR, str(tmp_path)))
-    write(tmp_path / "servers.json", discovery(CLUSTER, [Endpoint(address=HOST, port=router.port)]))
+    write(tmp_path / "servers.json", discovery(CLUSTER, [Endpoint(address=HOST, port=router_port)]))
     words = [find_envoy(), "-c", str(config), "-l", "warning", "--use-dynamic-base-id"]
     with (tmp_path / "envoy.log").open("wb") as out, running(words, out):
         until(lambda: asks_router(client), "Envoy asks the router")
@@ -132,3 +142,22 @@ def test_a_stream_is_whole_though_its_engine_is_killed(
     assert last["choices"][0]["finish_reason"] == "length"
     assert usage["usage"]["completion_tokens"] == COUNT
     assert metric(router, "holdfast_router_moved_total", 'cause="died"') == 1
+
+
+def test_comments_keep_a_waiting_stream_open(tmp_path: Path, bodies: list[dict[str, Any]]) -> None:
+    """Envoy ends what is silent for a time, which is a second here."""
+    text = read_configuration(bodies)
+    assert text.count('"idle_timeout": "300s"') == 1
+    text = text.replace('"idle_timeout": "300s"', '"idle_timeout": "1s"')
+    port = free_port()
+    options = ("--servers", f"{HOST}:{port}", "--set", "comment_s=0.3")
+    with (
+        fleet.router(tmp_path, *options, ready=0) as served,
+        run_proxy(tmp_path, text, served.port) as proxy,
+    ):
+        stream = Stream(proxy.port, {"prompt": "hello", "max_tokens": COUNT, "ignore_eos": True})
+        until(lambda: stream.comments >= 10, "it waits for longer than that")
+        with engine(tmp_path, port=port):
+            stream.wait()
+    assert stream.is_whole, stream.payloads[-1:]
+    assert stream.text == make_text("hello", COUNT)
