@@ -128,6 +128,8 @@ def kubelet(machine: MachineConfig) -> dict[str, Any]:
         "clusterDomain": CLUSTER_DOMAIN,
         "podLogsDir": f"{folder}/logs",
         "volumePluginDir": f"{folder}/plugins",
+        # Machines share the disk of this host, and cannot pull again what they would remove.
+        "imageGCHighThresholdPercent": 100,
         "evictionHard": {
             "memory.available": "10Mi",
             "nodefs.available": "1%",
