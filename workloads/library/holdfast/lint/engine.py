@@ -15,7 +15,8 @@ from holdfast.lint.document import MAX_FILE_BYTES, Document, load_text, make_unr
 from holdfast.lint.finding import Finding, Hit, Severity
 from holdfast.lint.ignores import Ignore, apply, parse_annotations, parse_comments
 from holdfast.lint.object_index import ObjectIndex
-from holdfast.lint.objects import Object, objects
+from holdfast.lint.object_sets import divide
+from holdfast.lint.objects import Object, dig, objects
 from holdfast.lint.platform import Platform
 from holdfast.lint.registry import ON_PATCHES, Context, Rule, all_rules, subjects
 from holdfast.lint.settings import Settings
@@ -30,6 +31,9 @@ SKIPPED_FOLDERS = {"node_modules", "__pycache__", "cdktf.out"}
 # Hits of one rule about one object: a flood hides what else is wrong.
 MAX_HITS = 100
 MAX_INPUT_CHARACTERS = 4 * MAX_FILE_BYTES + 1
+_LEFT_OPEN = re.compile(r"\$\{[A-Za-z_][^{}]{0,199}\}")
+_LONGEST_LEFT_OPEN = 256
+_COMMANDS = frozenset(("command", "args"))
 _DIRECTIVE = re.compile(r"^#\s*holdfast:\s*environment=(\S+)\s*$", re.MULTILINE)
 # Linter's own findings about text that is not judged.
 _TROUBLES = {
@@ -125,7 +129,7 @@ def _walk(folder: Path) -> Iterator[Path]:
 
 
 def lint(paths: Iterable[Path], options: Options) -> Report:
-    """Judges everything below `paths`; the files of each environment are seen as one set."""
+    """Judges everything below `paths`; files of one environment and cluster are seen together."""
     # In this process: to receive parsed files from another one takes longer than to parse them.
     return judge([_load_file(path) for path in collect(paths)], options)
 
@@ -284,10 +288,11 @@ def _judge_environment(files: list[File], platform: Platform, report: Report) ->
             report.foreign += document.value is not None and not document_objects
             report.unjudged += not document.is_judged
     report.objects += len(all_objects)
-    context = Context(platform, ObjectIndex(all_objects))
-    for obj in all_objects:
-        ignores += parse_annotations(obj)
-        findings += _judge_object(obj, context)
+    for object_set in divide(all_objects, ObjectIndex(all_objects)):
+        context = Context(platform, object_set.index)
+        for obj in object_set.objects:
+            ignores += parse_annotations(obj)
+            findings += _judge_object(obj, context)
     report.findings += apply(ignores, findings)
 
 
@@ -298,7 +303,19 @@ def _judge_object(obj: Object, context: Context) -> Iterator[Finding]:
             continue
         for subject in subjects(obj, rule):
             for hit in islice(rule.check(subject, context), MAX_HITS):
-                yield _make_finding(rule, hit, obj)
+                if not _is_left_open(hit, obj):
+                    yield _make_finding(rule, hit, obj)
+
+
+def _is_left_open(hit: Hit, obj: Object) -> bool:
+    """Returns whether a value comes later, as of envsubst or Flux: ${NAME} and nothing else.
+
+    In a command it is of a shell, or meant to be.
+    """
+    value = dig(obj.body, *hit.path)
+    if not isinstance(value, str) or not _COMMANDS.isdisjoint(hit.path):
+        return False
+    return bool(_LEFT_OPEN.fullmatch(value, 0, _LONGEST_LEFT_OPEN))
 
 
 def _make_finding(rule: Rule, hit: Hit, obj: Object) -> Finding:

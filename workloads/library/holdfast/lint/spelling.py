@@ -36,6 +36,11 @@ def misspells(word: str, name: str) -> bool:
     """
     if word == name or len(word) > MAX_WORD:
         return False
+    domain, _, label = word.rpartition("/")
+    name_domain, _, name_label = name.rpartition("/")
+    if domain != name_domain and label != name_label:
+        # One domain is much like another: the labels decide, as of google.com/tpu.
+        return misspells(domain, name_domain) and misspells(label, name_label)
     word_parts = _PART.findall(word.replace("_", "-"))
     name_parts = _PART.findall(name.replace("_", "-"))
     if word_parts == name_parts:

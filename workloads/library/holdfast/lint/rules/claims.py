@@ -7,7 +7,17 @@ from collections.abc import Iterator
 from holdfast.lint.document import Path
 from holdfast.lint.finding import Hit, Severity
 from holdfast.lint.known_values import load_table
-from holdfast.lint.objects import Object, Pod, as_int, as_list, as_map, as_text, as_texts, dig
+from holdfast.lint.objects import (
+    DEFAULT_NAMESPACE,
+    Object,
+    Pod,
+    as_int,
+    as_list,
+    as_map,
+    as_text,
+    as_texts,
+    dig,
+)
 from holdfast.lint.registry import Context, rule
 from holdfast.lint.rules.references import is_near_file
 from holdfast.lint.spelling import find_near
@@ -96,7 +106,8 @@ def claim_cannot_bind(obj: Object, context: Context) -> Iterator[Hit]:
         yield Hit(path, f"asks for {request / GIB:.0f} GiB of a volume of {size / GIB:.0f} GiB")
     claim = as_map(volume.spec.get("claimRef"))
     namespace = as_text(claim.get("namespace"))
-    if claim.get("name") not in (None, obj.name) or namespace not in ("", obj.namespace):
+    home = obj.namespace or DEFAULT_NAMESPACE
+    if claim.get("name") not in (None, obj.name) or namespace not in ("", home):
         message = f"volume {name} is kept for {namespace}/{claim.get('name')}"
         yield Hit(("spec", "volumeName"), message)
 

@@ -15,7 +15,18 @@ from holdfast.vocabulary.machines import ACCELERATORS
 DOC_VLLM = "https://docs.vllm.ai/en/latest/configuration/conserving_memory.html"
 DOC_LINKS = "https://docs.vllm.ai/en/latest/deployment/k8s/"
 DOC_GATED = "https://huggingface.co/docs/hub/models-gated"
-_SPLITS = ("--tensor-parallel-size", "-tp", "--tp", "--tp-size", "--pipeline-parallel-size")
+_SPLITS = (
+    "--tensor-parallel-size",
+    "-tp",
+    "--tp",
+    "--tp-size",
+    "--pipeline-parallel-size",
+    "--tensor_parallel_size",
+    "--pipeline_parallel_size",
+    "-pp",
+    "--pp",
+    "--pp-size",
+)
 _TOKENS = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "HF_TOKEN_PATH", "HUGGINGFACE_TOKEN")
 _WORKERS = ("--num-workers", "--num_workers", "--dataloader_num_workers", "--workers", "-w")
 _RANKS = ("--nproc-per-node", "--nproc_per_node")

@@ -409,14 +409,24 @@ def group_is_not_the_split(obj: Object, context: Context) -> Iterator[Hit]:
             match = _GROUP_SIZE.search(container.script)
             if match and int(match[1]) != size:
                 yield Hit(container.command_path, f"a cluster of {match[1]}, and a group of {size}")
-            tensor = container.number("--tensor-parallel-size") or container.number("--tp")
-            pipeline = container.number("--pipeline-parallel-size") or 1
-            data = container.number("--data-parallel-size") or 1
+            tensor = _find_number(container, "--tensor-parallel-size", "--tp")
+            pipeline = _find_number(container, "--pipeline-parallel-size", "--pp") or 1
+            data = _find_number(container, "--data-parallel-size") or 1
             if not tensor or not total or ("ray" not in container.script and len(gpus) > 2):
                 continue
             split = tensor * pipeline * data
             if split != total:
                 yield Hit(container.command_path, f"splits over {split} GPUs; a group has {total}")
+
+
+def _find_number(container: Container, *options: str) -> int | None:
+    """Returns the first of these options; vLLM takes underscores too."""
+    for option in options:
+        underscored = f"--{option[2:].replace('-', '_')}"
+        number = container.number(option) or container.number(underscored)
+        if number:
+            return number
+    return None
 
 
 def _tpu(topology: str) -> str:

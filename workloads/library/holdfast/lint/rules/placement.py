@@ -7,7 +7,7 @@ from holdfast.lint.objects import Pod, as_int, as_text
 from holdfast.lint.placement import Demand, Placement
 from holdfast.lint.platform import is_judged
 from holdfast.lint.registry import Context, rule
-from holdfast.lint.spelling import misspells, suggest
+from holdfast.lint.spelling import find_near, misspells, suggest
 from holdfast.vocabulary import pools as contract
 from holdfast.vocabulary.pools import (
     FLEX_TAINT,
@@ -124,7 +124,8 @@ def taint_key_unknown(pod: Pod, context: Context) -> Iterator[Hit]:
             misspells(key, taint_key) for taint_key in GKE_TAINTS
         )
         if key and key not in taint_keys and (is_typo or not is_foreign):
-            hint = suggest(key, taint_keys, 0.5)
+            near_key = find_near(key, taint_keys, 0.5)
+            hint = f"; did you mean {near_key}?" if misspells(key, near_key) else ""
             yield Hit((*path, "key"), f"no pool has a taint {key}{hint}", basis)
 
 

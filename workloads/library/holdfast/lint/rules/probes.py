@@ -348,11 +348,13 @@ command:
 """,
 )
 def command_is_one_word(pod: Pod, context: Context) -> Iterator[Hit]:
+    # KubeRay joins command and arguments to one line for a shell.
+    is_joined = pod.owner.kind.startswith("Ray")
     for container in pod.containers:
-        places: list[Path] = [("command",)]
+        places: list[Path] = [] if is_joined else [("command",)]
         places += [(field, "exec", "command") for field in PROBES]
         places += [("lifecycle", hook, "exec", "command") for hook in ("preStop", "postStart")]
-        if "command" not in container.body:
+        if "command" not in container.body and not is_joined:
             places.append(("args",))
         for place in places:
             words = as_texts(dig(container.body, *place))

@@ -1,5 +1,6 @@
 """HF148: Services, budgets, monitors and NetworkPolicies select pods, and ports of these pods."""
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -80,7 +81,8 @@ def reaches_no_pod(obj: Object, context: Context) -> Iterator[Hit]:
         return
     for path, port in list_ports(obj):
         if not any(find_port(port, pod) for pod in pods):
-            yield Hit(path, f"no container of its pods has the port {port}")
+            if not any(_names_port(port, pod) for pod in pods):
+                yield Hit(path, f"no container of its pods has the port {port}")
         elif obj.kind == "Service":
             protocol = as_text(dig(obj.body, *path[:-1], "protocol")) or "TCP"
             protocols: set[str] = set()
@@ -89,6 +91,15 @@ def reaches_no_pod(obj: Object, context: Context) -> Iterator[Hit]:
             if protocols and protocol not in protocols:
                 message = f"is {protocol}, and the port of its pods is {', '.join(protocols)}"
                 yield Hit(path[:-1], message)
+
+
+def _names_port(port: int | str, pod: Pod) -> bool:
+    """Returns whether an argument in the pod names a port, which need not be declared."""
+    pattern = re.compile(rf"(?<!\d){re.escape(str(port))}(?!\d)")
+    for container in pod.containers:
+        if any(pattern.search(word[:500]) for word in container.arguments):
+            return True
+    return False
 
 
 def _find_spaces(obj: Object, selector: dict[str, Any], context: Context) -> list[str]:

@@ -304,7 +304,9 @@ def model_name_unknown(pod: Pod, context: Context) -> Iterator[Hit]:
         if not names:
             continue
         for path, name, value in container.variables:
-            if _MODEL_VARIABLES.match(name) and value and value not in names:
+            # Clients such as LiteLLM name the provider first.
+            is_served = any(f"/{value}".endswith(f"/{served}") for served in names)
+            if _MODEL_VARIABLES.match(name) and value and not is_served:
                 served = ", ".join(sorted(names)[:5])
                 yield Hit(path, f"the server has no model {value}; it serves {served}")
 
@@ -336,9 +338,12 @@ def _list_names(service: Object, context: Context) -> set[str]:
         for container in pod.main_containers:
             if find_server(container) not in ("vLLM", "SGLang"):
                 continue
-            names |= _list_aliases(container) or {find_model(container)}
+            own_names = _list_aliases(container) or {find_model(container)}
+            names |= {container.expand(name) for name in own_names}
             names |= _list_adapters(container)
-    return names - {""}
+    # A variable that the files do not have may be any model.
+    is_known = not any("$(" in name for name in names)
+    return names - {""} if is_known else set[str]()
 
 
 def _list_aliases(container: Container) -> set[str]:

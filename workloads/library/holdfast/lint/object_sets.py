@@ -1,0 +1,171 @@
+"""Divides the objects of a run into sets, each for one cluster.
+
+A repository may hold several clusters, overlays, or samples that have nothing to do with each
+other. Where two files define an object of one name in two ways, these do not go into one cluster,
+and a name is not looked up in the folder of the other.
+"""
+
+# Why it is so: infra/decisions/0190.
+
+import posixpath
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+
+from holdfast.lint.object_index import ObjectIndex
+from holdfast.lint.objects import DEFAULT_NAMESPACE, Object, as_texts
+
+_CLUSTER_KINDS = frozenset(
+    (
+        "AdmissionCheck",
+        "APIService",
+        "ClusterQueue",
+        "ClusterRole",
+        "ClusterRoleBinding",
+        "ComputeClass",
+        "CustomResourceDefinition",
+        "GatewayClass",
+        "IngressClass",
+        "Namespace",
+        "PersistentVolume",
+        "PriorityClass",
+        "ProvisioningRequestConfig",
+        "ResourceFlavor",
+        "RuntimeClass",
+        "StorageClass",
+        "Topology",
+        "WorkloadPriorityClass",
+    )
+)
+"""Kinds without a namespace, which objects of any folder may name."""
+_EXTENSIONS = ("APIService", "CustomResourceDefinition")
+"""Kinds of which a name says all: it does not matter which of two is looked up."""
+_KUSTOMIZATION = "Kustomization"
+Folder = tuple[str, ...]
+Identity = tuple[str, str, str]
+
+
+@dataclass(frozen=True)
+class ObjectSet:
+    objects: list[Object]
+    index: ObjectIndex
+    """Index over these, and over those of other sets that they may name."""
+
+
+def divide(objects: list[Object], index: ObjectIndex) -> list[ObjectSet]:
+    """Returns all objects, each in one set. `index` is the index over all of them."""
+    places_by_identity = _find_conflicts(objects, index)
+    collections = set[Folder]()
+    for places in places_by_identity.values():
+        collections |= _find_collections(places)
+    if not collections:
+        return [ObjectSet(objects, index)]
+    by_root: dict[Folder, list[Object]] = defaultdict(list)
+    for obj in objects:
+        by_root[_find_root(_get_place(obj), collections)].append(obj)
+    # Others are put in later, or are of samples that all state `default`.
+    made_namespaces = set(index.list_names("Namespace")) - {DEFAULT_NAMESPACE}
+    shared_objects: list[Object] = []
+    by_folder: dict[Folder, list[Object]] = defaultdict(list)
+    for obj in objects:
+        by_folder[_get_folder(obj)].append(obj)
+        is_unique = _identify(obj) not in places_by_identity or obj.kind in _EXTENSIONS
+        if is_unique and (obj.kind in _CLUSTER_KINDS or obj.namespace in made_namespaces):
+            shared_objects.append(obj)
+    sets: list[ObjectSet] = []
+    for root, members in by_root.items():
+        visible_objects = {id(obj): obj for obj in members}
+        for obj in _list_bases(members, by_folder):
+            visible_objects[id(obj)] = obj
+        for obj in [*_list_above(root, members, by_folder), *shared_objects]:
+            visible_objects[id(obj)] = obj
+        sets.append(ObjectSet(members, ObjectIndex(visible_objects.values())))
+    return sets
+
+
+def _list_above(
+    root: Folder, members: list[Object], by_folder: dict[Folder, list[Object]]
+) -> Iterator[Object]:
+    """Yields what the files of the folders above define once, the nearest of each name."""
+    known_identities = set(map(_identify, members))
+    for depth in reversed(range(len(root))):
+        neighbours = by_folder.get(root[:depth], [])
+        counts = Counter(map(_identify, neighbours))
+        for obj in neighbours:
+            identity = _identify(obj)
+            if counts[identity] == 1 and identity not in known_identities:
+                yield obj
+        known_identities |= counts.keys()
+
+
+def _get_place(obj: Object) -> Folder:
+    """Returns its folders and its file: files of samples in one folder are sets of their own."""
+    return PurePosixPath(obj.file).parts
+
+
+def _get_folder(obj: Object) -> Folder:
+    return _get_place(obj)[:-1]
+
+
+def _identify(obj: Object) -> Identity:
+    return obj.kind, obj.namespace or DEFAULT_NAMESPACE, obj.name
+
+
+def _find_conflicts(objects: Iterable[Object], index: ObjectIndex) -> dict[Identity, set[Folder]]:
+    """Returns the places of each object that is defined in two ways."""
+    by_identity: dict[Identity, list[Object]] = defaultdict(list)
+    for obj in objects:
+        if obj.name and obj.kind != _KUSTOMIZATION:
+            by_identity[_identify(obj)].append(obj)
+    conflicts: dict[Identity, set[Folder]] = {}
+    for identity, namesakes in by_identity.items():
+        if len(namesakes) == 1:
+            continue
+        # A patch and its base are one object, and a copy is the same one.
+        whole = [obj for obj in namesakes if not index.is_patch(obj)]
+        places = set(map(_get_place, whole))
+        if len(places) > 1 and any(obj.body != whole[0].body for obj in whole):
+            conflicts[identity] = places
+    return conflicts
+
+
+def _find_collections(places: Iterable[Folder]) -> set[Folder]:
+    """Returns the folders below which these places part, and all folders above those."""
+    branches: dict[Folder, set[Folder]] = defaultdict(set)
+    for place in places:
+        for depth in range(len(place)):
+            branches[place[:depth]].add(place[depth : depth + 1])
+    collections = set[Folder]()
+    for folder, names in branches.items():
+        if len(names) > 1:
+            for depth in range(len(folder) + 1):
+                collections.add(folder[:depth])
+    return collections
+
+
+def _find_root(place: Folder, collections: set[Folder]) -> Folder:
+    """Returns the highest folder above this place that is no collection, or the file itself."""
+    for depth in range(len(place)):
+        if place[:depth] not in collections:
+            return place[:depth]
+    return place
+
+
+def _list_bases(members: list[Object], by_folder: dict[Folder, list[Object]]) -> Iterator[Object]:
+    """Yields the objects of the folders that a kustomization builds on."""
+    queue = [obj for obj in members if obj.kind == _KUSTOMIZATION]
+    visited_folders = set(map(_get_folder, queue))
+    while queue:
+        kustomization = queue.pop()
+        folder = "/".join(_get_folder(kustomization))
+        for field in ("resources", "bases", "components"):
+            for path in as_texts(kustomization.body.get(field)):
+                base = PurePosixPath(posixpath.normpath(f"{folder}/{path}")).parts
+                if base in visited_folders:
+                    continue
+                visited_folders.add(base)
+                for obj in by_folder.get(base, []):
+                    yield obj
+                    if obj.kind == _KUSTOMIZATION:
+                        queue.append(obj)
