@@ -42,6 +42,8 @@ _CLUSTER_KINDS = frozenset(
 _EXTENSIONS = ("APIService", "CustomResourceDefinition")
 """Kinds of which a name says all: it does not matter which of two is looked up."""
 _KUSTOMIZATION = "Kustomization"
+_MOST_LOOKUPS = 4_000_000
+"""Sets times objects: beyond it all are one set, so that no input takes minutes."""
 Folder = tuple[str, ...]
 Identity = tuple[str, str, str]
 
@@ -62,8 +64,13 @@ def divide(objects: list[Object], index: ObjectIndex) -> list[ObjectSet]:
     if not collections:
         return [ObjectSet(objects, index)]
     by_root: dict[Folder, list[Object]] = defaultdict(list)
+    contradicting_files = set[Folder]().union(*places_by_identity.values())
     for obj in objects:
-        by_root[_find_root(_get_place(obj), collections)].append(obj)
+        root = _find_root(_get_folder(obj), collections)
+        place = _get_place(obj)
+        by_root[place if place in contradicting_files and root in collections else root].append(obj)
+    if len(by_root) * len(objects) > _MOST_LOOKUPS:
+        return [ObjectSet(objects, index)]
     # Others are put in later, or are of samples that all state `default`.
     made_namespaces = set(index.list_names("Namespace")) - {DEFAULT_NAMESPACE}
     shared_objects: list[Object] = []
@@ -89,7 +96,7 @@ def _list_above(
 ) -> Iterator[Object]:
     """Yields what the files of the folders above define once, the nearest of each name."""
     known_identities = set(map(_identify, members))
-    for depth in reversed(range(len(root))):
+    for depth in reversed(range(len(root) + 1)):
         neighbours = by_folder.get(root[:depth], [])
         counts = Counter(map(_identify, neighbours))
         for obj in neighbours:
@@ -100,7 +107,7 @@ def _list_above(
 
 
 def _get_place(obj: Object) -> Folder:
-    """Returns its folders and its file: files of samples in one folder are sets of their own."""
+    """Returns its folders and its file: files of one folder may contradict each other too."""
     return PurePosixPath(obj.file).parts
 
 
@@ -144,12 +151,12 @@ def _find_collections(places: Iterable[Folder]) -> set[Folder]:
     return collections
 
 
-def _find_root(place: Folder, collections: set[Folder]) -> Folder:
-    """Returns the highest folder above this place that is no collection, or the file itself."""
-    for depth in range(len(place)):
-        if place[:depth] not in collections:
-            return place[:depth]
-    return place
+def _find_root(folder: Folder, collections: set[Folder]) -> Folder:
+    """Returns the highest folder above or at this one that is no collection, or this one."""
+    for depth in range(len(folder) + 1):
+        if folder[:depth] not in collections:
+            return folder[:depth]
+    return folder
 
 
 def _list_bases(members: list[Object], by_folder: dict[Folder, list[Object]]) -> Iterator[Object]:
@@ -158,10 +165,10 @@ def _list_bases(members: list[Object], by_folder: dict[Folder, list[Object]]) ->
     visited_folders = set(map(_get_folder, queue))
     while queue:
         kustomization = queue.pop()
-        folder = "/".join(_get_folder(kustomization))
+        folder = PurePosixPath(*_get_folder(kustomization))
         for field in ("resources", "bases", "components"):
             for path in as_texts(kustomization.body.get(field)):
-                base = PurePosixPath(posixpath.normpath(f"{folder}/{path}")).parts
+                base = PurePosixPath(posixpath.normpath(folder / path)).parts
                 if base in visited_folders:
                     continue
                 visited_folders.add(base)

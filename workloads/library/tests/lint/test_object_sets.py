@@ -2,7 +2,11 @@
 
 import pytest
 
-from holdfast.lint.engine import Options, lint_texts
+from holdfast.lint.engine import Options, lint_texts, parse_text
+from holdfast.lint.object_index import ObjectIndex
+from holdfast.lint.object_sets import divide
+from holdfast.lint.objects import Object
+from holdfast.lint.objects import objects as list_objects
 from tests.platforms import with_images
 
 CONFIG = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: NAME}\ndata: {KEY: x}\n"
@@ -74,7 +78,8 @@ def test_the_folder_above_counts() -> None:
     assert find(texts, "HF431") == ["repo/two/pod.yaml"]
 
 
-def test_an_overlay_knows_its_base() -> None:
+@pytest.mark.parametrize("root", ["", "/home/me/"])
+def test_an_overlay_knows_its_base(root: str) -> None:
     texts = TWO_SAMPLES | {
         "repo/base/config.yaml": make_config("common", "lr"),
         "repo/two/kustomization.yaml": (
@@ -83,7 +88,8 @@ def test_an_overlay_knows_its_base() -> None:
         ),
         "repo/two/pod.yaml": make_pod("common", "epochs"),
     }
-    assert find(texts, "HF431") == ["repo/two/pod.yaml"]
+    texts = {f"{root}{name}": text for name, text in texts.items()}
+    assert find(texts, "HF431") == [f"{root}repo/two/pod.yaml"]
 
 
 def test_cluster_objects_count_everywhere() -> None:
@@ -106,3 +112,27 @@ def test_values_that_are_put_in_later_are_not_judged(value: str, count: int) -> 
         "spec: {", f'spec: {{nodeSelector: {{cloud.google.com/gke-accelerator: "{value}"}}, '
     )
     assert len(find({"pod.yaml": text}, "HF035")) == count
+
+
+def test_one_contradiction_costs_little_in_a_large_folder() -> None:
+    """Only the files that contradict each other are sets of their own."""
+    texts = {
+        "flat/a.yaml": make_config("shared", "lr"),
+        "flat/b.yaml": make_config("shared", "epochs"),
+    }
+    for number in range(300):
+        texts[f"flat/{number}.yaml"] = make_config(f"c{number}", "lr")
+    objects: list[Object] = []
+    for name, text in texts.items():
+        for document in parse_text(name, text).documents:
+            objects += list_objects(document, name)
+    assert [len(part.objects) for part in divide(objects, ObjectIndex(objects))] == [1, 1, 300]
+
+
+def test_a_flood_of_contradictions_is_one_set() -> None:
+    objects: list[Object] = []
+    for number in range(2_100):
+        name = f"{number}/a.yaml"
+        for document in parse_text(name, make_config("shared", f"k{number}")).documents:
+            objects += list_objects(document, name)
+    assert len(divide(objects, ObjectIndex(objects))) == 1
