@@ -115,7 +115,7 @@ def test_values_that_are_put_in_later_are_not_judged(value: str, count: int) -> 
 
 
 def test_one_contradiction_costs_little_in_a_large_folder() -> None:
-    """Only the files that contradict each other are sets of their own."""
+    """The other files of the folder stay together."""
     texts = {
         "flat/a.yaml": make_config("shared", "lr"),
         "flat/b.yaml": make_config("shared", "epochs"),
@@ -129,7 +129,7 @@ def test_one_contradiction_costs_little_in_a_large_folder() -> None:
     assert [len(part.objects) for part in divide(objects, ObjectIndex(objects))] == [1, 1, 300]
 
 
-def test_a_flood_of_contradictions_is_one_set() -> None:
+def test_many_contradictions_are_one_set() -> None:
     objects: list[Object] = []
     for number in range(2_100):
         name = f"{number}/a.yaml"
