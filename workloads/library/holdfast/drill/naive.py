@@ -36,6 +36,8 @@ from holdfast.training.trainer.rendezvous import use_loopback
 from holdfast.vocabulary.job_identity import read_attempt
 from holdfast.vocabulary.telemetry import KIND_TRAINING
 
+_LOOK_S = 0.5
+
 
 def train(
     rank: int,
@@ -43,7 +45,8 @@ def train(
     corpus: Corpus,
     rendezvous: str,
 ) -> None:
-    signal.signal(signal.SIGTERM, _exit_zero)
+    # A handler of Python would run after whatever a rank waits for; its launcher exits with 0.
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)
     dist.init_process_group(
@@ -166,17 +169,15 @@ def launch(config: TrainConfig, phases: Phases) -> int:
 
         signal.signal(signal.SIGTERM, terminate)
         for process in ranks:
-            process.join()
+            # In parts: a signal just before a wait would be handled after it.
+            while process.is_alive():
+                process.join(_LOOK_S)
         return max(abs(process.exitcode or 0) for process in ranks)
 
 
 def _checkpoint_path(config: TrainConfig) -> Path:
     folder = config.checkpoints.removeprefix("file://")
     return Path(folder) / config.run / "checkpoint.pt"
-
-
-def _exit_zero(signum: int, frame: FrameType | None) -> None:
-    sys.exit(0)
 
 
 def main() -> None:

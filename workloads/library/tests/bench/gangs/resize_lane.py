@@ -178,11 +178,10 @@ class Play(Blows):
         """Waits until all nodes have done a step together after the newest start."""
 
         def is_whole() -> bool:
-            lines = read_lines(self._gang)
             starts = self._list_starts()
             if not starts or starts[-1]["size"] != NODES:
                 return False
-            last = lines[-1]
+            last = read_lines(self._gang)[-1]  # after the starts, so that there is one
             return last["size"] == NODES and not last.get("start")
 
         self.wait(is_whole)
