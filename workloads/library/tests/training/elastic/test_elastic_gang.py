@@ -328,7 +328,7 @@ def test_a_storage_that_comes_back_in_time_costs_a_wait(make: Make, undisturbed:
 def test_member_with_another_total_is_rejected(make: Make, undisturbed: str) -> None:
     gang = make(nodes=2, gate_step=15, gather_s=1.0)
     gang.start(0)
-    gang.until(gang.committed)
+    gang.until(lambda: gang.at_gate(15, 0))  # before it, it would be taken in at once
     gang.start(1, steps=60)
     gang.until(lambda: gang.joining(1))
     gang.open_gate()
