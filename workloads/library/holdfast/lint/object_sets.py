@@ -68,10 +68,12 @@ def divide(objects: list[Object], index: ObjectIndex) -> list[ObjectSet]:
     for obj in objects:
         root = _find_root(_get_folder(obj), collections)
         place = _get_place(obj)
-        by_root[place if place in contradicting_files and root in collections else root].append(obj)
+        if root in collections and place in contradicting_files:
+            root = place
+        by_root[root].append(obj)
     if len(by_root) * len(objects) > _MOST_LOOKUPS:
         return [ObjectSet(objects, index)]
-    # Others are put in later, or are of samples that all state `default`.
+    # A namespace that no file makes may be put in later, and all samples may state `default`.
     made_namespaces = set(index.list_names("Namespace")) - {DEFAULT_NAMESPACE}
     shared_objects: list[Object] = []
     by_folder: dict[Folder, list[Object]] = defaultdict(list)

@@ -61,13 +61,28 @@ def test_one_folder_may_hold_samples() -> None:
     assert find(texts, "HF431") == ["samples/four.yaml", "samples/two.yaml"]
 
 
-def test_copies_and_patches_part_nothing() -> None:
+def test_copies_part_nothing() -> None:
     texts = {
         "repo/one/config.yaml": make_config("shared", "lr"),
         "repo/two/config.yaml": make_config("shared", "lr"),
         "repo/three/pod.yaml": make_pod("shared", "epochs"),
     }
     assert find(texts, "HF431") == ["repo/three/pod.yaml"]
+
+
+@pytest.mark.parametrize(("field", "files"), [("patches", ["repo/three/pod.yaml"]), ("crds", [])])
+def test_patches_part_nothing(field: str, files: list[str]) -> None:
+    """Without the kustomization that names it, the patch is another ConfigMap of that name."""
+    texts = {
+        "repo/base/config.yaml": make_config("shared", "lr"),
+        "repo/two/config.yaml": make_config("shared", "steps"),
+        "repo/two/kustomization.yaml": (
+            "apiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\n"
+            f"{field}: [{{path: config.yaml}}]\n"
+        ),
+        "repo/three/pod.yaml": make_pod("shared", "epochs"),
+    }
+    assert find(texts, "HF431") == files
 
 
 def test_the_folder_above_counts() -> None:

@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 from holdfast.inference.router.idle_scaler import IdleScaler
+from holdfast.inference.router.metrics import Metrics
+from holdfast.inference.router.servers import State
 from holdfast.runtime import api_server
 from workloads.library.tests.http_server import answering
 
@@ -36,13 +38,12 @@ class Service:
 
     def answer(self, path: str, headers: Mapping[str, str], body: bytes) -> tuple[int, object]:
         assert path == "/metrics"
-        text = (
-            f"holdfast_router_streams {self.open}.0\n"
-            f'holdfast_router_requests_total{{code="200"}} {self.ended}.0\n'
-            f'holdfast_router_servers{{state="ready"}} {self.ready}.0\n'
-            'holdfast_router_servers{state="draining"} 3.0\n'
-        )
-        return 200, text.encode()
+        metrics = Metrics()
+        metrics.streams.set(self.open)
+        metrics.requests.labels("200").inc(self.ended)
+        metrics.servers.labels(State.READY.value).set(self.ready)
+        metrics.servers.labels(State.DRAINING.value).set(3)
+        return 200, metrics.text()
 
     def get(self, path: str, *, timeout_s: float) -> Any:
         if path == LEASE:
