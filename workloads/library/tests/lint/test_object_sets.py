@@ -72,7 +72,7 @@ def test_copies_part_nothing() -> None:
 
 @pytest.mark.parametrize(("field", "files"), [("patches", ["repo/three/pod.yaml"]), ("crds", [])])
 def test_patches_part_nothing(field: str, files: list[str]) -> None:
-    """Without the kustomization that names it, the patch is another ConfigMap of that name."""
+    """A file that no kustomization names as a patch is another ConfigMap of that name."""
     texts = {
         "repo/base/config.yaml": make_config("shared", "lr"),
         "repo/two/config.yaml": make_config("shared", "steps"),
