@@ -380,6 +380,13 @@ def _run(
         rank = path.stem.removeprefix(f"{trace}-")
         lines = map(json.loads, path.read_text().splitlines())
         traces[rank] = {line["step"]: line for line in lines}
+    if dies:
+        steps = max(map(max, filter(None, traces.values())), default=0)
+        if steps < orders.die_at:
+            raise Unjudged(
+                f"the command ended with {process.returncode} after {steps} of {orders.die_at}"
+                f" steps, before it was killed; its output ends: {log.read_text()[-600:]}"
+            )
     return traces
 
 

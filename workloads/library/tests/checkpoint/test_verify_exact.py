@@ -210,6 +210,9 @@ def test_a_command_that_cannot_be_judged_is_an_error_in_time(tmp_path: Path) -> 
         finding(tmp_path, [sys.executable, "-c", "import sys; sys.exit(7)"])
     with pytest.raises(InputError, match="without Checkpointer"):
         finding(tmp_path, [sys.executable, "-c", "print('no trainer')"])
+    fails_by_itself = recording_command("1 // (step < 3 or not orders['die_at'])")
+    with pytest.raises(Unjudged, match="ended with 1 after 2 of 5 steps, before it was killed"):
+        finding(tmp_path, fails_by_itself)
     started_at = time.monotonic()
     with pytest.raises(Unjudged, match="no end in time"):
         list(

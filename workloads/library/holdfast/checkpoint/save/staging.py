@@ -24,6 +24,7 @@ import torch
 
 from holdfast.checkpoint.failpoints import failpoint
 from holdfast.checkpoint.format import Manifest, Shard
+from holdfast.checkpoint.save.page_touch import touch_pages
 from holdfast.checkpoint.save.uploader import Job
 from holdfast.checkpoint.save.uploader_process import upload
 from holdfast.checkpoint.settings import Tuning
@@ -211,14 +212,14 @@ class Staging:
 
     def _touch(self, device: torch.device | None) -> None:
         # Page faults cost more than the copy: taken here, during the first steps, and not in the
-        # first save. By reading, since a memory that outlives its process may hold the only copy of
-        # this rank's last state.
-        self._buffer[:: mmap.PAGESIZE].sum()
+        # first save.
+        assert self._memory
+        address = self._buffer.data_ptr()
+        touch_pages(self._memory, address)
         if device is not None:
             # a thread begins on GPU 0, whose memory a context would take
             with torch.cuda.device(device):
-                address = self._buffer.data_ptr()
-            code = _cudart().cudaHostRegister(address, self.bytes, 0)
+                code = _cudart().cudaHostRegister(address, self.bytes, 0)
             self._pinned = int(code) == 0  # not pinned is slower, not wrong
 
     def _join(self) -> None:

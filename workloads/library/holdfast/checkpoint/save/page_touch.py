@@ -1,0 +1,37 @@
+"""Touches the pages of a fresh memory, so that the first save does not have to wait for each.
+
+In a thread of the trainer, and without PyTorch: the first call of a tensor operation registers
+destructors, and holds a lock of the C library meanwhile. A worker of a DataLoader that is forked in
+that moment inherits the lock as held, and waits for it without end.
+"""
+
+import ctypes
+import mmap
+import sys
+
+_LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
+_MADV_POPULATE_READ = 22
+"""Advice of Linux 5.14 and newer, which the module mmap does not name."""
+_PIECE_BYTES = 64 << 20
+"""Touched at once. A longer call would keep a fork or a new mapping waiting."""
+
+
+def touch_pages(memory: mmap.mmap, address: int) -> None:
+    """Reads each page of `memory`, which is mapped at `address`.
+
+    It does not write, since a memory that outlives its process may hold the only copy of a state.
+    """
+    for start in range(0, len(memory), _PIECE_BYTES):
+        end = min(start + _PIECE_BYTES, len(memory))
+        if not _populate(address + start, end - start):
+            # An old kernel: this holds the interpreter for some milliseconds.
+            bytes(memory[start : end : mmap.PAGESIZE])
+
+
+def _populate(address: int, length: int) -> bool:
+    """Returns whether the kernel could do it."""
+    if _LIBC is None:
+        return False
+    place = ctypes.c_void_p(address)
+    code = _LIBC.madvise(place, ctypes.c_size_t(length), _MADV_POPULATE_READ)
+    return code == 0
