@@ -10,6 +10,7 @@ from kubernetes import client
 
 from holdfast.manifests.rbac import CALLS
 from holdfast.manifests.render_context import RenderContext
+from holdfast.manifests.sidecar_tokens import token_volume
 from holdfast.vocabulary.environment import (
     ENV_GPUS,
     ENV_JOB,
@@ -122,6 +123,8 @@ class PodSettings:
     """Namespace in which `writes_run` trains."""
     calls_kubernetes: bool = False
     """Mounts a token, and tells the process which node it may ask about."""
+    sidecars_call_kubernetes: bool = False
+    """Has a token for sidecars with a `token_mount`, and none for the main container."""
     restart: str | None = None
     ports: list[int] = field(default_factory=list)
     sidecars: list[client.V1Container] = field(default_factory=list)
@@ -151,13 +154,15 @@ def template(context: RenderContext, work: PodSettings) -> client.V1PodTemplateS
     work = _add_key(context, work)
     labels = {LABEL_NAME: work.name, LABEL_PART_OF: PART_OF}
     labels |= _identity(work) | work.labels
-    if work.calls_kubernetes:
+    if work.calls_kubernetes or work.sidecars_call_kubernetes:
         labels |= CALLS
     account = work.role
     if work.writes_run:
         account = context.platform.account_of(work.writes_run, work.namespace)
     selector = work.pool.selector() if work.pool else {}
-    volumes = _scratch_volumes(work.size) + work.volumes
+    volumes = [volume for volume, _ in _scratch_volumes(work.size) + work.volumes]
+    if work.sidecars_call_kubernetes:
+        volumes.append(token_volume())
     spec = client.V1PodSpec(
         automount_service_account_token=work.calls_kubernetes,
         enable_service_links=False,
@@ -176,7 +181,7 @@ def template(context: RenderContext, work: PodSettings) -> client.V1PodTemplateS
             seccomp_profile=client.V1SeccompProfile(type="RuntimeDefault"),
         ),
         topology_spread_constraints=_spread(work),
-        volumes=[volume for volume, _ in volumes] + work.other_volumes,
+        volumes=volumes + work.other_volumes,
         init_containers=work.sidecars or None,
         containers=[container(context, work)],
     )

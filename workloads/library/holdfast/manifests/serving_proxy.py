@@ -18,6 +18,7 @@ from holdfast.manifests.pods import PodSettings, Probes, Size, security_context,
 from holdfast.manifests.policies import budget
 from holdfast.manifests.rbac import bind_role
 from holdfast.manifests.render_context import Body, RenderContext, manifest, meta
+from holdfast.manifests.sidecar_tokens import token_mount
 from holdfast.vocabulary import serving
 from holdfast.vocabulary.capacity import ANNOTATION_RULE, PlacementRule
 from holdfast.vocabulary.kubernetes import LABEL_NAME, PRIORITY_SERVING
@@ -186,7 +187,7 @@ def first_hop_pods(context: RenderContext, hop: FirstHop) -> PodSettings:
         priority=PRIORITY_SERVING,
         # Its machines are never preempted: the hook gets the window, and requests the rest.
         grace_s=hop.drain_s + _SPARE_S,
-        calls_kubernetes=True,
+        sidecars_call_kubernetes=True,
         ports=[serving.PORT, serving.PROXY_METRICS_PORT],
         labels={serving.LABEL_METRICS: serving.PROXY_REQUESTS_ACTIVE.group},
         probes=Probes(
@@ -216,7 +217,7 @@ def _watch_sidecar(context: RenderContext, hop: FirstHop) -> client.V1Container:
     if hop.routers or not hop.health_port:  # a foreign server knows no rejections
         command.append("--share-rejections")
     command += ["--out", f"{ENDPOINTS_DIR}/servers.json"]
-    mounts = [client.V1VolumeMount(name="endpoints", mount_path=ENDPOINTS_DIR)]
+    mounts = [token_mount(), client.V1VolumeMount(name="endpoints", mount_path=ENDPOINTS_DIR)]
     if hop.keys:
         command += ["--keys", KEYS_DIR]
         if hop.quota_per_s:

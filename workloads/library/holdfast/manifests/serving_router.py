@@ -79,7 +79,7 @@ def _pods(context: RenderContext, hop: FirstHop, servers: Sequence[str]) -> PodS
         pool=context.system,
         priority=PRIORITY_SERVING,
         grace_s=serving.STREAM_WINDOW_S,
-        calls_kubernetes=bool(hop.idle_minutes),
+        sidecars_call_kubernetes=bool(hop.idle_minutes),
         sidecars=sidecars,
         ports=[serving.PORT],
         labels={serving.LABEL_METRICS: serving.ROUTER_STREAMS_OPEN.group},

@@ -14,6 +14,7 @@ from kubernetes import client
 from holdfast.manifests.rbac import bind_role
 from holdfast.manifests.render_context import Body, RenderContext, manifest, meta
 from holdfast.manifests.serving_proxy import FirstHop, sidecar
+from holdfast.manifests.sidecar_tokens import token_mount
 from holdfast.vocabulary.kubernetes import LEASE_API
 
 
@@ -51,4 +52,4 @@ def idle_scaler(
     command += ["--idle-minutes", str(hop.idle_minutes)]
     for server in servers:
         command += ["--deployment", server]
-    return sidecar(context, "idle-scaler", command, [])
+    return sidecar(context, "idle-scaler", command, [token_mount()])

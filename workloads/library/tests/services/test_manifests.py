@@ -11,6 +11,7 @@ from holdfast.manifests import serving
 from holdfast.manifests.envoy import CARRIES, count_proxies
 from holdfast.manifests.render_context import RenderContext
 from holdfast.manifests.serving_router import STREAMS, count_routers
+from holdfast.runtime import api_server
 from holdfast.services.explain import make_curl, mounts_keys
 from holdfast.services.plan import placement
 from holdfast.support.values import quantity
@@ -330,7 +331,6 @@ def test_a_service_that_sleeps_is_scaled_by_its_routers() -> None:
     router = find(bodies, "Deployment", "drafts-router")
     pod = router["spec"]["template"]["spec"]
     assert pod["serviceAccountName"] == "drafts-router"
-    assert pod["automountServiceAccountToken"]
     (sidecar,) = pod["initContainers"]
     assert option(sidecar["command"], "--deployment") == "drafts-base"
     assert option(sidecar["command"], "--idle-minutes") == "20"
@@ -344,6 +344,21 @@ def test_a_service_that_sleeps_is_scaled_by_its_routers() -> None:
         "deployments/scale": (["drafts-base"], ["get", "patch"]),
         "leases": (["drafts-router"], ["get", "patch"]),
     }
+
+
+@pytest.mark.parametrize(
+    ("name", "calling"),
+    [("drafts-router", "idle-scaler"), ("drafts-proxy", "watch")],
+)
+def test_containers_that_read_requests_have_no_token(name: str, calling: str) -> None:
+    spec = pod(render(read("drafts")), name)
+    assert spec["automountServiceAccountToken"] is False
+    with_token: list[str] = []
+    for container in spec["initContainers"] + spec["containers"]:
+        mounts = {mount["mountPath"] for mount in container.get("volumeMounts", [])}
+        if str(api_server.ACCOUNT) in mounts:
+            with_token.append(container["name"])
+    assert with_token == [calling]
 
 
 def test_other_routers_have_no_token() -> None:

@@ -340,7 +340,8 @@ def _is_for_others(pod: Pod, context: Context) -> bool:
     name = pod.account
     for other in context.index.pods_by_account.get(name, []):
         is_other = other is not pod and other.owner.namespace == pod.owner.namespace
-        if is_other and other.spec.get("automountServiceAccountToken") is not False:
+        mounts = other.spec.get("automountServiceAccountToken") is not False
+        if is_other and (mounts or _has_own_token(other)):
             return True
     return False
 
