@@ -1,9 +1,12 @@
 """Accessors to values of manifests of any type: one of a wrong type reads as absent."""
 
+import re
 from typing import Any
 
 from holdfast.lint.document import Path
 
+_LEFT_OPEN = re.compile(r"\$\{[A-Za-z_][^{}]{0,199}\}")
+_LONGEST_LEFT_OPEN = 256
 LocatedMap = tuple[Path, dict[str, Any]]
 """A mapping of an object, with its path in the object."""
 
@@ -36,6 +39,12 @@ def as_text(value: Any) -> str:
 def as_texts(value: Any) -> list[str]:
     """Returns the items of a list as texts; one that is no text is empty."""
     return list(map(as_text, as_list(value)))
+
+
+def is_left_open(value: Any) -> bool:
+    """Returns whether a value comes later, as of envsubst or Flux: ${NAME} and nothing else."""
+    text = as_text(value)
+    return bool(_LEFT_OPEN.fullmatch(text, 0, _LONGEST_LEFT_OPEN))
 
 
 def list_names(value: Any) -> list[str]:

@@ -11,6 +11,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from holdfast.lint.accessors import is_left_open
 from holdfast.lint.document import MAX_FILE_BYTES, Document, load_text, make_unread, read
 from holdfast.lint.finding import Finding, Hit, Severity
 from holdfast.lint.ignores import Ignore, apply, parse_annotations, parse_comments
@@ -31,8 +32,6 @@ SKIPPED_FOLDERS = {"node_modules", "__pycache__", "cdktf.out"}
 # Hits of one rule about one object: a flood hides what else is wrong.
 MAX_HITS = 100
 MAX_INPUT_CHARACTERS = 4 * MAX_FILE_BYTES + 1
-_LEFT_OPEN = re.compile(r"\$\{[A-Za-z_][^{}]{0,199}\}")
-_LONGEST_LEFT_OPEN = 256
 _COMMANDS = frozenset(("command", "args"))
 _DIRECTIVE = re.compile(r"^#\s*holdfast:\s*environment=(\S+)\s*$", re.MULTILINE)
 # Linter's own findings about text that is not judged.
@@ -308,14 +307,9 @@ def _judge_object(obj: Object, context: Context) -> Iterator[Finding]:
 
 
 def _is_left_open(hit: Hit, obj: Object) -> bool:
-    """Returns whether a value comes later, as of envsubst or Flux: ${NAME} and nothing else.
-
-    In a command it is of a shell, or meant to be.
-    """
-    value = dig(obj.body, *hit.path)
-    if not isinstance(value, str) or not _COMMANDS.isdisjoint(hit.path):
-        return False
-    return bool(_LEFT_OPEN.fullmatch(value, 0, _LONGEST_LEFT_OPEN))
+    """Returns whether the value comes later. In a command it is of a shell, or meant to be."""
+    in_command = not _COMMANDS.isdisjoint(hit.path)
+    return not in_command and is_left_open(dig(obj.body, *hit.path))
 
 
 def _make_finding(rule: Rule, hit: Hit, obj: Object) -> Finding:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
+from pathlib import PurePosixPath
 from typing import Any
 
 from holdfast.lint.accessors import (
@@ -40,6 +41,8 @@ KNOWN_KINDS = (
     "ReplicationController",
     "StatefulSet",
 )
+# Their kind may be left out.
+_KUSTOMIZATION_FILES = ("kustomization.yaml", "kustomization.yml", "Kustomization")
 MAX_DEPTH = 40
 MAX_SCRIPT = 1 << 16
 PROBES = ("startupProbe", "livenessProbe", "readinessProbe")
@@ -442,7 +445,11 @@ class Job:
 def objects(document: Document, file: str) -> list[Object]:
     """Lists the Kubernetes objects of a document; the items of a List one by one."""
     body = document.value
-    if not isinstance(body, dict) or not as_text(body.get("kind")):
+    if not isinstance(body, dict):
+        return []
+    if "kind" not in body and PurePosixPath(file).name in _KUSTOMIZATION_FILES:
+        body = body | {"kind": "Kustomization"}
+    if not as_text(body.get("kind")):
         return []
     if as_text(body.get("kind")) != "List":
         return [Object(document, file, (), body)]

@@ -16,18 +16,28 @@ _AUTHORITY = "kube-root-ca.crt"
 
 def token_volume() -> client.V1Volume:
     """Builds the volume of a pod with `PodSettings.sidecars_call_kubernetes`."""
-    token = client.V1ServiceAccountTokenProjection(path="token", expiration_seconds=_TOKEN_S)
-    authority = client.V1ConfigMapProjection(
-        name=_AUTHORITY, items=[client.V1KeyToPath(key="ca.crt", path="ca.crt")]
+    token = client.V1ServiceAccountTokenProjection(
+        path="token",
+        expiration_seconds=_TOKEN_S,
     )
-    sources = [
-        client.V1VolumeProjection(service_account_token=token),
-        client.V1VolumeProjection(config_map=authority),
-    ]
-    projected = client.V1ProjectedVolumeSource(sources=sources)
+    certificate = client.V1KeyToPath(key="ca.crt", path="ca.crt")
+    authority = client.V1ConfigMapProjection(
+        name=_AUTHORITY,
+        items=[certificate],
+    )
+    projected = client.V1ProjectedVolumeSource(
+        sources=[
+            client.V1VolumeProjection(service_account_token=token),
+            client.V1VolumeProjection(config_map=authority),
+        ]
+    )
     return client.V1Volume(name=_VOLUME, projected=projected)
 
 
 def token_mount() -> client.V1VolumeMount:
     """Builds the mount of a sidecar that calls the API server."""
-    return client.V1VolumeMount(name=_VOLUME, mount_path=_TOKEN_DIR, read_only=True)
+    return client.V1VolumeMount(
+        name=_VOLUME,
+        mount_path=_TOKEN_DIR,
+        read_only=True,
+    )

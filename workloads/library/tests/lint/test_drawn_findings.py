@@ -93,6 +93,16 @@ spec:
     image: agent:1
     env: [{name: API, value: "http://llm:8000/v1"}, {name: MODEL, value: NAME}]
 """
+ENGINE = """\
+apiVersion: v1
+kind: Pod
+metadata: {name: llm}
+spec:
+  containers:
+  - name: llm
+    image: vllm/vllm-openai:v0.10.0
+    startupProbe: {httpGet: {path: /health, port: 8000}, initialDelaySeconds: DELAY}
+"""
 
 
 @pytest.mark.parametrize(
@@ -111,6 +121,8 @@ spec:
         ("HF102", TPU.replace("KEY", "cloud.google.com/gke-sopt"), 1),
         ("HF644", MODEL.replace("NAME", "hosted_vllm/meta/llama"), 0),
         ("HF644", MODEL.replace("NAME", "meta/other"), 1),
+        ("HF451", ENGINE.replace("DELAY", "'${DELAY_S}'"), 0),
+        ("HF451", ENGINE.replace("DELAY", "20"), 1),
     ],
 )
 def test_drawn_findings_stay_right(rule: str, text: str, count: int) -> None:

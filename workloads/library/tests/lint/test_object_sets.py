@@ -70,16 +70,24 @@ def test_copies_part_nothing() -> None:
     assert find(texts, "HF431") == ["repo/three/pod.yaml"]
 
 
-@pytest.mark.parametrize(("field", "files"), [("patches", ["repo/three/pod.yaml"]), ("crds", [])])
-def test_patches_part_nothing(field: str, files: list[str]) -> None:
+KUSTOMIZATION = "apiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\n"
+
+
+@pytest.mark.parametrize(
+    ("head", "field", "files"),
+    [
+        (KUSTOMIZATION, "patches", ["repo/three/pod.yaml"]),
+        ("", "patches", ["repo/three/pod.yaml"]),
+        (KUSTOMIZATION, "crds", []),
+    ],
+    ids=["patch", "without kind", "no patch"],
+)
+def test_patches_part_nothing(head: str, field: str, files: list[str]) -> None:
     """A file that no kustomization names as a patch is another ConfigMap of that name."""
     texts = {
         "repo/base/config.yaml": make_config("shared", "lr"),
         "repo/two/config.yaml": make_config("shared", "steps"),
-        "repo/two/kustomization.yaml": (
-            "apiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\n"
-            f"{field}: [{{path: config.yaml}}]\n"
-        ),
+        "repo/two/kustomization.yaml": f"{head}{field}: [{{path: config.yaml}}]\n",
         "repo/three/pod.yaml": make_pod("shared", "epochs"),
     }
     assert find(texts, "HF431") == files

@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+from holdfast.lint.accessors import is_left_open
 from holdfast.lint.document import Path
 from holdfast.lint.finding import Hit, Severity
 from holdfast.lint.objects import (
@@ -215,6 +216,8 @@ def restart_interrupts_load(pod: Pod, context: Context) -> Iterator[Hit]:
         field = "startupProbe" if container.body.get("startupProbe") else "livenessProbe"
         probe = as_map(container.body.get(field))
         if not probe:
+            continue
+        if any(map(is_left_open, probe.values())):
             continue
         seconds = probe_time_s(probe)
         shortest_s = max(shortest_s, find_size(container) / _BYTES_PER_S)
