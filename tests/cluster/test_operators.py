@@ -46,6 +46,16 @@ def own(plane: ControlPlane) -> Api:
     return api
 
 
+def apply(plane: ControlPlane) -> None:
+    cli.apply_platform(
+        "example",
+        operators=True,
+        kubeconfig=plane.kubeconfig("admin"),
+        timeout_s=2,
+        yes=True,
+    )
+
+
 @pytest.fixture
 def digests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     path = tmp_path / "digests.json"
@@ -73,12 +83,7 @@ def test_the_vendored_manifest_is_what_the_pinned_module_holds(operator: Operato
 
 def test_without_digests_nothing_is_applied(plane: ControlPlane, own: Api) -> None:
     with pytest.raises(InputError, match="image digests") as refused:
-        cli.apply_platform(
-            "example",
-            operators=True,
-            kubeconfig=plane.kubeconfig("admin"),
-            yes=True,
-        )
+        apply(plane)
     assert "make operators-pin ENV=example" in str(refused.value)
     assert own.find("/api/v1/namespaces/jobset-system") is None
 
@@ -93,25 +98,13 @@ def test_deaf_webhooks_stop(
     with pytest.raises(
         Unjudged, match=r"jobset-controller-manager is rolled out|webhooks of jobset"
     ):
-        cli.apply_platform(
-            "example",
-            operators=True,
-            kubeconfig=plane.kubeconfig("admin"),
-            timeout_s=1,
-            yes=True,
-        )
+        apply(plane)
     assert "created Deployment/jobset-controller-manager" in capsys.readouterr().out
     until("both replicas are available", lambda: install.find_rollout_fault(own, JOBSET) is None)
     pods = own.items("/api/v1/namespaces/jobset-system/pods")
     assert {pod["spec"]["nodeName"] for pod in pods} == {"system-0", "system-1"}
     with pytest.raises(Unjudged, match=r"webhooks of jobset answer.*failed calling webhook"):
-        cli.apply_platform(
-            "example",
-            operators=True,
-            kubeconfig=plane.kubeconfig("admin"),
-            timeout_s=2,
-            yes=True,
-        )
+        apply(plane)
     assert not capsys.readouterr().out, "a second run changes nothing"
 
 

@@ -8,14 +8,13 @@ the rights that Kubernetes gives it; nothing is shared but the authority that si
 # Why it is so: infra/decisions/0081.
 
 import shutil
-import ssl
 import tempfile
-import urllib.error
-import urllib.request
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from holdfast.clients.api import Api
+from holdfast.support.errors import Unjudged
 from tests.cluster.sim.host import Host, Scale
 from tests.cluster.sim.processes import free_ports
 from tests.support import require
@@ -33,11 +32,7 @@ IDENTITIES = {
 
 
 def missing_tools(*others: str) -> list[str]:
-    names: list[str] = []
-    for name in (*NEEDED, *others):
-        if not TOOLS[name].binary.exists():
-            names.append(name)
-    return names
+    return [name for name in (*NEEDED, *others) if not TOOLS[name].binary.exists()]
 
 
 class ControlPlane(Host):
@@ -71,13 +66,9 @@ class ControlPlane(Host):
         return self.kubeconfig("admin")
 
     def answers(self, path: str) -> bool:
-        context = ssl.create_default_context(cafile=str(self.authority.ca))
-        context.load_cert_chain(self.authority.certificate("admin"), self.authority.key("admin"))
-        try:
-            with urllib.request.urlopen(self.url + path, timeout=5, context=context) as response:
-                return response.status == 200
-        except (urllib.error.URLError, OSError):
-            return False
+        with suppress(Unjudged):
+            return Api(self.kubeconfig("admin")).text(path) == "ok"
+        return False
 
     def kubeconfig(self, identity: str) -> Path:
         """Of one of IDENTITIES, by client certificate."""

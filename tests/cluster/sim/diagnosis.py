@@ -46,9 +46,7 @@ def _waiting_pods(api: Api) -> list[str]:
         if pod["status"].get("phase") in ("Running", "Succeeded"):
             continue
         meta = pod["metadata"]
-        reasons = []
-        for c in pod["status"].get("conditions", ()):
-            reasons.append(_condition(c))
+        reasons = [_condition(c) for c in pod["status"].get("conditions", ())]
         lines.append(
             f"{meta['namespace']}/{meta['name']} {pod['status'].get('phase')}"
             f" made {meta['creationTimestamp']} ends {meta.get('deletionTimestamp', '-')}"
@@ -82,9 +80,7 @@ def _condition(condition: Object) -> str:
 def _nodes(api: Api) -> list[str]:
     lines = ["-- nodes"]
     for node in api.items("/api/v1/nodes"):
-        taints = []
-        for t in node["spec"].get("taints", ()):
-            taints.append(t["key"])
+        taints = [t["key"] for t in node["spec"].get("taints", ())]
         ready = []
         for c in node["status"].get("conditions", ()):
             if c["type"] == "Ready":

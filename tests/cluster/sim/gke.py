@@ -5,7 +5,6 @@ The API server refuses any other field, as GKE's does.
 
 import json
 import os
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ import yaml
 
 from holdfast.clients.api import Api
 from tests.cluster.sim.waiting import until
-from tests.support import require
+from tests.support import ran, require
 from tests.tools.build import TOOLS, find_go
 
 CONDITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
@@ -159,13 +158,10 @@ def _install_gateway_api(api: Api) -> None:
 
     Go downloads the module if this machine has the built tools and not what they were built of.
     """
-    download = subprocess.run(
+    download = ran(
         [find_go(TOOLS["kueue"]), "mod", "download", "-json", "sigs.k8s.io/gateway-api"],
-        cwd=TOOLS["kueue"].pins,
-        env=os.environ | {"GOTOOLCHAIN": "local", "GOFLAGS": "-mod=readonly"},
-        check=False,
-        capture_output=True,
-        text=True,
+        TOOLS["kueue"].pins,
+        os.environ | {"GOTOOLCHAIN": "local", "GOFLAGS": "-mod=readonly"},
     )
     require(download.returncode == 0, f"no module of the Gateway API: {download.stdout}")
     module = Path(json.loads(download.stdout)["Dir"])

@@ -9,11 +9,14 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from threading import Event, Thread
 from typing import Any
 
+from holdfast.clients.api import Api
 from tests.cluster.sim import stages
 from tests.cluster.sim.pki import LOCAL, Authority
 from tests.cluster.sim.processes import Processes, free_ports
+from tests.cluster.sim.resync import resync
 from tests.tools.build import TOOLS
 
 
@@ -34,6 +37,7 @@ class Host(ABC):
         """Where the API server reaches the webhooks of this host."""
         self.authority = Authority(folder / "pki", address)
         self.processes = Processes(folder / "log")
+        self._is_over = Event()
 
     @property
     @abstractmethod
@@ -46,6 +50,7 @@ class Host(ABC):
         """What the API server's certificate is judged by."""
 
     def stop(self) -> None:
+        self._is_over.set()
         self.processes.stop()
 
     def write_kubeconfig(self, name: str, user: dict[str, str]) -> Path:
@@ -100,6 +105,7 @@ class Host(ABC):
             node_lease_duration_seconds=scale.lease_s,
             v="WARN",  # else a line for every step of every pod
         )
+        Thread(target=resync, args=(Api(kubeconfig), self._is_over), daemon=True).start()
 
     def _kubelet(self) -> dict[str, object]:
         """Where the API server asks for the logs of simulated pods."""

@@ -25,6 +25,7 @@ from holdfast.support.errors import Unjudged
 from tests.cluster.sim.host import Host
 from tests.cluster.sim.manager import OwnManager
 from tests.cluster.sim.processes import is_orphan, owner
+from tests.support import ran
 from tests.tools.build import KUBERNETES_VERSION
 
 # what the control plane of host processes is built from
@@ -185,12 +186,7 @@ class KindManager(OwnManager):
 
     def _kind(self, arguments: list[str | Path], timeout_s: float = COMMAND_S) -> str:
         command = ["kind", *(str(argument) for argument in arguments)]
-        done = subprocess.run(
-            command,
-            capture_output=True,
-            text=True,
-            timeout=timeout_s,
-        )
+        done = ran(command, timeout_s=timeout_s)
         if done.returncode:
             raise Unjudged(
                 f"`kind {command[1]} {command[2]}` ended with {done.returncode}:"
@@ -206,10 +202,7 @@ def prefix() -> str:
 
 def missing() -> str:
     """What a kind cluster and its pods need and this host lacks, in words; empty if nothing."""
-    absent = []
-    for name in ("docker", "kind"):
-        if not shutil.which(name):
-            absent.append(name)
+    absent = [name for name in ("docker", "kind") if not shutil.which(name)]
     if absent:
         return f"{' and '.join(absent)} not on PATH"
     # the loader that a dynamic program names
@@ -220,12 +213,7 @@ def missing() -> str:
     engine = os.environ.get("DOCKER_HOST", "")
     if engine and not engine.startswith("unix://"):
         return f"DOCKER_HOST={engine} is no engine of this host, whose folders the nodes mount"
-    done = subprocess.run(
-        ["docker", "info"],
-        capture_output=True,
-        text=True,
-        timeout=COMMAND_S,
-    )
+    done = ran(["docker", "info"], timeout_s=COMMAND_S)
     if done.returncode == 0:
         return ""
     return f"no Docker engine answers: {done.stderr.strip()[-300:]}"

@@ -6,7 +6,6 @@ that.
 
 import json
 import shutil
-import subprocess
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from pytest_kubernetes.providers.base import AClusterManager
 
 from tests.cluster.sim.control_plane import ControlPlane
 from tests.cluster.sim.host import Host, Scale
+from tests.support import ran
 from tests.tools.build import TOOLS
 
 
@@ -68,12 +68,7 @@ class OwnManager(AClusterManager):
             *args,
         ]
         command += ["-o", "json"] if as_dict else []
-        done = subprocess.run(
-            command,
-            capture_output=True,
-            text=True,
-            timeout=timeout,
-        )
+        done = ran(command, timeout_s=timeout)
         if done.returncode:
             raise RuntimeError(done.stderr)
         return json.loads(done.stdout) if as_dict else done.stdout
