@@ -180,14 +180,16 @@ def _goodput_figures(training: Sequence[JobLedger]) -> Iterator[Figure]:
 
 def _recovery_figures(runs: Sequence[JobLedger]) -> Iterator[Figure]:
     for kind in (KIND_TRAINING, KIND_BATCH):
+        ledgers = [ledger for ledger in runs if ledger.kind == kind]
+        evictions = sum(len(ledger.recoveries) for ledger in ledgers)
         # Evictions without a recovery have no duration; the objectives show them.
-        durations = list_recovery_times(ledger for ledger in runs if ledger.kind == kind)
+        durations = list_recovery_times(ledgers)
         if durations:
             yield Figure(
                 label=f"{kind} back at work, median",
                 value=precise_duration(statistics.median(durations)),
                 note=(
-                    f"{plural(len(durations), 'time')}, the slowest"
+                    f"after {len(durations)} of {plural(evictions, 'eviction')}, the slowest"
                     f" {precise_duration(max(durations))}"
                 ),
             )

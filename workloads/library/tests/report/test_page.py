@@ -127,11 +127,11 @@ def test_training_and_batch_have_separate_recovery_figures(report: Report) -> No
     for figure in report.figures:
         notes[figure.label] = figure.note
     count, slowest = re.fullmatch(
-        r"(\d+) times, the slowest (.+)", notes["training back at work, median"]
+        r"after (\d+) of \d+ evictions, the slowest (.+)", notes["training back at work, median"]
     ).groups()  # pyright: ignore[reportOptionalMemberAccess]
     (goal,) = [o for o in report.objectives if o.goal.startswith("training: work goes on")]
     assert goal.measured == f"{count} of {goal.n}, slowest after {slowest}"
-    assert "times, the slowest" in notes["batch back at work, median"]
+    assert "evictions, the slowest" in notes["batch back at work, median"]
 
 
 def test_every_plot_colour_has_a_dark_variant() -> None:
