@@ -8,7 +8,7 @@ for nothing.
 
 # Decision: infra/decisions/0048.
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
@@ -80,6 +80,13 @@ class Batcher(Generic[T]):
         self._queue.remove(ticket)
         self._items -= ticket.items
         return True
+
+    def pop_where(self, condition: Callable[[T], bool]) -> list[T]:
+        """Removes and returns the requests for which the condition holds."""
+        tickets = list(filter(condition, self._queue))
+        for ticket in tickets:
+            self.discard(ticket)
+        return tickets
 
     def pop_late(self, now: float) -> list[T]:
         """Removes and returns the requests that a batch starting now cannot answer in time."""

@@ -366,7 +366,14 @@ class ModelQueue:
             "predictor",
             f"a batch of {items} is overdue: no answer in {limit_s:g} s; not ready",
         )
-        await asyncio.wait([request.answer for request in batch])
+        for request in self.batcher.pop_where(lambda request: request.tries > 0):
+            request.fail(request.make_late())
+        timers = release_in_turn(batch)
+        try:
+            await asyncio.wait([request.answer for request in batch])
+        finally:
+            for timer in timers:
+                timer.cancel()
         logs.warning("predictor", f"no client waits for the batch of {items}: its process is ended")
         self._predictor.kill()
 
@@ -403,6 +410,25 @@ class ModelQueue:
             work,
             *arguments,
         )
+
+
+def release_in_turn(batch: Sequence[Request]) -> list[asyncio.TimerHandle]:
+    """Schedules when the requests of an overdue batch go to other servers: the last one at its
+    deadline, the others before it.
+
+    Those that leave together may meet in a batch again, next to the one that hangs the model. A
+    request that hung on two servers is not tried on a third.
+    """
+    loop = asyncio.get_running_loop()
+    now = loop.time()
+    requests = [request for request in batch if request.tries == 1]
+    timers: list[asyncio.TimerHandle] = []
+    for position, request in enumerate(requests, start=1):
+        rest_s = max(0.0, request.deadline_s - now)
+        at_s = now + rest_s * position / len(requests)
+        error = request.make_late(computing=True)
+        timers.append(loop.call_at(at_s, request.fail, error))
+    return timers
 
 
 async def wait_for_reply(link: Link, timeout_s: float) -> None:
