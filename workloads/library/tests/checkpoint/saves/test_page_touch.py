@@ -14,24 +14,29 @@ from holdfast.checkpoint.save.staging import Staging
 from holdfast.checkpoint.state import capture
 from holdfast.checkpoint.state.tensors import Piece, make_pieces
 
-PIECES: list[Piece] = make_pieces(capture({"t": torch.ones(100 << 20, dtype=torch.uint8)}), 0, 1)
+
+@pytest.fixture
+def pieces() -> list[Piece]:
+    state = {"t": torch.ones(100 << 20, dtype=torch.uint8)}
+    return make_pieces(capture(state), 0, 1)
 
 
 @pytest.mark.parametrize("kernel", ["new", "old"])
 def test_every_page_is_there_before_the_first_save(
     kernel: str,
+    pieces: list[Piece],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     if kernel == "old":
         monkeypatch.setattr(page_touch, "_populate", lambda _address, _length: False)
     staging = Staging()
-    staging.prepare(PIECES)
+    staging.prepare(pieces)
     staging._join()  # pyright: ignore[reportPrivateUsage]
     assert os.fstat(staging.descriptor).st_blocks * 512 == staging.bytes
     staging.close()
 
 
-def test_pages_are_touched_without_tensor_operations() -> None:
+def test_pages_are_touched_without_tensor_operations(pieces: list[Piece]) -> None:
     calls: list[object] = []
 
     def record_call(_frame: FrameType, event: str, called: object) -> None:
@@ -41,7 +46,7 @@ def test_pages_are_touched_without_tensor_operations() -> None:
     staging = Staging()
     threading.setprofile(record_call)
     try:
-        staging.prepare(PIECES)
+        staging.prepare(pieces)
         staging._join()  # pyright: ignore[reportPrivateUsage]
     finally:
         threading.setprofile(None)
