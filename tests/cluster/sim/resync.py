@@ -1,5 +1,7 @@
-"""Pods that kwok has overlooked. It skips the events of a node whose Lease it has made and not seen
-yet, and reads them no second time, as a kubelet would.
+"""Shows kwok the pods that it has overlooked.
+
+It skips the events of pods on a node whose Lease it has made and not seen yet. A kubelet would read
+these pods again, and kwok does not.
 """
 
 import time

@@ -381,7 +381,8 @@ def _run(
         lines = map(json.loads, path.read_text().splitlines())
         traces[rank] = {line["step"]: line for line in lines}
     if dies:
-        steps = max(map(max, filter(None, traces.values())), default=0)
+        last_steps = map(max, filter(None, traces.values()))
+        steps = max(last_steps, default=0)
         if steps < orders.die_at:
             raise Unjudged(
                 f"the command ended with {process.returncode} after {steps} of {orders.die_at}"

@@ -6,8 +6,9 @@ requests of clients gets none, so that a fault in it cannot use the rights of a 
 
 from kubernetes import client
 
+from holdfast.vocabulary.kubernetes import ACCOUNT_FOLDER
+
 _VOLUME = "token"
-_TOKEN_DIR = "/var/run/secrets/kubernetes.io/serviceaccount"
 _TOKEN_S = 3600
 """Lifetime of a token, which the kubelet replaces in time."""
 _AUTHORITY = "kube-root-ca.crt"
@@ -38,6 +39,6 @@ def token_mount() -> client.V1VolumeMount:
     """Builds the mount of a sidecar that calls the API server."""
     return client.V1VolumeMount(
         name=_VOLUME,
-        mount_path=_TOKEN_DIR,
+        mount_path=ACCOUNT_FOLDER,
         read_only=True,
     )

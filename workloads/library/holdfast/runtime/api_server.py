@@ -8,7 +8,9 @@ from http.client import HTTPResponse
 from pathlib import Path
 from typing import Any, cast
 
-ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+from holdfast.vocabulary.kubernetes import ACCOUNT_FOLDER
+
+ACCOUNT = Path(ACCOUNT_FOLDER)
 
 
 def get(path: str, *, timeout_s: float) -> Any:

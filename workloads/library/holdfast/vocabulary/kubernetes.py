@@ -21,6 +21,8 @@ AUTOSCALING_METRIC_API = "autoscaling.gke.io/v1beta1"
 # recycle nodes.
 SCALES_TO_ZERO = (1, 37)
 CLASSES_RECYCLE = (1, 35)
+# Where a container finds the token of its pod's account, and the authority of the API server.
+ACCOUNT_FOLDER = "/var/run/secrets/kubernetes.io/serviceaccount"
 
 
 def api_path(api_version: str) -> str:

@@ -102,6 +102,7 @@ spec:
   - name: llm
     image: vllm/vllm-openai:v0.10.0
     startupProbe: {httpGet: {path: /health, port: 8000}, initialDelaySeconds: DELAY}
+    livenessProbe: {httpGet: {path: /health, port: 8000}, periodSeconds: PERIOD}
 """
 
 
@@ -121,8 +122,9 @@ spec:
         ("HF102", TPU.replace("KEY", "cloud.google.com/gke-sopt"), 1),
         ("HF644", MODEL.replace("NAME", "hosted_vllm/meta/llama"), 0),
         ("HF644", MODEL.replace("NAME", "meta/other"), 1),
-        ("HF451", ENGINE.replace("DELAY", "'${DELAY_S}'"), 0),
-        ("HF451", ENGINE.replace("DELAY", "20"), 1),
+        ("HF451", ENGINE.replace("DELAY", "'${S}'").replace("PERIOD", "'${S}'"), 0),
+        ("HF451", ENGINE.replace("DELAY", "'${S}'").replace("PERIOD", "1"), 1),
+        ("HF451", ENGINE.replace("DELAY", "20").replace("PERIOD", "'${S}'"), 1),
     ],
 )
 def test_drawn_findings_stay_right(rule: str, text: str, count: int) -> None:

@@ -1,8 +1,8 @@
 """Touches the pages of a fresh memory, so that the first save does not have to wait for each.
 
-In a thread of the trainer, and without PyTorch: the first call of a tensor operation registers
-destructors, and holds a lock of the C library meanwhile. A worker of a DataLoader that is forked in
-that moment inherits the lock as held, and waits for it without end.
+It runs in a thread of the trainer, and without PyTorch. The first call of a tensor operation
+registers destructors, and holds a lock of the C library meanwhile. A worker of a DataLoader that is
+forked in that moment inherits the lock as held, and waits for it without end.
 """
 
 import ctypes
@@ -13,7 +13,7 @@ _LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
 _MADV_POPULATE_READ = 22
 """Advice of Linux 5.14 and newer, which the module mmap does not name."""
 _PIECE_BYTES = 64 << 20
-"""Touched at once. A longer call would keep a fork or a new mapping waiting."""
+"""The most that one call touches. A longer call would keep a fork or a new mapping waiting."""
 
 
 def touch_pages(memory: mmap.mmap, address: int) -> None:

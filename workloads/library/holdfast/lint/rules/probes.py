@@ -217,17 +217,21 @@ def restart_interrupts_load(pod: Pod, context: Context) -> Iterator[Hit]:
         probe = as_map(container.body.get(field))
         if not probe:
             continue
-        if any(map(is_left_open, probe.values())):
-            continue
         seconds = probe_time_s(probe)
         shortest_s = max(shortest_s, find_size(container) / _BYTES_PER_S)
-        if seconds < shortest_s:
+        if seconds < shortest_s and _is_complete(probe):
             yield Hit((*container.path, field), f"gives it {seconds:g} s to load")
         liveness = as_map(container.body.get("livenessProbe"))
         hang_s = _hang_time_s(liveness)
-        if liveness and field == "startupProbe" and hang_s < _SHORTEST_HANG_S:
+        is_short = hang_s < _SHORTEST_HANG_S and _is_complete(liveness)
+        if liveness and field == "startupProbe" and is_short:
             message = f"restarts it after {hang_s:g} s without an answer"
             yield Hit((*container.path, "livenessProbe"), message)
+
+
+def _is_complete(probe: dict[str, Any]) -> bool:
+    """Returns whether the file has all values of a probe, and none comes later."""
+    return not any(map(is_left_open, probe.values()))
 
 
 def probe_time_s(probe: dict[str, Any]) -> float:

@@ -18,14 +18,13 @@ from holdfast.lint.references import (
 )
 from holdfast.lint.registry import Context, rule
 from holdfast.lint.spelling import find_near
-from holdfast.vocabulary.kubernetes import ANNOTATION_GOOGLE_ACCOUNT
+from holdfast.vocabulary.kubernetes import ACCOUNT_FOLDER, ANNOTATION_GOOGLE_ACCOUNT
 
 DOC_SECRETS = "https://kubernetes.io/docs/concepts/configuration/secret/"
 DOC_CONFIG = "https://kubernetes.io/docs/concepts/configuration/configmap/"
 DOC_RBAC = "https://kubernetes.io/docs/reference/access-authn-authz/rbac/"
 _NEAR = 0.7
 _BINDINGS = ("RoleBinding", "ClusterRoleBinding")
-_TOKEN = "/var/run/secrets/kubernetes.io/serviceaccount"
 
 
 def _config(name: str = "params", namespace: str = "training", key: str = "rate") -> str:
@@ -353,7 +352,7 @@ def _has_own_token(pod: Pod) -> bool:
                 return True
     for container in pod.containers:
         for _, mount in container.mounts:
-            if as_text(mount.get("mountPath")).startswith(_TOKEN):
+            if as_text(mount.get("mountPath")).startswith(ACCOUNT_FOLDER):
                 return True
     return False
 

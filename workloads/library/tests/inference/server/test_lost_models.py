@@ -104,7 +104,7 @@ def test_a_server_is_not_ready_while_its_model_hangs_or_restarts(tmp_path: Path)
         model = server.model()
         model.suspend()
         proxied = pool.submit(server.infer, "proxied", x_envoy_expected_rq_timeout_ms=TRY_MS)
-        # In the batch that hangs: a request that waits for the next batch would be answered.
+        # In the batch that hangs: what waits for the next batch has another fate.
         until(lambda: server.metric(RUNNING) == 1, "a request in a batch")
         waiting = pool.submit(server.infer, "waiting", x_envoy_expected_rq_timeout_ms=TRY_MS)
         client = pool.submit(server.infer, "client", x_request_timeout_ms=CLIENT_MS)
