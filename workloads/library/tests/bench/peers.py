@@ -10,9 +10,10 @@ step; if all processes start again, it lasts from their start. Kills are spread 
 one copy, or upload, to the next. The cost of copies is measured with and without them in turn, in
 the same processes, which compute all the time. Rows shrink and grow are of a gang that goes on with
 fewer nodes: the next step after a death, and the stall of the others for a notice and for a node
-that joins, less the time of a step. --mb is the state of the whole gang, and memory
-takes eight times as much; --rounds are losses of the gang with copies, other gangs have half as
-many.
+that joins, less the time of a step. Last, the memory of a small gang's nodes is looked at while it
+copies and uploads, with copies in memory and on the disk. --mb is the state of the whole gang, and
+memory takes eight times as much; --rounds are losses of the gang with copies, other gangs have half
+as many.
 """
 
 import json
@@ -40,6 +41,7 @@ from workloads.library.tests.bench.gangs.losses import (
 )
 from workloads.library.tests.bench.gangs.resizes import DEATH, GROW, measure_resizes
 from workloads.library.tests.bench.gangs.resizes import NOTICE as SHRINK_NOTICE
+from workloads.library.tests.bench.gangs.shard_memory import MEMORY, measure_shards
 from workloads.library.tests.bench.result import finish, options
 from workloads.library.tests.processes import family, until
 
@@ -49,6 +51,8 @@ SMALLEST_SHARD_MB = 8 * 1.048576  # manifests and commits are far below
 TURNS = 22
 """Turns of each kind; the first is not counted, because it touches new memory."""
 TURN_STEPS = 30
+SHARDS_OF_A_STATE = 16
+"""The shard of the gang whose memory is looked at is this part of --mb."""
 PRODUCTS = 4
 COPIES = "copies"
 NOTICE = "copies, notice"
@@ -198,7 +202,11 @@ def find_largest(losses: Iterable[Figures], key: str) -> float:
 def main() -> None:
     arguments = options(__doc__, mb=2048, rounds=3)
     with tempfile.TemporaryDirectory(prefix="holdfast-peers-") as name:
-        losses, resizes, states, cost = measure(Path(name), arguments.mb, arguments.rounds)
+        folder = Path(name)
+        losses, resizes, states, cost = measure(folder, arguments.mb, arguments.rounds)
+        mib = arguments.mb // SHARDS_OF_A_STATE
+        in_memory = measure_shards(folder / "in-memory", mib, on_disk=False)
+        on_disk = measure_shards(folder / "on-disk", mib, on_disk=True)
     memory = states[COPIES] - states[BUCKET]
     rows = {}
     for name, figures in losses.items():
@@ -235,6 +243,7 @@ def main() -> None:
         ),
         "an undisturbed step costs at most 2 percent": cost["processor"] <= 0.02,
         "at most 2 shards of memory for each": memory <= 2.0,
+        "at most 2.2 shards of memory for each, with copies on a disk": on_disk[MEMORY] <= 2.2,
         "blocking of a save unchanged": cost["blocking"] <= 1.1,
     }
     facts = {
@@ -249,6 +258,7 @@ def main() -> None:
         "rows": rows,
         "cost": cost,
         "memory": round(memory, 2),
+        "shards of a node": {"copies in memory": in_memory, "copies on a disk": on_disk},
         "nvrx": NVRX,
     }
     finish({"schema": "holdfast.bench.peers/1"} | facts | result, goals)

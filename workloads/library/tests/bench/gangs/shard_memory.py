@@ -26,11 +26,12 @@ STAGED = "staging memories"
 COPIES = "copies in memory"
 CACHE = "page cache of the folder"
 DISK = "on the disk"
+MEMORY = "memory, all places at one time"
 SAMPLES = 150
 PAUSE_S = 0.1
 
 
-def measure(folder: Path, mib: int, *, on_disk: bool) -> dict[str, float]:
+def measure_shards(folder: Path, mib: int, *, on_disk: bool) -> dict[str, float]:
     """Returns the largest value of each place, in shards."""
     disk = folder / "disk"
     disk.mkdir(parents=True)
@@ -63,7 +64,7 @@ def measure(folder: Path, mib: int, *, on_disk: bool) -> dict[str, float]:
         for _ in range(SAMPLES):
             for process in gang.processes.values():
                 sample = look(process.pid, disk)
-                sample["memory, all places at one time"] = sample[STAGED] + sample[COPIES]
+                sample[MEMORY] = sample[STAGED] + sample[COPIES]
                 for name, count in sample.items():
                     shards = count / (mib * MIB)
                     largest[name] = max(largest.get(name, 0.0), shards)
@@ -135,7 +136,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="holdfast-shards-", dir=parent) as out:
         for on_disk in (False, True):
             name = "disk" if on_disk else "memory"
-            result = measure(Path(out) / name, arguments.mib, on_disk=on_disk)
+            result = measure_shards(Path(out) / name, arguments.mib, on_disk=on_disk)
             print(json.dumps({"copies in": name, **result}))
 
 
