@@ -10,7 +10,7 @@ import contextlib
 import json
 import time
 from collections import deque
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from hashlib import sha256
 from typing import NoReturn, TypeVar
@@ -24,6 +24,13 @@ from holdfast.inference.server.batcher import SPARE, Batcher, Ticket
 from holdfast.inference.server.examiner import Examiner, make_rejection
 from holdfast.inference.server.free_memory import has_room_for_copy
 from holdfast.inference.server.metrics import Metrics
+from holdfast.inference.server.overdue import (
+    LEAST_OVERDUE_S,
+    LOOK_S,
+    find_overdue_s,
+    release_in_turn,
+    wait_running,
+)
 from holdfast.inference.server.rejections import Rejections, Verdict
 from holdfast.inference.server.request_body import DISCONNECTED
 from holdfast.inference.server.requests import Request, Values
@@ -32,15 +39,6 @@ from holdfast.inference.values import Value
 from holdfast.runtime import logs
 from holdfast.vocabulary.serving import TRIES
 
-_OVERDUE_S = 1.0
-_OVERDUE_TIMES = 5.0
-"""The multiple of its expected time after which a batch is overdue.
-
-It is overdue after half a try of the proxy, or a second, at the earliest: a slow batch is no hang,
-and waiting requests can still go to another server in time.
-"""
-_LOOK_S = 0.1
-"""The time between two looks at the clock while a batch is computed."""
 _LOOP_SHARE = 1 / 3
 """The share of the timeout for which the event loop waits; the thread waits for the rest.
 
@@ -69,7 +67,7 @@ class ModelQueue:
         self._examiner = Examiner(
             self.rejections,
             metrics,
-            most_s=max(_OVERDUE_S, settings.request_s / TRIES),
+            most_s=max(LEAST_OVERDUE_S, settings.request_s / TRIES),
             stopping=lambda: self._closed,
         )
         self._unexamined = deque[Request]()
@@ -336,9 +334,8 @@ class ModelQueue:
             first += request.items
 
     def _overdue_s(self, items: int) -> float:
-        half_try_s = self._settings.request_s / TRIES / 2
-        batch_s = self.batcher.timing.seconds(items)
-        return max(_OVERDUE_S, half_try_s, _OVERDUE_TIMES * batch_s)
+        expected_s = self.batcher.timing.seconds(items)
+        return find_overdue_s(expected_s, self._settings.request_s)
 
     @contextlib.asynccontextmanager
     async def _watch(self, batch: Sequence[Request], items: int) -> AsyncGenerator[None]:
@@ -349,7 +346,7 @@ class ModelQueue:
             tasks.append(asyncio.create_task(self._handle_overdue(batch, items)))
 
         # Most batches end before the first look, and need no task.
-        timer = asyncio.get_running_loop().call_later(_LOOK_S, start_task)
+        timer = asyncio.get_running_loop().call_later(LOOK_S, start_task)
         try:
             yield
         finally:
@@ -360,7 +357,7 @@ class ModelQueue:
 
     async def _handle_overdue(self, batch: Sequence[Request], items: int) -> None:
         limit_s = self._overdue_s(items)
-        await wait_running(limit_s - _LOOK_S)
+        await wait_running(limit_s - LOOK_S)
         self.hindered = "overdue"
         logs.warning(
             "predictor",
@@ -412,25 +409,6 @@ class ModelQueue:
         )
 
 
-def release_in_turn(batch: Sequence[Request]) -> list[asyncio.TimerHandle]:
-    """Schedules when the requests of an overdue batch go to other servers: the last one at its
-    deadline, the others before it.
-
-    Those that leave together may meet in a batch again, next to the one that hangs the model. A
-    request that hung on two servers is not tried on a third.
-    """
-    loop = asyncio.get_running_loop()
-    now = loop.time()
-    requests = [request for request in batch if request.tries == 1]
-    timers: list[asyncio.TimerHandle] = []
-    for position, request in enumerate(requests, start=1):
-        rest_s = max(0.0, request.deadline_s - now)
-        at_s = now + rest_s * position / len(requests)
-        error = request.make_late(computing=True)
-        timers.append(loop.call_at(at_s, request.fail, error))
-    return timers
-
-
 async def wait_for_reply(link: Link, timeout_s: float) -> None:
     """Waits until the next reply has arrived, or cannot arrive, or has not arrived in time."""
     loop = asyncio.get_running_loop()
@@ -457,23 +435,6 @@ _SENTENCES = {
     "restarting": "the model is being reloaded",
     "suspected": "the model ended at this request, which is examined",
 }
-
-
-async def wait_running(
-    seconds: float,
-    *,
-    clock: Callable[[], float] = time.monotonic,
-    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
-) -> None:
-    """Waits until this process has run for so long.
-
-    The model is as late as the machine that was paused, and does not hang.
-    """
-    remaining_s = seconds
-    while remaining_s > 0:
-        start_s = clock()
-        await sleep(min(_LOOK_S, remaining_s))
-        remaining_s -= min(clock() - start_s, 2 * _LOOK_S)
 
 
 def _name_commit(configuration: Mapping[str, object]) -> str:

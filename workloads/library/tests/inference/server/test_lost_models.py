@@ -9,7 +9,7 @@ from starlette.requests import Request as HttpRequest
 
 from holdfast.inference.errors import Refused
 from holdfast.inference.server.http_protocol import STARTED_AT, find_deadline
-from holdfast.inference.server.model_queue import release_in_turn, wait_running
+from holdfast.inference.server.overdue import release_in_turn, wait_running
 from holdfast.inference.server.requests import Request
 from holdfast.vocabulary.serving import PREDICTOR_DEATHS, RUNNING
 from workloads.library.tests.inference.server.serving import PREDICTORS, serve
