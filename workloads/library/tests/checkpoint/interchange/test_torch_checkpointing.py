@@ -4,7 +4,8 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Iterator, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from workloads.library.tests.checkpoint.interchange.test_interchange import (
     make_weights,
     refuse,
 )
+from workloads.library.tests.fork_server import ROOT, Forked, ForkServer
 
 Index = dict[str, Any]
 
@@ -34,7 +36,7 @@ from torch_checkpointing.config import SyncCheckpointSaverConfig
 from torch_checkpointing.default_resharder import DefaultResharder
 from torch_checkpointing.storage.filesystem import LocalFileSystemStorageConfig
 
-weights_file, folder, store, rank, world_size, has_index = sys.argv[1:]
+rank, weights_file, folder, store, world_size, has_index = sys.argv[1:]
 dist.init_process_group(
     "gloo", init_method=f"file://{store}", rank=int(rank), world_size=int(world_size)
 )
@@ -54,15 +56,25 @@ dist.destroy_process_group()
 
 
 @pytest.fixture(scope="module")
-def site() -> Path:
+def server() -> Iterator[ForkServer]:
+    """Yields a server of processes that have imported the other library."""
     try:
-        return frameworks.install(frameworks.TORCH_CHECKPOINTING)
+        site = frameworks.install(frameworks.TORCH_CHECKPOINTING)
     except (OSError, subprocess.CalledProcessError) as error:
         support.unavailable(f"torch-checkpointing cannot be installed: {error}")
+    imports = (
+        "torch._dynamo",
+        "torch_checkpointing",
+        "torch_checkpointing.default_resharder",
+        "torch_checkpointing.storage.filesystem",
+        "workloads.library.tests.checkpoint.interchange.layouts",
+    )
+    with closing(ForkServer(imports, path=[ROOT, site])) as server:
+        yield server
 
 
 def save(
-    site: Path,
+    server: ForkServer,
     folder: Path,
     weights: dict[str, torch.Tensor],
     *,
@@ -73,33 +85,38 @@ def save(
     weights_file = folder / "weights.pt"
     torch.save(weights, weights_file)
     written = folder / "written"
-    first = [weights_file, written, folder / "store"]
-    run_ranks(site, SAVE, world_size, lambda rank: [*first, rank, world_size, has_index])
+    words = [weights_file, written, folder / "store", world_size, has_index]
+    run_ranks(server, folder, SAVE, words, world_size=world_size)
     return written
 
 
 def run_ranks(
-    site: Path,
+    server: ForkServer,
+    folder: Path,
     program: str,
+    words: Sequence[object],
+    *,
     world_size: int,
-    list_arguments: Callable[[int], list[object]],
 ) -> None:
-    """Run a program on several ranks, each with arguments of its own."""
-    ranks: list[subprocess.Popen[bytes]] = []
-    for rank in range(world_size):
-        words = map(str, list_arguments(rank))
-        command = [sys.executable, "-W", "ignore", "-c", program, *words]
-        ranks.append(subprocess.Popen(command, env=os.environ | {"PYTHONPATH": str(site)}))
+    """Run a program on several ranks: its arguments are the rank and `words`."""
+    script = folder / "rank.py"
+    script.write_text(program)
+    log = folder / "ranks.log"
+    ranks: list[Forked] = []
+    with log.open("a") as out:
+        for rank in range(world_size):
+            command = [sys.executable, str(script), str(rank), *map(str, words)]
+            ranks.append(server.start(command, env=os.environ, out=out, err=out, session=False))
     for process in ranks:
-        assert process.wait(240) == 0
+        assert process.wait(240) == 0, log.read_text()
 
 
 @pytest.mark.parametrize("has_index", [True, False], ids=["index", "no index"])
 def test_checkpoint_by_one_rank_is_imported_bit_by_bit(
-    site: Path, tmp_path: Path, *, has_index: bool
+    server: ForkServer, tmp_path: Path, *, has_index: bool
 ) -> None:
     weights = make_weights()
-    written = save(site, tmp_path, weights, has_index=has_index)
+    written = save(server, tmp_path, weights, has_index=has_index)
     assert (written / "metadata.pkl").exists() is has_index
     invoke("import", written, tmp_path / "url", "--run", "new")
     _, tensors = load_tensors(tmp_path / "url", "new", keys=["model/"])
@@ -125,7 +142,7 @@ from torch_checkpointing.storage.filesystem import LocalFileSystemStorageConfig
 from workloads.library.tests.checkpoint.interchange.layouts import LAYOUTS
 from workloads.library.tests.checkpoint.process_groups import step, whole
 
-folder, layout, rank, world_size, is_safetensors = sys.argv[1:]
+rank, folder, layout, world_size, is_safetensors = sys.argv[1:]
 folder = Path(folder)
 dist.init_process_group(
     "gloo", init_method=f"file://{folder}/store", rank=int(rank), world_size=int(world_size)
@@ -182,15 +199,15 @@ dist.destroy_process_group()
     ],
 )
 def test_checkpoint_by_several_ranks_is_put_together(
-    site: Path,
+    server: ForkServer,
     tmp_path: Path,
     world_size: int,
     layout: str,
     *,
     is_safetensors: bool,
 ) -> None:
-    words = [world_size, is_safetensors]
-    run_ranks(site, SAVE_SHARDED, world_size, lambda rank: [tmp_path, layout, rank, *words])
+    words = [tmp_path, layout, world_size, is_safetensors]
+    run_ranks(server, tmp_path, SAVE_SHARDED, words, world_size=world_size)
     expected = torch.load(tmp_path / "expected.pt", weights_only=True)
     url = tmp_path / "url"
     invoke("import", tmp_path / "first", url, "--run", "first")
@@ -227,9 +244,9 @@ def check_tensors(url: Path, run: str, expected: dict[str, torch.Tensor]) -> Non
         assert torch.equal(tensor, expected[name])
 
 
-def test_ranks_without_an_index_must_be_replicas(site: Path, tmp_path: Path) -> None:
+def test_ranks_without_an_index_must_be_replicas(server: ForkServer, tmp_path: Path) -> None:
     weights = make_weights()
-    written = save(site, tmp_path, weights, world_size=2)
+    written = save(server, tmp_path, weights, world_size=2)
     invoke("import", written, tmp_path / "url", "--run", "new")
     _, tensors = load_tensors(tmp_path / "url", "new", keys=["model/"])
     for name, tensor in weights.items():
@@ -279,11 +296,11 @@ def get_sharding(index: Index) -> Any:
     return group["sharding_metadata"]["data"]
 
 
-def test_index_that_lies_is_refused(site: Path, tmp_path: Path) -> None:
+def test_index_that_lies_is_refused(server: ForkServer, tmp_path: Path) -> None:
     import pickle  # noqa: TID251  # what the other library writes
 
-    words = ["FSDP2 on 2"]
-    run_ranks(site, SAVE_SHARDED, 2, lambda rank: [tmp_path, *words, rank, 2, False])
+    words = [tmp_path, "FSDP2 on 2", 2, False]
+    run_ranks(server, tmp_path, SAVE_SHARDED, words, world_size=2)
     index_file = tmp_path / "first" / "metadata.pkl"
     written = index_file.read_bytes()
     for lie, got in {
