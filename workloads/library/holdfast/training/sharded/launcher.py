@@ -80,6 +80,9 @@ def run_sharded(node: ShardedNode, shutdown: Shutdown) -> int:
     launcher = _Launcher(node, shutdown)
     try:
         return launcher.work()
+    except Preempted as end:
+        logs.info("gang", "this node has left the gang")
+        return end.CODE
     except CheckpointExit as end:
         logs.error("gang", end.reason)
         return end.CODE

@@ -233,6 +233,7 @@ def test_a_noticed_node_hands_its_shard_over_and_no_step_is_lost(make: Make) -> 
     since = len(lines(gang))
     give_notice(gang, 2)
     assert gang.ended(2) == EXIT_PREEMPTED, gang.logs()
+    assert "ERROR" not in gang.read_log(2)
     assert wait_for_start(gang, 3, since=since) == GATE, gang.logs()
     ends_alike(gang, lost_places=(2,))
 
