@@ -213,8 +213,10 @@ def _end_as_unjudged(error: Unjudged) -> NoReturn:
     sys.exit(EXIT_NOT_JUDGED)
 
 
-def _end_as_lost_peer(error: Exception) -> NoReturn:
-    if os.environ.get(ENV_TRACEBACK):
+def print_lost_peer(error: BaseException) -> None:
+    """Prints that a peer was lost; with HOLDFAST_TRACEBACK=1 also where it was noticed."""
+    # A time-out may mean that the peer never called this collective: then the program is at fault.
+    if os.environ.get(ENV_TRACEBACK) or "Timed out" in str(error):
         traceback.print_exception(error)
     reason, _, _advice = str(error).partition(" This is typically")
     message = printable(" ".join(reason.split())[:300])
@@ -223,6 +225,10 @@ def _end_as_lost_peer(error: Exception) -> NoReturn:
         f"  next:    start this one again; it ends with {EXIT_RETRY}, so that its launcher does",
         file=sys.stderr,
     )
+
+
+def _end_as_lost_peer(error: Exception) -> NoReturn:
+    print_lost_peer(error)
     atexit._run_exitfuncs()  # pyright: ignore[reportPrivateUsage]
     sys.stdout.flush()
     sys.stderr.flush()

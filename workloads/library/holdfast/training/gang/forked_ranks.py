@@ -32,7 +32,7 @@ import torch
 from holdfast.checkpoint.ranks import is_lost_peer
 from holdfast.runtime.phases import pause_gc
 from holdfast.runtime.shutdown import Shutdown
-from holdfast.support.errors import InputError
+from holdfast.support.errors import InputError, print_lost_peer
 from holdfast.training.deferred_compiler import defer_compiler
 from holdfast.vocabulary.exit_codes import EXIT_RETRY
 
@@ -330,7 +330,10 @@ def _run_python(arguments: list[str]) -> int:
         print(end.code, file=sys.stderr)
         return 1
     except BaseException as error:  # noqa: BLE001  # the rank's top level
+        if is_lost_peer(error):
+            print_lost_peer(error)
+            # The launcher looks for another node that was lost, and does not blame its own.
+            return EXIT_RETRY
         traceback.print_exc()
-        # The launcher looks for another node that was lost, and does not blame its own.
-        return EXIT_RETRY if is_lost_peer(error) else 1
+        return 1
     return 0

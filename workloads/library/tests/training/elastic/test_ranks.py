@@ -206,17 +206,30 @@ print("the rank has ended")
 
 
 @pytest.mark.parametrize(
-    ("message", "code"),
-    [("Connection closed by peer", EXIT_RETRY), ("CUDA error: out of memory", 1)],
+    ("message", "code", "has_traceback"),
+    [
+        ("Connection closed by peer", EXIT_RETRY, False),
+        ("Timed out waiting 1800000ms for recv operation", EXIT_RETRY, True),
+        ("CUDA error: out of memory", 1, True),
+    ],
 )
 def test_script_that_lost_a_peer_does_not_look_like_the_cause(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, message: str, code: int
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    message: str,
+    code: int,
+    *,
+    has_traceback: bool,
 ) -> None:
     monkeypatch.setattr(sys, "argv", [])
     monkeypatch.setattr(sys, "path", [*sys.path])
     program = tmp_path / "train.py"
     program.write_text(f"raise RuntimeError({message!r})\n")
     assert forked_ranks._run_python([str(program)]) == code  # pyright: ignore[reportPrivateUsage]
+    stderr = capsys.readouterr().err
+    assert message in stderr
+    assert ("Traceback" in stderr) == has_traceback
 
 
 def test_forked_rank_runs_its_own_finalizers_only(tmp_path: Path) -> None:
