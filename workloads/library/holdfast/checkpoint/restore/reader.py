@@ -9,6 +9,7 @@ import mmap
 import os
 import threading
 from bisect import bisect_left, bisect_right
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -143,6 +144,21 @@ class Copy:
         """The place of the source's bytes."""
         return self.source.rank, self.source.part.at
 
+    def find_start(self) -> int | None:
+        """Return where the target's bytes begin in the stream; None if they are not one stretch of
+        it, because the box does not have whole rows of the source, or the target has another dtype
+        or layout.
+        """
+        part = self.source.part
+        if self.into.dtype != get_dtype(part) or not self.into.is_contiguous():
+            return None
+        if self.extent[1:] != part.extent[1:]:
+            return None
+        if not part.extent:
+            return part.at
+        row_bytes = part.bytes // part.extent[0]
+        return part.at + self.start[0] * row_bytes
+
 
 def plan(
     opened: Opened,
@@ -248,8 +264,9 @@ class Transfer:
         """Fill the tensors. Raises Damaged; Preempted if a stop is asked for before the end."""
         boxes = self._allocate(copies)
         shards: set[tuple[int, int]] = set()
-        for copy in copies:
-            shards.update(self._list_shards(copy.source))
+        for rank, ranges in self._ranges.items():
+            for start, into in ranges:
+                shards.update(self._list_shards(rank, start, start + len(into)))
         with ThreadPoolExecutor(self._count_threads(), thread_name_prefix="restore") as pool:
             list(pool.map(self._fetch, sorted(shards)))
         for copy in copies:
@@ -260,21 +277,21 @@ class Transfer:
     def _allocate(self, copies: Sequence[Copy]) -> dict[StreamPlace, torch.Tensor]:
         """Return the memory for each source by its place: the target itself if it can be filled."""
         boxes: dict[StreamPlace, torch.Tensor] = {}
+        copy_counts = Counter(copy.place for copy in copies)
         for copy in copies:
             if copy.place in boxes:
                 continue
             part = copy.source.part
-            dtype = get_dtype(part)
-            same_extent = copy.extent == part.extent
-            same_dtype = copy.into.dtype == dtype
-            if same_extent and same_dtype and copy.into.is_contiguous():
-                box = copy.into
-            else:
-                box = torch.empty(part.extent, dtype=dtype)
+            box = copy.into
+            start = copy.find_start()
+            # Another copy may need other rows of the same source.
+            has_all_rows = copy.extent == part.extent or copy_counts[copy.place] == 1
+            if start is None or not has_all_rows:
+                box = torch.empty(part.extent, dtype=get_dtype(part))
+                start = part.at
             boxes[copy.place] = box
             into = box.detach().view(-1).view(torch.uint8)
-            ranges = self._ranges.setdefault(copy.source.rank, [])
-            ranges.append((part.at, into))
+            self._ranges.setdefault(copy.source.rank, []).append((start, into))
         for ranges in self._ranges.values():
             ranges.sort(key=itemgetter(0))
         return boxes
@@ -288,14 +305,12 @@ class Transfer:
                     return min(self._parallel, os.cpu_count() or 1)
         return self._parallel
 
-    def _list_shards(self, source: ShardSource) -> list[tuple[int, int]]:
-        """Return the rank and index of each shard that holds bytes of the source."""
-        start = source.part.at
-        end = source.part.at + source.part.bytes
+    def _list_shards(self, rank: int, start: int, end: int) -> list[tuple[int, int]]:
+        """Return the rank and index of each shard that holds bytes of a range of its stream."""
         shards: list[tuple[int, int]] = []
-        for index, stretch in enumerate(self._stretches[source.rank]):
+        for index, stretch in enumerate(self._stretches[rank]):
             if stretch.start < end and stretch.stop > start:
-                shards.append((source.rank, index))
+                shards.append((rank, index))
         return shards
 
     def _fetch(self, rank_and_index: tuple[int, int]) -> None:
