@@ -1,6 +1,5 @@
 """States with torchao's tensors: exact, or refused at the start with what to use."""
 
-import subprocess
 import warnings
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -20,11 +19,11 @@ from holdfast.checkpoint.save.agreement import check_state
 from holdfast.checkpoint.state import capture, checked_state
 from holdfast.support.errors import InputError
 from holdfast.training.elastic.transfer import load_state
-from tests import support
 from tests.tools import frameworks
 from workloads.library.tests.checkpoint import direct
 from workloads.library.tests.checkpoint.jobs import RUN, TUNING, Jobs
 from workloads.library.tests.checkpoint.process_groups import run
+from workloads.library.tests.locked_packages import install_packages
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(600)]
 
@@ -43,10 +42,7 @@ Build = Callable[[nn.Module], nn.Module]
 
 @pytest.fixture(scope="module")
 def torchao_site() -> Iterator[Path]:
-    try:
-        site = frameworks.install(frameworks.TORCHAO)
-    except (OSError, subprocess.CalledProcessError) as error:
-        support.unavailable(f"torchao cannot be installed: {error}")
+    site = install_packages(frameworks.TORCHAO)
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(site))
         with warnings.catch_warnings():  # of escapes in strings, while Python compiles torchao

@@ -1,13 +1,12 @@
-import subprocess
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from tests import support
 from tests.tools import frameworks
 from workloads.library.tests.fork_server import ForkServer
+from workloads.library.tests.locked_packages import install_packages
 from workloads.library.tests.training.frameworks.gang import fork_server
 from workloads.library.tests.training.runs import Run, run_server
 
@@ -29,19 +28,13 @@ def server() -> Iterator[ForkServer]:
 @pytest.fixture(scope="session")
 def site() -> Path:
     """Returns the folder in which the frameworks are installed."""
-    try:
-        return frameworks.install()
-    except (OSError, subprocess.CalledProcessError) as error:
-        support.unavailable(f"the frameworks cannot be installed: {error}")
+    return install_packages(frameworks.FRAMEWORKS)
 
 
 @pytest.fixture(scope="session")
 def trackers() -> Path:
     """Returns the folder in which TensorBoard, MLflow and W&B are installed."""
-    try:
-        return frameworks.install(frameworks.TRACKERS)
-    except (OSError, subprocess.CalledProcessError) as error:
-        support.unavailable(f"the trackers cannot be installed: {error}")
+    return install_packages(frameworks.TRACKERS)
 
 
 @pytest.fixture(scope="session")

@@ -2,7 +2,6 @@
 
 import os
 import shutil
-import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import closing
@@ -13,7 +12,6 @@ import pytest
 import torch
 
 from holdfast.checkpoint import load_tensors
-from tests import support
 from tests.tools import frameworks
 from workloads.library.tests.checkpoint.interchange.test_interchange import (
     invoke,
@@ -21,6 +19,7 @@ from workloads.library.tests.checkpoint.interchange.test_interchange import (
     refuse,
 )
 from workloads.library.tests.fork_server import ROOT, Forked, ForkServer
+from workloads.library.tests.locked_packages import install_packages
 
 Index = dict[str, Any]
 
@@ -58,10 +57,7 @@ dist.destroy_process_group()
 @pytest.fixture(scope="module")
 def server() -> Iterator[ForkServer]:
     """Yields a server of processes that have imported the other library."""
-    try:
-        site = frameworks.install(frameworks.TORCH_CHECKPOINTING)
-    except (OSError, subprocess.CalledProcessError) as error:
-        support.unavailable(f"torch-checkpointing cannot be installed: {error}")
+    site = install_packages(frameworks.TORCH_CHECKPOINTING)
     imports = (
         "torch._dynamo",
         "torch_checkpointing",

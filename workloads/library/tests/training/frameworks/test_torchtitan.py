@@ -1,7 +1,6 @@
 """torchtitan's contract for checkpoint managers, with its own optimizers and schedulers."""
 
 import signal
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
@@ -11,9 +10,9 @@ from random import Random
 import pytest
 
 from holdfast.vocabulary.exit_codes import EXIT_PREEMPTED
-from tests import support
 from tests.tools import frameworks
 from workloads.library.tests.fork_server import ForkServer
+from workloads.library.tests.locked_packages import install_packages
 from workloads.library.tests.training.elastic.sharded_gangs import ShardedGang
 from workloads.library.tests.training.frameworks.gang import ROOT, Gang
 
@@ -30,10 +29,7 @@ GATE = 5
 
 @pytest.fixture(scope="module")
 def titan_site() -> Path:
-    try:
-        return frameworks.install(frameworks.TORCHTITAN)
-    except (OSError, subprocess.CalledProcessError) as error:
-        support.unavailable(f"torchtitan cannot be installed: {error}")
+    return install_packages(frameworks.TORCHTITAN)
 
 
 @pytest.fixture(scope="module")
