@@ -8,13 +8,13 @@ and a name is not looked up in the folder of the other.
 # Why it is so: infra/decisions/0190.
 
 import posixpath
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from holdfast.lint.object_index import ObjectIndex
-from holdfast.lint.objects import DEFAULT_NAMESPACE, Object, as_texts
+from holdfast.lint.objects import DEFAULT_NAMESPACE, Identity, Object, as_texts
 
 _CLUSTER_KINDS = frozenset(
     (
@@ -45,7 +45,6 @@ _KUSTOMIZATION = "Kustomization"
 _MOST_LOOKUPS = 4_000_000
 """Sets times objects: beyond it all are one set, so that no input takes minutes."""
 Folder = tuple[str, ...]
-Identity = tuple[str, str, str]
 
 
 @dataclass(frozen=True)
@@ -79,33 +78,44 @@ def divide(objects: list[Object], index: ObjectIndex) -> list[ObjectSet]:
     by_folder: dict[Folder, list[Object]] = defaultdict(list)
     for obj in objects:
         by_folder[_get_folder(obj)].append(obj)
-        is_unique = _identify(obj) not in places_by_identity or obj.kind in _EXTENSIONS
+        is_unique = obj.identity not in places_by_identity or obj.kind in _EXTENSIONS
         if is_unique and (obj.kind in _CLUSTER_KINDS or obj.namespace in made_namespaces):
             shared_objects.append(obj)
+    definitions_by_folder: dict[Folder, dict[Identity, Object | None]] = {}
+    for folder, neighbours in by_folder.items():
+        definitions_by_folder[folder] = _find_definitions(neighbours)
     sets: list[ObjectSet] = []
     for root, members in by_root.items():
         visible_objects = {id(obj): obj for obj in members}
         for obj in _list_bases(members, by_folder):
             visible_objects[id(obj)] = obj
-        for obj in [*_list_above(root, members, by_folder), *shared_objects]:
+        for obj in [*_list_above(root, members, definitions_by_folder), *shared_objects]:
             visible_objects[id(obj)] = obj
         sets.append(ObjectSet(members, ObjectIndex(visible_objects.values())))
     return sets
 
 
+def _find_definitions(neighbours: Iterable[Object]) -> dict[Identity, Object | None]:
+    """Returns the one object of each identity in a folder; None where there are several."""
+    definitions: dict[Identity, Object | None] = {}
+    for obj in neighbours:
+        definitions[obj.identity] = None if obj.identity in definitions else obj
+    return definitions
+
+
 def _list_above(
-    root: Folder, members: list[Object], by_folder: dict[Folder, list[Object]]
+    root: Folder,
+    members: list[Object],
+    definitions_by_folder: dict[Folder, dict[Identity, Object | None]],
 ) -> Iterator[Object]:
     """Yields what the files of the folders above define once, the nearest of each name."""
-    known_identities = set(map(_identify, members))
+    known_identities = {obj.identity for obj in members}
     for depth in reversed(range(len(root) + 1)):
-        neighbours = by_folder.get(root[:depth], [])
-        counts = Counter(map(_identify, neighbours))
-        for obj in neighbours:
-            identity = _identify(obj)
-            if counts[identity] == 1 and identity not in known_identities:
+        definitions = definitions_by_folder.get(root[:depth], {})
+        for identity, obj in definitions.items():
+            if obj is not None and identity not in known_identities:
                 yield obj
-        known_identities |= counts.keys()
+        known_identities |= definitions.keys()
 
 
 def _get_place(obj: Object) -> Folder:
@@ -117,16 +127,12 @@ def _get_folder(obj: Object) -> Folder:
     return _get_place(obj)[:-1]
 
 
-def _identify(obj: Object) -> Identity:
-    return obj.kind, obj.namespace or DEFAULT_NAMESPACE, obj.name
-
-
 def _find_conflicts(objects: Iterable[Object], index: ObjectIndex) -> dict[Identity, set[Folder]]:
     """Returns the places of each object that is defined in two ways."""
     by_identity: dict[Identity, list[Object]] = defaultdict(list)
     for obj in objects:
         if obj.name and obj.kind != _KUSTOMIZATION:
-            by_identity[_identify(obj)].append(obj)
+            by_identity[obj.identity].append(obj)
     conflicts: dict[Identity, set[Folder]] = {}
     for identity, namesakes in by_identity.items():
         if len(namesakes) == 1:

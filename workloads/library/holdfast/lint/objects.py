@@ -48,6 +48,7 @@ MAX_SCRIPT = 1 << 16
 PROBES = ("startupProbe", "livenessProbe", "readinessProbe")
 SHELLS = ("sh", "bash", "ash", "dash", "zsh")
 _VARIABLE = re.compile(r"\$\(([\w.-]{1,200})\)")
+Identity = tuple[str, str, str]
 
 
 @dataclass(eq=False)
@@ -59,11 +60,12 @@ class Object:
     root: Path
     body: dict[str, Any]
 
-    @property
+    # Kept, since objects of one run are compared with each other many thousand times.
+    @cached_property
     def kind(self) -> str:
         return as_text(self.body.get("kind"))
 
-    @property
+    @cached_property
     def metadata(self) -> dict[str, Any]:
         return as_map(self.body.get("metadata"))
 
@@ -90,13 +92,18 @@ class Object:
         """The LocalQueue of the object; empty where it names none."""
         return as_text(dig(self.body, *self.queue_path))
 
-    @property
+    @cached_property
     def name(self) -> str:
         return as_text(self.metadata.get("name")) or as_text(self.metadata.get("generateName"))
 
-    @property
+    @cached_property
     def namespace(self) -> str:
         return as_text(self.metadata.get("namespace"))
+
+    @cached_property
+    def identity(self) -> Identity:
+        """Kind, namespace and name: two objects of one identity do not go into one cluster."""
+        return self.kind, self.namespace or DEFAULT_NAMESPACE, self.name
 
     @property
     def title(self) -> str:

@@ -4,6 +4,7 @@ import json
 import re
 from base64 import b64decode
 from collections.abc import Iterator
+from functools import lru_cache
 
 from holdfast.lint.finding import Hit, Severity
 from holdfast.lint.known_values import load_table
@@ -59,7 +60,11 @@ def image_name_wrong(pod: Pod, context: Context) -> Iterator[Hit]:
 
 def _find_misspelt(image: str) -> str:
     """Returns which public image is meant by one that is nearly it; empty for others."""
-    repository = image.partition("@")[0].partition(":")[0]
+    return _judge_repository(image.partition("@")[0].partition(":")[0])
+
+
+@lru_cache(maxsize=4096)
+def _judge_repository(repository: str) -> str:
     known_names = load_table("stock_images").keys() | load_table("entrypoints").keys()
     for known_name in known_names if "/" in repository else ():
         is_long = "/" in known_name and repository != known_name

@@ -155,13 +155,21 @@ def port_closed(obj: Object, context: Context) -> Iterator[Hit]:
     for pod in obj.pods:
         if any(container.runs("serve", "endpoints") for container in pod.containers):
             for container in pod.containers:
-                yield from _check_proxy(pod, container, context)
+                name = container.option("--service")
+                namespace = container.option("--namespace")
+                yield from _check_proxy(pod, container, (name, namespace), context)
+        for container in pod.containers:
+            if container.runs("serve", "router"):
+                name = container.option("--servers").partition(":")[0]
+                yield from _check_proxy(pod, container, (name, obj.namespace), context)
 
 
-def _check_proxy(proxy: Pod, container: Container, context: Context) -> Iterator[Hit]:
+def _check_proxy(
+    proxy: Pod, container: Container, name_and_namespace: tuple[str, str], context: Context
+) -> Iterator[Hit]:
     """Yields the closed ports of the servers behind a proxy: for requests and for health."""
-    namespace = container.option("--namespace")
-    service = context.index.find("Service", container.option("--service"), namespace)
+    name, namespace = name_and_namespace
+    service = context.index.find("Service", name, namespace)
     if service is None:
         return
     ports = [port for _, port in list_ports(service) if isinstance(port, int)]
