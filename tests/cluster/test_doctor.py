@@ -70,7 +70,9 @@ def system(api: Api, world: World) -> Iterator[None]:
         api.delete(api.path_of(body), propagationPolicy="Background")
 
 
-def judged(api: Api, google: Google, platform: Any = EXAMPLE) -> dict[str, tuple[Status, str, str]]:
+def run_checks(
+    api: Api, google: Google, platform: Any = EXAMPLE
+) -> dict[str, tuple[Status, str, str]]:
     checks = examine(platform, doctor_probes.probes(api, google))
     return {check.name: (check.verdict, check.found, check.fix) for check in checks}
 
@@ -78,7 +80,7 @@ def judged(api: Api, google: Google, platform: Any = EXAMPLE) -> dict[str, tuple
 def test_an_empty_project_is_told_what_to_run_and_nothing_is_changed(
     api: Api, google: Google
 ) -> None:
-    verdicts = judged(api, google, platforms.load("example"))
+    verdicts = run_checks(api, google, platforms.load("example"))
     assert verdicts["operators"][0] is Status.BROKEN
     assert "make operators ENV=example" in verdicts["operators"][2]
     assert "no digest" in verdicts["images"][1]
@@ -86,7 +88,7 @@ def test_an_empty_project_is_told_what_to_run_and_nothing_is_changed(
     assert verdicts["database migrated"][0] is Status.BROKEN
     assert "make apply" in verdicts["database migrated"][2]
     without = replace(EXAMPLE, database=None)
-    assert judged(api, google, without)["database migrated"][1] == "a database of your own"
+    assert run_checks(api, google, without)["database migrated"][1] == "a database of your own"
 
 
 @pytest.mark.usefixtures("system")
@@ -99,9 +101,10 @@ def test_each_gap_in_a_deployed_cluster_is_named(api: Api, world: World, google:
         lambda: all(install.find_rollout_fault(api, operator) is None for operator in OPERATORS),
     )
     until(
-        "Kueue has judged the queues", lambda: "not judged" not in judged(api, google)["queues"][1]
+        "Kueue has judged the queues",
+        lambda: "not judged" not in run_checks(api, google)["queues"][1],
     )
-    verdicts = judged(api, google)
+    verdicts = run_checks(api, google)
     for name in ("operators", "webhooks", "images"):
         assert verdicts[name][0] is Status.OK, (name, verdicts[name])
     assert "queued: " in verdicts["queues"][1], "its check is not there; the other queues admit"
@@ -139,7 +142,7 @@ def test_each_gap_in_a_deployed_cluster_is_named(api: Api, world: World, google:
         },
     )
     try:
-        verdicts = judged(api, google)
+        verdicts = run_checks(api, google)
     finally:
         api.delete(FOREIGN)
     assert "jobset: v0.0.1" in verdicts["operators"][1]
@@ -156,15 +159,15 @@ def test_a_scaler_without_its_metric_is_named(api: Api, google: Google) -> None:
     for body in platform(RenderContext(EXAMPLE)):
         if body["kind"] == "Namespace":
             api.apply(api.path_of(body), body)
-    assert judged(api, google)["scalers"][:2] == (Status.OK, "0 get their metrics")
+    assert run_checks(api, google)["scalers"][:2] == (Status.OK, "0 get their metrics")
     bodies = []
     for kind in ("Deployment", "HorizontalPodAutoscaler"):
         bodies.append(rendered.find_object("example", kind, "server-base"))
     try:
         for body in bodies:
             api.apply(api.path_of(body), body)
-        until("it is judged", lambda: judged(api, google)["scalers"][0] is Status.BROKEN)
-        _, text, fix = judged(api, google)["scalers"]
+        until("it is judged", lambda: run_checks(api, google)["scalers"][0] is Status.BROKEN)
+        _, text, fix = run_checks(api, google)["scalers"]
         assert "serving/server-base: " in text
         assert "requests" in text
         assert "autoscalingmetrics" in fix

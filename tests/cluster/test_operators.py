@@ -161,10 +161,10 @@ def test_jobs_in_foreign_namespaces_are_left_alone(world: World, spot: Pool, api
         "spec": spec,
     }
 
-    def left_alone() -> bool:
+    def is_not_suspended() -> bool:
         job = world.api.create(world.path("jobs", "/apis/batch/v1"), head, dryRun="All")
         return not job["spec"].get("suspend")
 
     # The API server chooses webhooks by its own copy of the namespace, which follows the change of
     # labels.
-    until("a queue that does not exist holds it no longer", left_alone)
+    until("a queue that does not exist holds it no longer", is_not_suspended)

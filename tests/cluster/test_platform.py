@@ -28,7 +28,8 @@ def gke_kinds(api: Api) -> None:
 
 
 @pytest.fixture
-def cleared(api: Api) -> Iterator[None]:
+def platform_cleanup(api: Api) -> Iterator[None]:
+    """Deletes the workloads of the platform after a test."""
     yield
     for plural in (
         "apps/v1/deployments",
@@ -49,7 +50,7 @@ def pods(api: Api) -> list[Object]:
     return pods
 
 
-@pytest.mark.usefixtures("gke_kinds", "cleared")
+@pytest.mark.usefixtures("gke_kinds", "platform_cleanup")
 def test_apply_starts_nothing_that_costs_money_and_is_idempotent(world: World, api: Api) -> None:
     with pytest.raises(InputError, match="make images operators-pin ENV=example"):
         list(platform.apply(api, RenderContext(platforms.load("example"))))
@@ -70,7 +71,7 @@ def test_apply_starts_nothing_that_costs_money_and_is_idempotent(world: World, a
     _prunes_only_its_own(api, context)
 
 
-@pytest.mark.usefixtures("gke_kinds", "cleared")
+@pytest.mark.usefixtures("gke_kinds", "platform_cleanup")
 def test_a_dry_run_names_what_goes_and_changes_nothing(api: Api) -> None:
     context = RenderContext(platforms.with_images("example"))
     list(platform.apply(api, context))
@@ -90,7 +91,7 @@ def test_a_dry_run_names_what_goes_and_changes_nothing(api: Api) -> None:
     assert unchanged == {"unchanged"}
 
 
-@pytest.mark.usefixtures("gke_kinds", "cleared")
+@pytest.mark.usefixtures("gke_kinds", "platform_cleanup")
 def test_gpu_fault_exporter_runs_on_gpu_nodes_only(world: World, api: Api) -> None:
     """Admitted by Pod Security and past the taints of Spot; the simulated node starts nothing."""
     example = platforms.with_images("example")
@@ -101,15 +102,15 @@ def test_gpu_fault_exporter_runs_on_gpu_nodes_only(world: World, api: Api) -> No
     world.add_nodes(example.pool("system"), 1)
     path = "/api/v1/namespaces/gpu-metrics/pods"
 
-    def placed() -> set[str]:
+    def list_running_nodes() -> set[str]:
         pods = []
         for pod in api.items(path):
             if pod["status"].get("phase") == "Running":
                 pods.append(pod)
         return {pod["spec"]["nodeName"] for pod in pods} & set(world.nodes)
 
-    until("each GPU node has its pod", lambda: placed() >= wanted)
-    assert placed() == wanted
+    until("each GPU node has its pod", lambda: list_running_nodes() >= wanted)
+    assert list_running_nodes() == wanted
 
 
 def _list_running(api: Api) -> set[str]:

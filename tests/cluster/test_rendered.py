@@ -49,7 +49,8 @@ PLATFORM_KINDS = {
 pytestmark = pytest.mark.usefixtures("kueue")
 
 
-def judged() -> list[Object]:
+def load_portable_objects() -> list[Object]:
+    """Loads the rendered objects except those of kinds that only GKE has."""
     docs: list[Object] = []
     for doc in rendered.load_objects("example"):
         if doc["apiVersion"] not in GKE_ONLY:
@@ -60,7 +61,7 @@ def judged() -> list[Object]:
 @pytest.fixture
 def namespaces(api: Api) -> None:
     """A dry run needs the namespace to be there."""
-    spaces = {doc["metadata"].get("namespace") for doc in judged()} - {None}
+    spaces = {doc["metadata"].get("namespace") for doc in load_portable_objects()} - {None}
     for name in spaces:
         api.apply(
             f"/api/v1/namespaces/{name}",
@@ -75,7 +76,7 @@ def namespaces(api: Api) -> None:
 @pytest.mark.usefixtures("namespaces")
 def test_the_real_api_server_accepts_every_rendered_object_strictly(api: Api) -> None:
     refused: list[str] = []
-    for doc in judged():
+    for doc in load_portable_objects():
         try:
             api.apply(api.path_of(doc), doc, dryRun="All")
         except ApiError as error:
@@ -83,7 +84,7 @@ def test_the_real_api_server_accepts_every_rendered_object_strictly(api: Api) ->
     assert not refused, "\n".join(refused)
     # Else it could not fail: a misspelled field of a pod in each kind.
     for kind in ("Deployment", "Job", "JobSet"):
-        original = next(doc for doc in judged() if doc["kind"] == kind)
+        original = next(doc for doc in load_portable_objects() if doc["kind"] == kind)
         doc = copy.deepcopy(original)
         _, spec = next(templates([doc]))
         spec["tolerations"] = [{"important": "true"}]
@@ -93,12 +94,12 @@ def test_the_real_api_server_accepts_every_rendered_object_strictly(api: Api) ->
 
 def test_every_pod_is_admitted_at_its_namespace_security_level(api: Api) -> None:
     """Of a workload the API server only warns; a pod that breaks the level it refuses."""
-    for doc in judged():
+    for doc in load_portable_objects():
         if doc["kind"] in PLATFORM_KINDS:
             api.apply(api.path_of(doc), doc)
     refused: list[str] = []
     count = 0
-    for doc in judged():
+    for doc in load_portable_objects():
         for name, spec in templates([doc]):
             pods = f"/api/v1/namespaces/{doc['metadata']['namespace']}/pods"
             count += 1
@@ -141,9 +142,9 @@ def templates(docs: list[Object]) -> Iterator[tuple[str, Object]]:
                 yield f"{name}-{n}", group["template"]["spec"]
 
 
-def placed(spec: Object, pool: Pool, world: World) -> Object:
-    """The pod as the scheduler sees it, pinned to one pool: only taints and labels decide, not
-    where its peers are.
+def make_pod_for_pool(spec: Object, pool: Pool, world: World) -> Object:
+    """Makes a pod that is pinned to one pool: only taints and labels decide, not where its peers
+    are.
     """
     pod_spec = {}
     for key in ("tolerations",):
@@ -167,8 +168,8 @@ def placed(spec: Object, pool: Pool, world: World) -> Object:
     }
 
 
-def scheduled(pod: Object) -> bool | None:
-    """None while the scheduler has not tried."""
+def is_scheduled(pod: Object) -> bool | None:
+    """Returns the decision of the scheduler; None before its first attempt."""
     scheduling = condition(pod, "PodScheduled")
     return {"True": True, "False": False}.get(scheduling.get("status", ""))
 
@@ -184,23 +185,23 @@ def test_no_workload_lands_on_a_pool_that_it_does_not_tolerate(world: World) -> 
     for pool in pools:
         world.add_nodes(pool, 1)
     expected: dict[str, bool] = {}
-    for name, spec in templates(judged()):
+    for name, spec in templates(load_portable_objects()):
         for pool in pools:
             pod = f"p{len(expected)}-{name}-{pool.name}"[:63].rstrip("-")
-            world.create_pod(pod, placed(spec, pool, world))
+            world.create_pod(pod, make_pod_for_pool(spec, pool, world))
             expected[pod] = belongs(spec, pool)
     assert True in expected.values()
     assert False in expected.values()
 
-    def tried() -> dict[str, bool] | None:
+    def read_decisions() -> dict[str, bool] | None:
         answers = {}
         for pod in world.pods():
-            answers[pod["metadata"]["name"]] = scheduled(pod)
+            answers[pod["metadata"]["name"]] = is_scheduled(pod)
         if None not in answers.values():
             return {k: v for k, v in answers.items() if v is not None}
         return None
 
-    answers = until("the scheduler has tried every pod", tried)
+    answers = until("the scheduler has tried every pod", read_decisions)
     wrong = {}
     for title, right in expected.items():
         if answers[title] is not right:
@@ -209,7 +210,7 @@ def test_no_workload_lands_on_a_pool_that_it_does_not_tolerate(world: World) -> 
 
 
 def belongs(spec: Object, pool: Pool) -> bool:
-    """From the taints and labels of the pool alone, not through our own helpers."""
+    """Decides by the taints and labels of the pool alone, not through our own helpers."""
     output = spec.get("tolerations") or ()
     for taint in pool.taints:
         node_taint = {"key": taint.key, "effect": taint.effect.value}
@@ -231,8 +232,8 @@ def test_the_rendered_gang_is_admitted_and_survives_a_preemption(world: World, a
     """As it is rendered: through its queue, under its priority, quota and network rules, with
     nothing changed.
     """
-    gang = next(doc for doc in judged() if doc["kind"] == "JobSet")
-    for doc in judged():
+    gang = next(doc for doc in load_portable_objects() if doc["kind"] == "JobSet")
+    for doc in load_portable_objects():
         if doc["kind"] in PLATFORM_KINDS:
             api.apply(api.path_of(doc), doc)
     size = JobSnapshot(body=gang, pods=[]).size
@@ -255,7 +256,9 @@ def test_the_rendered_gang_is_admitted_and_survives_a_preemption(world: World, a
 
 def test_an_index_that_was_evicted_counts_its_starts(world: World, api: Api) -> None:
     """Of a Job by index, with the variables as rendered."""
-    sweep = next(doc for doc in judged() if doc["metadata"]["name"].startswith("train-sweep"))
+    sweep = next(
+        doc for doc in load_portable_objects() if doc["metadata"]["name"].startswith("train-sweep")
+    )
     pool = platforms.load("example").pool("spot-a100")
     spec = world.job_spec(pool, 1, backoffLimitPerIndex=3)
     spec["template"]["spec"]["containers"][0]["env"] = sweep["spec"]["template"]["spec"][
@@ -280,7 +283,7 @@ def attempt(pod: Object) -> int:
 
 
 def wait_gang(api: Api, gang: Object, size: int, old: set[str]) -> list[Object]:
-    """Its pods, all running, none of them of `old`."""
+    """Waits until all pods of the gang run, none of them of `old`, and returns them."""
 
     def running() -> list[Object] | None:
         view = view_of(api, gang["metadata"]["name"], gang["metadata"]["namespace"])
@@ -294,7 +297,7 @@ def wait_gang(api: Api, gang: Object, size: int, old: set[str]) -> list[Object]:
 
 
 def unschedulable(world: World, name: str) -> str:
-    """The scheduler's message, once it has tried."""
+    """Waits until the scheduler has tried, and returns its message."""
 
     def message() -> str | None:
         conditions: list[Object] = world.pod(name)["status"].get("conditions", [])

@@ -64,7 +64,8 @@ VERBS = (
 )
 
 
-def made(teams: tuple[Team, ...], *kinds: str) -> list[Object]:
+def render_teams(teams: tuple[Team, ...], *kinds: str) -> list[Object]:
+    """Renders the objects of these kinds in the namespaces of the teams."""
     environment = replace(two_teams(), teams=teams)
     bodies = platform(RenderContext(describe.platform(environment, {})))
     spaces = {space for team in teams for space in team.spaces} | {"monitoring"}
@@ -116,7 +117,7 @@ def kinds(api: Api) -> Iterator[tuple[str, str]]:
 
 
 def test_people_submit_and_read_in_their_namespace_and_nothing_else(api: Api) -> None:
-    for body in made(
+    for body in render_teams(
         two_teams().teams, "Namespace", "Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding"
     ):
         api.apply(api.path_of(body), body)
@@ -213,7 +214,9 @@ def sharing(world: World, api: Api, **of_one: Any) -> Generator[list[str]]:
     first = replace(first, **of_one)
     spaces = [first.spaces[0], other.spaces[0]]
     bodies = []
-    for body in made((first, other), "Namespace", "ResourceFlavor", "ClusterQueue", "LocalQueue"):
+    for body in render_teams(
+        (first, other), "Namespace", "ResourceFlavor", "ClusterQueue", "LocalQueue"
+    ):
         if (
             body["metadata"]["name"]
             not in ("monitoring", "spot", "on-demand", "flex", "queued", "any")
@@ -253,7 +256,7 @@ def count_running(api: Api, namespace: str) -> tuple[int, int]:
 
 
 def test_high_priority_preempts_within_the_team_only(world: World, api: Api) -> None:
-    for body in made((), "WorkloadPriorityClass"):
+    for body in render_teams((), "WorkloadPriorityClass"):
         api.apply(api.path_of(body), body)
     with sharing(world, api) as spaces:
         for namespace in spaces:

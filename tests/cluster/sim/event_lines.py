@@ -7,7 +7,7 @@ from holdfast.clients.api import Object
 
 
 def events(path: Path, event_type: str) -> list[Object]:
-    """Whole lines only, in the order in which they were written."""
+    """Returns the lines that are complete, in the order in which they were written."""
     if not path.exists():
         return []
     lines = (
@@ -18,8 +18,8 @@ def events(path: Path, event_type: str) -> list[Object]:
     return [line for line in lines if line["event"] == event_type]
 
 
-def committed_before(path: Path, moment: float) -> int:
-    """The step that a restore at `moment` owes; 0 before the first commit."""
+def find_step_before(path: Path, moment: float) -> int:
+    """Returns the newest step that was committed before `moment`, or 0."""
     commits = events(path, "commit")
     steps = [line["step"] for line in commits if line["t"] < moment]
     return max(steps, default=0)

@@ -10,18 +10,18 @@ from tests.cluster.sim.world import World
 
 
 def ask(world: World, job: str, reason: str) -> Explanation:
-    """The explanation, once it has come to `reason`."""
+    """Waits until the explanation of the job has this reason, and returns it."""
 
-    def explained() -> Explanation | None:
+    def match_explanation() -> Explanation | None:
         explanation = explain.explain(world.api, job, world.name)
         assert len(explanation.lines()) <= 6
         return explanation if explanation.cause.reason == reason else None
 
-    return until(f"{job} is explained by {reason}", explained)
+    return until(f"{job} is explained by {reason}", match_explanation)
 
 
 def one_pod(
     world: World, pool: Pool, annotations: dict[str, str] | None = None, **spec: Any
 ) -> Any:
-    """A Job of one pod with `spec` changed."""
+    """Returns a Job of one pod with `spec` changed."""
     return world.job_spec(pool, 1) | {"template": world.pod_template(pool, annotations, **spec)}

@@ -82,16 +82,16 @@ class KindManager(OwnManager):
         return names
 
     @property
-    def shared(self) -> Path:
+    def pod_folder(self) -> Path:
         """A folder of this host that pods may write to."""
         assert self.folder is not None
         return self.folder / "shared"
 
     def _start(self, folder: Path) -> Path:
-        """A run that was killed cannot clean up: the next one does, by the owner in the name."""
+        """Starts the cluster. It first removes those of killed runs of the same owner."""
         self._reap()
-        self.shared.mkdir()
-        self.shared.chmod(0o777)  # pods do not run as root
+        self.pod_folder.mkdir()
+        self.pod_folder.chmod(0o777)  # pods do not run as root
         kubeconfig = folder / "admin.kubeconfig"
         config = folder / "kind.json"
         config.write_text(json.dumps(self._config()))
@@ -112,7 +112,7 @@ class KindManager(OwnManager):
         return kubeconfig
 
     def _end(self, folder: Path) -> None:
-        """Of this run only: the name holds its owner."""
+        """Deletes the cluster of this run only: the name holds its owner."""
         self._delete(self.name, folder / "admin.kubeconfig")
 
     def load_image(self, image: str) -> None:
@@ -130,8 +130,8 @@ class KindManager(OwnManager):
             )
         mounts.append(
             {
-                "hostPath": str(self.shared),
-                "containerPath": f"{HOST_MOUNT}{self.shared}",
+                "hostPath": str(self.pod_folder),
+                "containerPath": f"{HOST_MOUNT}{self.pod_folder}",
             }
         )
         workers = []

@@ -57,8 +57,8 @@ def install(operator: Operator, plane: Host, api: Api) -> None:
     context = RenderContext(platforms.load("example"))
     objects = []
     for o in overlay.objects(operator, context):
-        objects.append(aimed(o, address, plane.authority.ca))
-    list(product.apply(api, operator, [o for o in objects if served_by_the_cluster(o)]))
+        objects.append(redirect_webhooks(o, address, plane.authority.ca))
+    list(product.apply(api, operator, [o for o in objects if is_served_by_cluster(o)]))
     _start(operator, plane, api, _configuration(operator, plane, webhook, health, metrics))
     plane.processes.wait_until(f"{operator.name} is ready", lambda: serves(health))
     list(
@@ -72,7 +72,7 @@ def install(operator: Operator, plane: Host, api: Api) -> None:
     )
 
 
-def served_by_the_cluster(each: Object) -> bool:
+def is_served_by_cluster(each: Object) -> bool:
     return each["kind"] not in {*REPLACED_BY_THE_PROCESS, *WEBHOOKS}
 
 
@@ -111,8 +111,8 @@ def _configuration(
     return config
 
 
-def aimed(each: Object, address: str, ca: Path) -> Object:
-    """The object with its webhooks at the host process."""
+def redirect_webhooks(each: Object, address: str, ca: Path) -> Object:
+    """Changes the webhooks of an object to the address of the host process."""
     bundle = base64.b64encode(ca.read_bytes()).decode()
     if each["kind"] in WEBHOOKS:
         for webhook in each["webhooks"]:

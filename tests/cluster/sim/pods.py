@@ -13,7 +13,7 @@ _FIELD = re.compile(r"metadata\.(labels|annotations)\['(.+)'\]")
 
 
 def end(api: Api, pod: Object, code: int = 0) -> None:
-    """Its processes come to their own end, as if their run time were over."""
+    """Lets the processes of a pod end, as if their run time were over."""
     annotate(api, pod, {RUN_S: "0"} | ({EXIT_CODE: str(code)} if code else {}))
 
 
@@ -24,7 +24,7 @@ def annotate(api: Api, pod: Object, annotations: dict[str, str]) -> None:
 
 @contextmanager
 def if_there() -> Generator[None]:
-    """No error where the object is gone."""
+    """Ignores that the object is gone."""
     try:
         yield
     except ApiError as error:
@@ -37,7 +37,7 @@ def path(pod: Object) -> str:
 
 
 def environment(pod: Object) -> dict[str, str]:
-    """Of its main container, as the kubelet would resolve it."""
+    """Returns the variables of the main container, as the kubelet would resolve them."""
     values: dict[str, str] = {}
     for entry in pod["spec"]["containers"][0]["env"]:
         field_path = entry.get("valueFrom", {}).get("fieldRef", {}).get("fieldPath", "")
@@ -48,10 +48,10 @@ def environment(pod: Object) -> dict[str, str]:
             section, _, name = field_path.partition(".")
             values[entry["name"]] = str(pod[section].get(name, ""))
         else:
-            values[entry["name"]] = expanded(entry.get("value", ""), values)
+            values[entry["name"]] = expand_variables(entry.get("value", ""), values)
     return values
 
 
-def expanded(text: str, before: dict[str, str]) -> str:
-    """Expands $(NAME) by what is before it; an unknown name stays as it is."""
+def expand_variables(text: str, before: dict[str, str]) -> str:
+    """Replaces each $(NAME) by its value in `before`; an unknown name stays as it is."""
     return re.sub(r"\$\((\w+)\)", lambda match: before.get(match[1], match[0]), text)

@@ -37,8 +37,8 @@ QUEUE_OPTIONS = {"--topic", "--subscription"}
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
 
 
-def rendered(kind: str, name: str, folder: Path = RENDERED) -> Object:
-    """`name`: of a job, without the digest of its template."""
+def find_object(kind: str, name: str, folder: Path = RENDERED) -> Object:
+    """Finds a rendered object; the name of a job is without the digest of its template."""
     for path in sorted(folder.glob("*/[!k]*.yaml")):
         for doc in YAML(typ="safe", pure=True).load_all(path.read_text()):
             if doc and doc["kind"] == kind and doc["metadata"]["labels"][LABEL_NAME] == name:
@@ -47,7 +47,7 @@ def rendered(kind: str, name: str, folder: Path = RENDERED) -> Object:
 
 
 def job(doc: Object, namespace: str, pod_changes: "Here") -> Object:
-    """`doc`, a Job or JobSet, in `namespace` and not held by a queue."""
+    """Returns a Job or JobSet in `namespace`, changed to run here and not held by a queue."""
     runnable = copy.deepcopy(doc)
     runnable["metadata"] = {"name": doc["metadata"]["name"], "namespace": namespace}
     runnable["spec"]["suspend"] = False
@@ -59,7 +59,7 @@ def job(doc: Object, namespace: str, pod_changes: "Here") -> Object:
 
 
 def without_queue(command: list[str]) -> list[str]:
-    """A batch job's command, so that it queues in the database."""
+    """Returns the command of a batch job without Pub/Sub, so that it queues in the database."""
     words: list[str] = []
     for word, before in zip(command, ["", *command], strict=False):
         if not {word, before} & QUEUE_OPTIONS:

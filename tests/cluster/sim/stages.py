@@ -108,8 +108,8 @@ conditions:
 {_CONTAINERS % {"ready": "true", "state": _RUNNING}}"""
 
 
-def _ended(code: str, *, disruption: str = "", arguments: str = "") -> str:
-    """A terminal pod whose containers ended with `code`, an expression of the template."""
+def _make_end_status(code: str, *, disruption: str = "", arguments: str = "") -> str:
+    """Makes the status of a pod whose containers ended with `code`, a template expression."""
     return f"""{_NOW}{{{{ $code := {code} }}}}
 phase: {{{{ if eq $code "0" }}}}Succeeded{{{{ else }}}}Failed{{{{ end }}}}
 {arguments}
@@ -122,15 +122,15 @@ def _own_code(default: int) -> str:
     return f'or (index (or .metadata.annotations dict) "{EXIT_CODE}") "{default}"'
 
 
-_EXIT = _ended(_own_code(0))
-_PREEMPTED = _ended(
+_EXIT = _make_end_status(_own_code(0))
+_PREEMPTED = _make_end_status(
     f'index .metadata.annotations "{PREEMPT}"',
     disruption=_condition("DisruptionTarget", "True", SHUTDOWN_REASON, SHUTDOWN_MESSAGE),
     arguments=f'reason: Terminated\nmessage: "{SHUTDOWN_MESSAGE}"',
 )
 # The kubelet moves a deleted pod to a terminal phase before it goes; kwok's own stages do not, and
 # a Job with a podFailurePolicy then waits for ever.
-_TERMINATE = _ended(_own_code(143))
+_TERMINATE = _make_end_status(_own_code(143))
 
 _NODE_READY = f"""{_NOW}
 conditions:

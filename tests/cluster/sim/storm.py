@@ -22,7 +22,7 @@ def preempt(
     code: int = EXIT_PREEMPTED,
     timeout_s: float = 120.0,
 ) -> int:
-    """How many pods were hit. `code` is what their containers end with.
+    """Preempts nodes, and returns how many pods were hit. Their containers end with `code`.
 
     All victims are closed before the first pod ends, or replacements would land on the next victim.
     """
@@ -32,7 +32,7 @@ def preempt(
     }
     hit: set[str] = set()
 
-    def ended(pod: Object) -> bool:
+    def has_ended(pod: Object) -> bool:
         current = api.find(pods.path(pod))
         return (
             current is None
@@ -51,7 +51,7 @@ def preempt(
             # not.
             until(
                 "the last pods have ended",
-                lambda last=active[-WRITERS:]: all(map(ended, last)),
+                lambda last=active[-WRITERS:]: all(map(has_ended, last)),
                 timeout_s,
             )
             if time.monotonic() > deadline:
@@ -63,7 +63,7 @@ def preempt(
 
 
 def active_pods(api: Api, victims: set[str]) -> list[Object]:
-    """Pods that a scheduler has put on the victims and that have not ended."""
+    """Returns the pods on the victims that have not ended."""
     unended = api.items(
         "/api/v1/pods", fieldSelector="status.phase!=Failed,status.phase!=Succeeded"
     )

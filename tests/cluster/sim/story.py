@@ -56,15 +56,15 @@ class StoryClock:
         )
         self._held = None
 
-    def translated(self, value: Any) -> Any:
-        """Every moment in an object, but what annotations hold, in the story's time."""
+    def translate(self, value: Any) -> Any:
+        """Converts every time in an object, except in annotations, to the time of the story."""
         if isinstance(value, dict):
             return {
-                key: item if key == "annotations" else self.translated(item)
+                key: item if key == "annotations" else self.translate(item)
                 for key, item in value.items()
             }
         if isinstance(value, list):
-            return [self.translated(item) for item in value]
+            return [self.translate(item) for item in value]
         if isinstance(value, str) and _TIME.fullmatch(value):
             return rfc3339(self.of(unix_s(value)))
         return value
@@ -86,7 +86,7 @@ class StoryApi(Api):
         content_type: str = "application/json",
     ) -> Object:
         assert method == "GET"
-        return self._clock.translated(self._api.call(method, path, query, body, content_type))
+        return self._clock.translate(self._api.call(method, path, query, body, content_type))
 
 
 class Watched:
@@ -114,7 +114,7 @@ class Watched:
             take = kind.apply(cluster)
 
             def change(how: str, found: Mapping[str, Any]) -> None:
-                take(how, self._clock.translated(found))
+                take(how, self._clock.translate(found))
                 if how == "DELETED":
                     versions[found["metadata"]["uid"]] = ""
                 else:

@@ -259,9 +259,9 @@ class World:
         return until(f"{count} pods run", running, timeout_s)
 
     def wait_condition(self, job: str, timeout_s: float = 120.0) -> str:
-        """`Complete` or `Failed:<reason>`."""
+        """Waits until the Job has ended, and returns `Complete` or `Failed:<reason>`."""
 
-        def ended() -> str | None:
+        def read_outcome() -> str | None:
             for condition in self.job(job)["status"].get("conditions", ()):
                 if condition["type"] in ("Complete", "Failed") and condition["status"] == "True":
                     if condition["type"] == "Complete":
@@ -269,4 +269,4 @@ class World:
                     return f"Failed:{condition['reason']}"
             return None
 
-        return until(f"Job {job} ends", ended, timeout_s)
+        return until(f"Job {job} ends", read_outcome, timeout_s)

@@ -17,8 +17,8 @@ from holdfast.manifests.render_context import RenderContext
 from tests import platforms, support
 from tests.cluster.sim.waiting import until
 from tests.cluster.sim.world import World
-from tests.cluster.test_platform import cleared as cleared
 from tests.cluster.test_platform import gke_kinds as gke_kinds
+from tests.cluster.test_platform import platform_cleanup as platform_cleanup
 from workloads.library.tests.cluster.test_first_job_page import _let_it_end, commands, ran
 from workloads.library.tests.cluster.test_first_job_page import jobs_end as jobs_end
 from workloads.operators import platform
@@ -61,7 +61,7 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return env / "bin"
 
 
-@pytest.mark.usefixtures("kueue", "gke_kinds", "cleared", "jobs_end")
+@pytest.mark.usefixtures("kueue", "gke_kinds", "platform_cleanup", "jobs_end")
 def test_five_commands_and_a_kubeconfig_run_a_job(
     environment: Path,
     tmp_path: Path,

@@ -67,8 +67,10 @@ def trainer(kueue: None, cluster: OwnManager, api: Api) -> Iterator[None]:
     port = start(host, token)
     webhooks = read("webhook/manifests")
     for body in webhooks:
-        aimed = operators.aimed(body, f"https://{host.address}:{port}", host.authority.ca)
-        api.apply(api.path_of(body), aimed)
+        redirected = operators.redirect_webhooks(
+            body, f"https://{host.address}:{port}", host.authority.ca
+        )
+        api.apply(api.path_of(body), redirected)
     try:
         yield
     finally:

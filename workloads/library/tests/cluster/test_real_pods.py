@@ -13,7 +13,7 @@ from pytest_kubernetes.providers.base import AClusterManager
 from holdfast.clients.api import Object
 from holdfast.vocabulary.pools import Pool
 from tests.cluster.sim import nodes, runnable
-from tests.cluster.sim.event_lines import committed_before, events
+from tests.cluster.sim.event_lines import events, find_step_before
 from tests.cluster.sim.jobsets import GROUP
 from tests.cluster.sim.kind import HOST_MOUNT, KindManager
 from tests.cluster.sim.runnable import Here
@@ -158,7 +158,7 @@ def test_gang_meets_by_its_service_and_resumes_after_evictions(
     jobset: None,
     no_dns: Callable[[], None],
 ) -> None:
-    folder = kind.shared / "gang"
+    folder = kind.pod_folder / "gang"
     place = here(
         kind,
         world,
@@ -174,7 +174,7 @@ def test_gang_meets_by_its_service_and_resumes_after_evictions(
         "a spot machine may be taken away at any time. " * 2_000
     )
     place.spec = {"topologySpreadConstraints": [APART]}
-    gang = runnable.job(runnable.rendered("JobSet", "train-gang"), world.name, place)
+    gang = runnable.job(runnable.find_object("JobSet", "train-gang"), world.name, place)
     path = f"{world.path('jobsets', GROUP)}/{gang['metadata']['name']}"
     log = folder / "events.jsonl"
     world.api.apply(path, gang)
@@ -206,7 +206,7 @@ def test_gang_meets_by_its_service_and_resumes_after_evictions(
     steps: set[int] = set()
     for line in events(log, "restore"):
         steps.add(line["step"])
-        assert line["step"] == committed_before(log, line["t"])
+        assert line["step"] == find_step_before(log, line["t"])
     assert len(steps - {0}) == 2, "resumed twice"
     assert events(log, "exit")[-1]["step"] == STEPS
     assert world.api.get(path)["status"]["restarts"] == 2

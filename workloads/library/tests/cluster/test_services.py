@@ -26,8 +26,8 @@ from tests.cluster.sim import gke, metrics_adapter
 from tests.cluster.sim.manager import OwnManager
 from tests.cluster.sim.waiting import until
 from tests.cluster.sim.world import World
-from tests.cluster.test_platform import cleared as cleared
 from tests.cluster.test_platform import gke_kinds as gke_kinds
+from tests.cluster.test_platform import platform_cleanup as platform_cleanup
 from tests.workloads.manifests.rendered import option
 from workloads.library.tests.cluster.objects import list_names, list_nodes, list_uids
 from workloads.library.tests.cluster.test_deadline import Become
@@ -39,7 +39,10 @@ from workloads.operators import platform
 EXAMPLE = platforms.with_images("example")
 IMAGE = f"us-docker.pkg.dev/team/repo/scores@sha256:{'b' * 64}"
 DEPLOYMENTS = "/apis/apps/v1/namespaces/serving/deployments"
-pytestmark = [pytest.mark.timeout(1_200), pytest.mark.usefixtures("kueue", "gke_kinds", "cleared")]
+pytestmark = [
+    pytest.mark.timeout(1_200),
+    pytest.mark.usefixtures("kueue", "gke_kinds", "platform_cleanup"),
+]
 
 
 @pytest.fixture

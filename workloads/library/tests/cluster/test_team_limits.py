@@ -25,7 +25,7 @@ from holdfast.vocabulary.pools import GPU_RESOURCE
 from infra import describe
 from tests.cluster.sim.manager import OwnManager
 from tests.cluster.sim.waiting import until
-from tests.cluster.test_teams import made
+from tests.cluster.test_teams import render_teams
 from tests.infra.samples import two_teams
 
 SPACE = "vision"
@@ -131,7 +131,7 @@ def member(api: Api, cluster: OwnManager) -> Iterator[Api]:
     """The API server as a person of the team vision sees it, once the team's rights and limits are
     in force.
     """
-    bodies = made(two_teams().teams, *KINDS)
+    bodies = render_teams(two_teams().teams, *KINDS)
     assert {body["kind"] for body in bodies} == {*KINDS}
     for body in bodies:
         api.apply(api.path_of(body), body)

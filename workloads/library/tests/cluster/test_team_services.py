@@ -21,8 +21,8 @@ from tests.cluster.sim import gke
 from tests.cluster.sim.manager import OwnManager
 from tests.cluster.sim.waiting import until
 from tests.cluster.sim.world import World
-from tests.cluster.test_platform import cleared as cleared
 from tests.cluster.test_platform import gke_kinds as gke_kinds
+from tests.cluster.test_platform import platform_cleanup as platform_cleanup
 from tests.infra.samples import two_teams
 from workloads.library.tests.cluster.objects import list_names
 from workloads.library.tests.services import example_services
@@ -34,7 +34,10 @@ SHARED = replace(
     images=platforms.with_images("example").images,
 )
 DEPLOYMENTS = "/apis/apps/v1/namespaces/drive/deployments"
-pytestmark = [pytest.mark.timeout(1_200), pytest.mark.usefixtures("kueue", "gke_kinds", "cleared")]
+pytestmark = [
+    pytest.mark.timeout(1_200),
+    pytest.mark.usefixtures("kueue", "gke_kinds", "platform_cleanup"),
+]
 
 
 @pytest.fixture

@@ -21,8 +21,8 @@ from tests import platforms
 from tests.cluster.sim import pods
 from tests.cluster.sim.waiting import until
 from tests.cluster.sim.world import World
-from tests.cluster.test_platform import cleared as cleared
 from tests.cluster.test_platform import gke_kinds as gke_kinds
+from tests.cluster.test_platform import platform_cleanup as platform_cleanup
 from workloads.library.tests.cluster.test_first_job_page import Watch, ran
 from workloads.library.tests.cluster.test_first_job_page import jobs_end as jobs_end
 from workloads.library.tests.cluster.test_jobs_page import environment as environment
@@ -30,7 +30,7 @@ from workloads.operators import platform
 
 pytestmark = [
     pytest.mark.timeout(900),
-    pytest.mark.usefixtures("kueue", "gke_kinds", "cleared", "jobs_end"),
+    pytest.mark.usefixtures("kueue", "gke_kinds", "platform_cleanup", "jobs_end"),
 ]
 EXAMPLE = platforms.with_images("example")
 IMAGE = (

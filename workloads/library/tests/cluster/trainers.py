@@ -14,7 +14,7 @@ from holdfast.runtime.events import EventLog
 from holdfast.vocabulary.exit_codes import EXIT_PREEMPTED
 from holdfast.vocabulary.job_identity import read_attempt
 from holdfast.vocabulary.telemetry import KIND_TRAINING
-from tests.cluster.sim.pods import environment, expanded
+from tests.cluster.sim.pods import environment, expand_variables
 from tests.cluster.sim.story import StoryClock
 from workloads.library.tests.controllers.log_server import LogServer
 
@@ -49,7 +49,7 @@ class Trainer:
 
     @property
     def run(self) -> str:
-        return expanded(self.words[self.words.index("--run") + 1], environment(self.pod))
+        return expand_variables(self.words[self.words.index("--run") + 1], environment(self.pod))
 
     @property
     def leads(self) -> bool:

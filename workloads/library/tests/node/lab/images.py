@@ -77,7 +77,7 @@ class Rendered:
         return references
 
     def find(self, kind: str, name: str) -> Object:
-        return runnable.rendered(kind, name, self.folder)
+        return runnable.find_object(kind, name, self.folder)
 
     def apply(self, api: Api, *kinds: str) -> None:
         """All of the platform half that is of these kinds; their namespaces without what they ask
