@@ -68,8 +68,8 @@ GUARD = 'if __name__ == "__main__":'
 LIBRARY = "workloads/library/"
 
 
-def started_by_users() -> list[str]:
-    """Product modules and scripts that run by themselves, as `python -m` or by path."""
+def list_user_programs() -> list[str]:
+    """Lists product modules and scripts that run by themselves, as `python -m` or by path."""
     patterns = (".ci/*.py", "infra/*.py", "monitoring/*.py", "workloads/*.py")
     listed = ran(["git", "ls-files", *patterns]).stdout.splitlines()
     product = []
@@ -94,7 +94,7 @@ def list_words(file: str) -> list[str]:
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("file", started_by_users())
+@pytest.mark.parametrize("file", list_user_programs())
 def test_help_is_shown_and_nothing_is_done(file: str, tmp_path: Path) -> None:
     variables = os.environ | {
         "PYTHONPATH": f"{ROOT}:{ROOT / LIBRARY}",

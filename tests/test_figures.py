@@ -76,16 +76,16 @@ def test_a_missed_goal_is_shown(tmp_path: Path) -> None:
 
 @pytest.fixture
 def printing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
-    """`printing(text)`: a bench-x that prints this and fails, with records in a folder of the
-    test.
+    """Returns a function: `printing(text)` makes a bench-x that prints this and fails, with records
+    in a folder of the test.
     """
     monkeypatch.setattr(figures, "ROOT", tmp_path)
     monkeypatch.setattr(figures, "RECORDED", tmp_path)
 
-    def made(text: str) -> None:
+    def write_makefile(text: str) -> None:
         (tmp_path / "Makefile").write_text(f"bench-x:\n\t@echo '{text}'; exit 1\n")
 
-    return made
+    return write_makefile
 
 
 @pytest.mark.parametrize("text", ['{"n": 1}', "no figures", "{half"])

@@ -124,9 +124,9 @@ def answering(value: object) -> Callable[..., object]:
 
 
 @pytest.fixture
-def cut_off(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """No process, no connection, no cluster of the user's, and a folder of its own for what a
-    command writes.
+def isolation(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Keeps commands from processes, connections and the cluster of the user, and gives them a
+    folder of their own.
     """
     import torch  # asks for programs when it is imported for the first time
 
@@ -230,7 +230,7 @@ def judge(name: str, odd: Any, value: str) -> None:
         )
 
 
-@pytest.mark.usefixtures("cut_off")
+@pytest.mark.usefixtures("isolation")
 @pytest.mark.parametrize("name", sorted(name for name in COMMANDS if COMMANDS[name].params))
 @settings(
     max_examples=2,
@@ -276,7 +276,7 @@ LACKS = re.compile(
     r"|base image"
     r"|pattern of an environment)"
 )
-# Their work begins where `cut_off` cannot stop it: in a fork, and in libpq.
+# Their work begins where `isolation` cannot stop it: in a fork, and in libpq.
 REACH_OUT = {"holdfast train ranks", "holdfast batch database"}
 IMAGE = f"registry.example/a/b@sha256:{'0' * 64}"
 
@@ -292,7 +292,7 @@ def list_examples(name: str) -> list[list[str]]:
 
 
 @pytest.fixture
-def example_files(cut_off: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def example_files(isolation: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Adds the files that examples name."""
     document = platforms.file("example")
     monkeypatch.setenv("HOLDFAST_PLATFORM", str(document))

@@ -21,7 +21,7 @@ import pytest
 from infra.environments import Environment, schema
 from tests.cluster.sim.waiting import until
 from tests.command_lines import APPS, find_command
-from tests.infra.samples import EXAMPLE, hardened
+from tests.infra.samples import EXAMPLE, make_hardened
 from tests.support import ROOT, HttpServer, ran
 from workloads.library.tests.report.chromium import binary, chromium
 
@@ -56,7 +56,7 @@ def read_typed_lines(page: str) -> list[str]:
 @pytest.mark.parametrize("page", [page for page in PAGES if page.startswith("infra/docs/")])
 def test_environment_settings_are_accepted(page: str) -> None:
     """Pages write settings as assignments to the names of fields."""
-    budget = hardened().budget
+    budget = make_hardened().budget
     environment = replace(EXAMPLE, project_id="acme-ml-dev", budget=budget)
     for block in re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), re.DOTALL):
         names = dict(vars(schema))

@@ -17,7 +17,7 @@ from infra.environments.schema import Environment
 from infra.specs.delivery import resources
 from infra.specs.outputs import outputs
 from tests.check_workflows import WORKFLOWS, check
-from tests.infra.samples import DELIVERY, hardened
+from tests.infra.samples import DELIVERY, make_hardened
 from tests.support import ROOT, program, ran
 
 FILES = sorted(WORKFLOWS.glob("*.yml"))
@@ -67,7 +67,7 @@ def find_job(name: str) -> dict[str, Any]:
 
 def has_gate(name: str, gate: str) -> Environment:
     return replace(
-        hardened(),
+        make_hardened(),
         name=name,
         delivery=replace(DELIVERY, environment=gate),
     )

@@ -29,8 +29,8 @@ DELIVERY = Delivery(
 )
 
 
-def shared_network() -> Environment:
-    """Return an environment in a subnet of a Shared VPC host project."""
+def make_shared_network() -> Environment:
+    """Returns an environment in a subnet of a Shared VPC host project."""
     host = "projects/acme-host"
     existing = ExistingNetwork(
         network=f"{host}/global/networks/shared",
@@ -41,7 +41,7 @@ def shared_network() -> Environment:
 
 
 def two_teams() -> Environment:
-    """A cluster that two teams share with the default one."""
+    """Returns an environment whose cluster two teams share with the default one."""
     return replace(
         EXAMPLE,
         security=replace(EXAMPLE.security, rbac_security_group="gke-security-groups@example.org"),
@@ -68,7 +68,7 @@ def two_teams() -> Environment:
 
 
 def a100(name: str, capacity: Capacity, **fields: Any) -> NodeGroup:
-    """A group for training of up to four A100."""
+    """Returns a group for training of up to four A100."""
     machine: dict[str, Any] = {
         "machine_types": ("a2-highgpu-1g",),
         "accelerator": "nvidia-tesla-a100",
@@ -89,8 +89,8 @@ def standing(group: NodeGroup) -> NodeGroup:
     return replace(group, min_nodes=2, max_nodes=6) if on_demand else group
 
 
-def hardened() -> Environment:
-    """Production, extended grace, every kind of capacity."""
+def make_hardened() -> Environment:
+    """Returns a production environment with extended grace and every kind of capacity."""
     gang = a100("gang", Capacity.QUEUED)
     caps = []
     for cap in EXAMPLE.auto_provisioning.accelerators:

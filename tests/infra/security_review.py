@@ -15,7 +15,7 @@ from infra import describe
 from infra.environments.schema import Environment
 from infra.specs import Resource, resources
 from infra.specs.network import apis
-from tests.infra.samples import DELIVERY, hardened, two_teams
+from tests.infra.samples import DELIVERY, make_hardened, two_teams
 from workloads.manifests.rendering import platform
 
 PAGE = Path(__file__).parents[2] / "infra" / "docs" / "reference" / "security-review.md"
@@ -29,7 +29,7 @@ PREFIX = re.compile(r"objects/([^\"]+)")
 
 
 def make_environment() -> Environment:
-    environment = hardened()
+    environment = make_hardened()
     team = two_teams().teams[0]
     return replace(
         environment,

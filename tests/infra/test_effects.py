@@ -14,7 +14,7 @@ from infra.describe import platform
 from infra.environments import Environment
 from infra.environments.schema import AcceleratorCap, Quota
 from infra.environments.teams import Team
-from tests.infra.samples import EXAMPLE, hardened, two_teams
+from tests.infra.samples import EXAMPLE, make_hardened, two_teams
 
 Change = Callable[[Environment], Environment]
 
@@ -110,14 +110,14 @@ EDITS: dict[str, tuple[Change, Environment, tuple[str, ...]]] = {
     ),
     "the short notice": (
         set_fields(spot_grace_s=30),
-        hardened(),
+        make_hardened(),
         ("notice on Spot pool spot-a100: 105 to 15 s for a pod",),
     ),
     "a run less": (
         lambda environment: replace(
             environment, storage=replace(environment.storage, runs=environment.storage.runs[:1])
         ),
-        hardened(),
+        make_hardened(),
         ("run gang-2 goes: it can no longer write its checkpoints", "run sweep goes"),
     ),
     "a team less": (

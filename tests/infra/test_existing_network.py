@@ -7,7 +7,7 @@ from typing import Any
 
 from infra.environments import Environment
 from infra.specs import resources
-from tests.infra.samples import EXAMPLE, shared_network
+from tests.infra.samples import EXAMPLE, make_shared_network
 
 OF_A_NETWORK = ("google_compute_", "google_dns_", "google_service_networking_")
 
@@ -17,7 +17,7 @@ def plan_resources(environment: Environment) -> dict[str, Any]:
 
 
 def test_a_shared_vpc_is_used_and_only_its_grants_are_written() -> None:
-    planned = plan_resources(shared_network())
+    planned = plan_resources(make_shared_network())
     network = "projects/acme-host/global/networks/shared"
     cluster = planned["google_container_cluster.cluster"]
     database = planned["google_sql_database_instance.results"]
@@ -41,7 +41,7 @@ def test_a_shared_vpc_is_used_and_only_its_grants_are_written() -> None:
 
 
 def test_missing_parts_are_created_in_a_network_in_the_same_project() -> None:
-    shared = shared_network()
+    shared = make_shared_network()
     assert shared.network.existing
     text = f"projects/{EXAMPLE.project}"
     existing = replace(

@@ -5,7 +5,7 @@ from dataclasses import replace
 from infra.environments.schema import Registry
 from infra.rules import require_clean
 from infra.specs import resources
-from tests.infra.samples import hardened
+from tests.infra.samples import make_hardened
 
 SECRET = "projects/acme-ai-platform/secrets/ngc/versions/1"
 PRIVATE = Registry(
@@ -15,8 +15,8 @@ PRIVATE = Registry(
     password=SECRET,
 )
 PUBLIC = Registry(name="quay", upstream="https://quay.io")
-SECURITY = replace(hardened().security, registries=(PRIVATE, PUBLIC))
-ENVIRONMENT = replace(hardened(), security=SECURITY)
+SECURITY = replace(make_hardened().security, registries=(PRIVATE, PUBLIC))
+ENVIRONMENT = replace(make_hardened(), security=SECURITY)
 PLANNED = {resource.address: resource.arguments for resource in resources(ENVIRONMENT)}
 REPOSITORY = "google_artifact_registry_repository"
 

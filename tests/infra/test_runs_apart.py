@@ -21,7 +21,7 @@ from infra.rules.identity import runs_are_read_by_name, runs_write_their_own
 from infra.rules.model import Check, read_specs
 from tests.infra.bucket_access import LIST, OBJECTS, may, principal
 from tests.infra.rules.edits import put
-from tests.infra.samples import hardened
+from tests.infra.samples import make_hardened
 from tests.workloads.manifests.rendered import jobs, load_objects, strip_version, workloads
 
 PROD = load("prod")
@@ -161,7 +161,7 @@ def test_verifier_reads_all_runs_and_runs_read_data_without_writing() -> None:
 
 def test_more_runs_than_a_condition_holds_are_read_by_several_grants() -> None:
     runs = tuple(Run(name=f"r{n}", read_by=("server",)) for n in range(25))
-    environment = replace(hardened(), storage=replace(hardened().storage, runs=runs))
+    environment = replace(make_hardened(), storage=replace(make_hardened().storage, runs=runs))
     identity = environment.member("server")
     bucket = environment.bucket("checkpoints")
     grants = []
@@ -175,7 +175,7 @@ def test_more_runs_than_a_condition_holds_are_read_by_several_grants() -> None:
 
 
 def test_a_name_that_another_begins_with_is_another_run() -> None:
-    environment = hardened()
+    environment = make_hardened()
     bucket = environment.bucket("checkpoints")
     pool = environment.workload_pool
     first = principal(environment.project_number, pool, "training", "run-gang")
@@ -230,9 +230,9 @@ WIDER = {
     ids=["write", "read"],
 )
 def test_a_wider_grant_breaks_the_rule(rule: Check, grant: str, condition: str) -> None:
-    facts = read_specs(hardened())
+    facts = read_specs(make_hardened())
     text = WIDER[condition]
     assert not list(rule(facts))
-    wider = text and {"expression": text.format(bucket=hardened().bucket("checkpoints"))}
+    wider = text and {"expression": text.format(bucket=make_hardened().bucket("checkpoints"))}
     (violation,) = rule(put(f"google_storage_bucket_iam_member.{grant}", "condition", wider)(facts))
     assert grant in violation.where

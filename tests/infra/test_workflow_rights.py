@@ -13,7 +13,7 @@ from infra.environments.schema import Environment
 from infra.specs import Resource
 from infra.specs import resources as specified
 from monitoring.stack import resources as monitoring
-from tests.infra.samples import DELIVERY, hardened, shared_network
+from tests.infra.samples import DELIVERY, make_hardened, make_shared_network
 from tests.plan.inventory import FOLDER, load_inventory
 
 TABLE = tomllib.loads(Path(__file__).with_name("permissions.toml").read_text())
@@ -79,8 +79,8 @@ def find_missing(environment: Environment, role: str, *phases: str) -> list[Righ
 
 def make_shared_production() -> Environment:
     """Production in a Shared VPC whose grants the environment writes, with queues on Pub/Sub."""
-    environment = hardened()
-    existing = shared_network().network
+    environment = make_hardened()
+    existing = make_shared_network().network
     return replace(
         environment,
         network=replace(existing, authorized_ranges=environment.network.authorized_ranges),
@@ -89,10 +89,10 @@ def make_shared_production() -> Environment:
 
 
 ENVIRONMENTS = {
-    "production": hardened(),
+    "production": make_hardened(),
     "shared VPC": make_shared_production(),
     "trial": replace(
-        hardened(),
+        make_hardened(),
         production=False,
         database=None,
         delivery=DELIVERY,
@@ -109,10 +109,10 @@ def test_planner_may_refresh_and_deployer_may_apply_every_resource(name: str) ->
 
 def test_a_role_less_is_found() -> None:
     """The computation itself finds what the first refresh of production would answer with 403."""
-    environment = replace(hardened(), security=replace(hardened().security, kms_key=""))
-    key = hardened().security.kms_key
+    environment = replace(make_hardened(), security=replace(make_hardened().security, kms_key=""))
+    key = make_hardened().security.kms_key
     keyless = list_held(environment, "deployer")
-    rights = {right for right in list_needed(hardened(), "refresh") if right not in keyless}
+    rights = {right for right in list_needed(make_hardened(), "refresh") if right not in keyless}
     assert rights == {("cloudkms.cryptoKeys.getIamPolicy", key)}
 
 

@@ -18,9 +18,11 @@ Plans = dict[str, dict[str, Any]]
 
 
 @pytest.fixture(scope="session")
-def synthesised(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[Path, Plans]]:
-    """Return a function: `synthesised("example")` is the folder of its stacks, and stack -> its
-    plan as `terraform show -json` prints it.
+def synthesise_plans(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Callable[[str], tuple[Path, Plans]]:
+    """Returns a function: `synthesise_plans("example")` returns the folder of its stacks, and
+    stack -> its plan as `terraform show -json` prints it.
     """
 
     folder = tmp_path_factory.getbasetemp()
@@ -59,6 +61,6 @@ def _read_plan(environment: str, out: Path) -> dict[str, Path]:
 
 
 @pytest.fixture(scope="session")
-def planned(synthesised: Callable[[str], tuple[Path, Plans]]) -> Callable[[str], Plans]:
-    """`planned("example")`: the plans alone."""
-    return lambda environment: synthesised(environment)[1]
+def load_plans(synthesise_plans: Callable[[str], tuple[Path, Plans]]) -> Callable[[str], Plans]:
+    """Returns a function: `load_plans("example")` returns the plans alone."""
+    return lambda environment: synthesise_plans(environment)[1]

@@ -29,16 +29,16 @@ NOT_RECORDED = ("links",)
 BY_DIGEST = ("content", "dashboard_json")
 
 
-def recorded() -> tuple[str, ...]:
-    """Return the environments that have an inventory."""
+def list_environments() -> tuple[str, ...]:
+    """Returns the environments that have an inventory."""
     return tuple(sorted(folder.name for folder in FOLDER.iterdir() if folder.is_dir()))
 
 
-ENVIRONMENTS = recorded()
+ENVIRONMENTS = list_environments()
 
 
-def planned(plan_json: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """Return address -> planned values, without values that are null, empty or known only after
+def read_planned_values(plan_json: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """Returns address -> planned values, without values that are null, empty or known only after
     apply.
     """
     resources = plan_json["planned_values"]["root_module"].get("resources", [])
@@ -67,7 +67,7 @@ def _digest(text: object) -> str | None:
 
 def differences(inventory: dict[str, Any], plan_json: dict[str, Any]) -> list[str]:
     """Return a line for each value that is recorded and planned differently, or in one of both."""
-    return list(_iter_differences(inventory, planned(plan_json), ""))
+    return list(_iter_differences(inventory, read_planned_values(plan_json), ""))
 
 
 def _iter_differences(recorded: Any, now: Any, parent: str) -> Iterator[str]:
@@ -95,7 +95,7 @@ def addresses(plans: dict[str, dict[str, Any]]) -> list[str]:
     """Return `stack address` of each resource, as addresses.txt has it."""
     lines: list[str] = []
     for stack, plan_json in plans.items():
-        lines += [f"{stack} {address}" for address in sorted(planned(plan_json))]
+        lines += [f"{stack} {address}" for address in sorted(read_planned_values(plan_json))]
     return lines
 
 
@@ -111,7 +111,7 @@ def write(environment: str) -> list[str]:
     yaml.default_flow_style = False
     for stack, plan_json in plans.items():
         with (folder / f"{stack}.yaml").open("w") as file:
-            yaml.dump({"values": dict(sorted(planned(plan_json).items()))}, file)
+            yaml.dump({"values": dict(sorted(read_planned_values(plan_json).items()))}, file)
     return addresses(plans)
 
 

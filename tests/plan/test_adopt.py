@@ -25,12 +25,12 @@ Edit = Callable[[dict[str, Any]], object]
 
 
 @pytest.fixture(scope="module")
-def synthesised(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def stack_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return synthesise_stack(ENVIRONMENT, tmp_path_factory.mktemp("synth"))
 
 
 def synthesise_stack(environment: Environment, out: Path) -> Path:
-    """The folder of its stack of the cluster."""
+    """Synthesises the stack of the cluster, and returns its folder."""
     app = cdk.App(outdir=str(out))
     main.build(app, environment, local_state=True)
     app.synth()
@@ -42,14 +42,14 @@ def pool(record: dict[str, Any], name: str) -> dict[str, Any]:
 
 
 def test_the_plan_shows_what_is_adopted(
-    synthesised: Path,
+    stack_folder: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     record = adopt.read(RECORD)
     record["resourceLabels"] = {"team": "ml"}
     pool(record, "system")["autoscaling"]["totalMaxNodeCount"] = 9
-    adoption = adopt.adopt(ENVIRONMENT, record, synthesised, tmp_path / "plan")
+    adoption = adopt.adopt(ENVIRONMENT, record, stack_folder, tmp_path / "plan")
     assert {block["to"] for block in adoption.blocks} == {
         "google_container_cluster.cluster",
         "google_container_node_pool.pool-system",
@@ -91,7 +91,7 @@ def on_demand(record: dict[str, Any]) -> None:
     ],
 )
 def test_resources_to_replace_are_not_adopted(
-    synthesised: Path,
+    stack_folder: Path,
     tmp_path: Path,
     edit: Edit,
     word: str,
@@ -99,7 +99,7 @@ def test_resources_to_replace_are_not_adopted(
     record = adopt.read(RECORD)
     edit(record)
     with pytest.raises(Stopped, match="would replace adopted resources") as caught:
-        adopt.adopt(ENVIRONMENT, record, synthesised, tmp_path / "plan")
+        adopt.adopt(ENVIRONMENT, record, stack_folder, tmp_path / "plan")
     assert word in caught.value.lines()
 
 

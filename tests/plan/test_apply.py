@@ -22,7 +22,7 @@ from infra.ops import drift
 from infra.ops.engine import EngineFailed
 from infra.specs.cluster import IGNORED
 from tests.plan.stand_in import apply
-from tests.plan.stand_in.app import settled
+from tests.plan.stand_in.app import fill_placeholders
 from tests.plan.stand_in.objects import is_allowed, list_allowed
 from tests.plan.stand_in.server import serving
 from tests.plan.stand_in.world import World
@@ -35,7 +35,7 @@ NewProject = Callable[[str], apply.Project]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Played:
+class Outcome:
     """The results of an environment's life, from a fresh project to an empty one."""
 
     calls: set[str]
@@ -56,7 +56,7 @@ class Played:
 
 @pytest.fixture(scope="module")
 def new_project(tmp_path_factory: pytest.TempPathFactory) -> Generator[NewProject]:
-    """`new_project("hasty")`: in a world of that name."""
+    """Returns a function: `new_project("hasty")` makes a project in a world of that name."""
     worlds: dict[str, World] = {}
     folder = tmp_path_factory.mktemp("projects")
     with serving(worlds) as address:
@@ -73,8 +73,8 @@ def new_project(tmp_path_factory: pytest.TempPathFactory) -> Generator[NewProjec
 
 
 @pytest.fixture(scope="module")
-def played(tmp_path_factory: pytest.TempPathFactory, new_project: NewProject) -> Played:
-    """All at once: the provider waits for most of the time, whatever answers it."""
+def outcome(tmp_path_factory: pytest.TempPathFactory, new_project: NewProject) -> Outcome:
+    """Outcome of all runs, at once: the provider waits for most of the time."""
     variants = apply.synthesise(tmp_path_factory.mktemp("variants"))
     with ThreadPoolExecutor(1 + len(WRONG)) as pool:
         refusals = {
@@ -82,7 +82,7 @@ def played(tmp_path_factory: pytest.TempPathFactory, new_project: NewProject) ->
             for world in WRONG
         }
         story = _story(new_project("prod"), variants / "settled", variants / "unprotected")
-        return Played(**story, refusals={world: done.result() for world, done in refusals.items()})
+        return Outcome(**story, refusals={world: done.result() for world, done in refusals.items()})
 
 
 def edit_stack(
@@ -91,7 +91,7 @@ def edit_stack(
     stack: str,
     edit: Callable[[dict[str, Any]], object],
 ) -> Path:
-    """A stack with one thing wrong."""
+    """Writes a stack that `edit` changed, and returns its folder."""
     folder = project.stack(synthesised, stack)
     configuration = json.loads((folder / "cdk.tf.json").read_text())
     edit(configuration["resource"])
@@ -141,7 +141,7 @@ WRONG: dict[str, tuple[str, str, Callable[[dict[str, Any]], object]]] = {
 
 def list_rights(world: World) -> dict[str, dict[str, set[str]]]:
     """Ask the stand-in for an object of each folder as each account that uses checkpoints."""
-    environment = settled("prod")
+    environment = fill_placeholders("prod")
     bucket = environment.bucket("checkpoints")
     roles = [*(team.role for team in environment.teams), "batch", "server", "trainer"]
     callers = world.callers
@@ -204,7 +204,7 @@ def _story(project: apply.Project, protected: Path, unprotected: Path) -> dict[s
     differences = [
         {"address": address, "change": change} for address, change in without_exceptions.items()
     ]
-    ignored = drift.find_list_changes(settled("prod"), {"resource_changes": differences})
+    ignored = drift.find_list_changes(fill_placeholders("prod"), {"resource_changes": differences})
     for stack in reversed(STACKS):
         project.destroy(project.folder / stack)
     return {
@@ -220,31 +220,31 @@ def _story(project: apply.Project, protected: Path, unprotected: Path) -> dict[s
     }
 
 
-def test_second_plan_is_empty_and_destroy_leaves_only_the_peering(played: Played) -> None:
-    assert (played.differs, played.left) == ({}, [])
+def test_second_plan_is_empty_and_destroy_leaves_only_the_peering(outcome: Outcome) -> None:
+    assert (outcome.differs, outcome.left) == ({}, [])
     called = (
         "sql.instances.insert",
         "billingbudgets.billingAccounts.budgets.create",
         "dns.changes.create",
     )
-    assert {*called, "pubsub.projects.topics.create"} <= played.calls
+    assert {*called, "pubsub.projects.topics.create"} <= outcome.calls
 
 
-def test_workflows_plan_and_deploy_with_their_own_roles(played: Played) -> None:
+def test_workflows_plan_and_deploy_with_their_own_roles(outcome: Outcome) -> None:
     """The stand-in refuses a call whose permission the caller's roles do not hold."""
     reading = (".get", ".list", ".getIamPolicy")
-    assert len(played.used["planner"]) > 25
-    assert all(permission.endswith(reading) for permission in played.used["planner"])
-    changes = {permission.rpartition(".")[2] for permission in played.used["deployer"]}
+    assert len(outcome.used["planner"]) > 25
+    assert all(permission.endswith(reading) for permission in outcome.used["planner"])
+    changes = {permission.rpartition(".")[2] for permission in outcome.used["deployer"]}
     assert changes & {"update", "create", "delete"}
 
 
-def test_applied_grants_end_at_team_folders(played: Played) -> None:
+def test_applied_grants_end_at_team_folders(outcome: Outcome) -> None:
     """The stand-in evaluates the conditions that the provider sent."""
     everything = {"create", "get", "update", "delete"}
     nothing = {folder: set[str]() for folder in FOLDERS}
     readers = nothing | {"train-gang": {"get"}}
-    assert played.rights == {
+    assert outcome.rights == {
         "team-vision": nothing | {"teams/vision": everything},
         "team-speech": nothing | {"teams/speech": everything},
         "batch": readers,
@@ -254,13 +254,13 @@ def test_applied_grants_end_at_team_folders(played: Played) -> None:
 
 
 @pytest.mark.parametrize("world", WRONG)
-def test_wrong_creation_order_is_refused(played: Played, world: str) -> None:
-    assert re.search(WRONG[world][1], played.refusals[world]), played.refusals[world]
+def test_wrong_creation_order_is_refused(outcome: Outcome, world: str) -> None:
+    assert re.search(WRONG[world][1], outcome.refusals[world]), outcome.refusals[world]
 
 
-def test_set_order_differs_without_the_exceptions(played: Played) -> None:
+def test_set_order_differs_without_the_exceptions(outcome: Outcome) -> None:
     """Every plan would change lists that the stand-in answers in another order."""
-    differs = played.without_exceptions
+    differs = outcome.without_exceptions
     change = differs["google_container_node_pool.pool-spot-a100"]
     before = change["before"]
     after = change["after"]
@@ -270,8 +270,10 @@ def test_set_order_differs_without_the_exceptions(played: Played) -> None:
     assert "google_container_cluster.cluster" in differs
 
 
-def test_the_night_finds_a_set_that_was_changed_by_hand_and_no_other_order(played: Played) -> None:
-    cluster, pool = played.by_hand
+def test_the_night_finds_a_set_that_was_changed_by_hand_and_no_other_order(
+    outcome: Outcome,
+) -> None:
+    cluster, pool = outcome.by_hand
     assert (
         cluster
         == 'google_container_cluster.cluster monitoring_config[0].enable_components lacks "DCGM"'

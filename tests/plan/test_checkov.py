@@ -42,23 +42,23 @@ def run_checkov(*plan_files: Path) -> set[tuple[str, str]]:
 
 
 @pytest.fixture(scope="module")
-def failed(
-    planned: Callable[[str], dict[str, dict[str, Any]]], tmp_path_factory: pytest.TempPathFactory
+def failures(
+    load_plans: Callable[[str], dict[str, dict[str, Any]]], tmp_path_factory: pytest.TempPathFactory
 ) -> set[tuple[str, str]]:
     files = []
     for stack in ("foundation-prod", "cluster-prod"):
         files.append(tmp_path_factory.mktemp("checkov") / f"{stack}.json")
     for file in files:
-        file.write_text(json.dumps(planned("prod")[file.stem]))
+        file.write_text(json.dumps(load_plans("prod")[file.stem]))
     return run_checkov(*files)
 
 
-def test_checkov_failures_are_declared_exceptions(failed: set[tuple[str, str]]) -> None:
+def test_checkov_failures_are_declared_exceptions(failures: set[tuple[str, str]]) -> None:
     skips = set()
     for resource in resources(load("prod")):
         skips |= {(check, resource.address) for check in resource.skips}
-    assert failed - skips == set(), "beyond what is skipped with a reason"
-    assert skips - failed == set(), "skips that nothing needs"
+    assert failures - skips == set(), "beyond what is skipped with a reason"
+    assert skips - failures == set(), "skips that nothing needs"
 
 
 def test_few_checks_are_skipped_and_each_says_why() -> None:

@@ -10,7 +10,7 @@ from infra.main import build
 from infra.ops import engine
 from tests import support
 from tests.plan.conftest import lacks_provider
-from tests.plan.stand_in.app import settled
+from tests.plan.stand_in.app import fill_placeholders
 
 pytestmark = [pytest.mark.plan, pytest.mark.timeout(600)]
 GUARD = "terraform_data.protected-run-make-destroy"
@@ -40,7 +40,7 @@ def prepare(environment: Environment, out: Path) -> tuple[engine.Engine, Path]:
 
 
 def test_protected_environment_refuses_first_and_names_the_way(tmp_path: Path) -> None:
-    run, folder = prepare(settled("prod"), tmp_path)
+    run, folder = prepare(fill_placeholders("prod"), tmp_path)
     with pytest.raises(engine.EngineFailed) as caught:
         run.run(folder, "destroy", "-no-color", "-auto-approve")
     assert "protected-run-make-destroy" in str(caught.value)
@@ -50,6 +50,6 @@ def test_protected_environment_refuses_first_and_names_the_way(tmp_path: Path) -
 
 
 def test_unprotected_environment_is_destroyed(tmp_path: Path) -> None:
-    run, folder = prepare(settled("prod").without_protection(), tmp_path)
+    run, folder = prepare(fill_placeholders("prod").without_protection(), tmp_path)
     run.run(folder, "destroy", "-no-color", "-auto-approve")
     assert GUARD not in run.run(folder, "state", "list")

@@ -16,12 +16,12 @@ from tests.plan import inventory
 from tests.support import needs
 
 pytestmark = [pytest.mark.plan, pytest.mark.timeout(600)]
-Planned = Callable[[str], dict[str, dict[str, Any]]]
+LoadPlans = Callable[[str], dict[str, dict[str, Any]]]
 
 
 @pytest.mark.parametrize("environment", inventory.ENVIRONMENTS)
-def test_the_plan_is_the_recorded_one(planned: Planned, environment: str) -> None:
-    plans = planned(environment)
+def test_the_plan_is_the_recorded_one(load_plans: LoadPlans, environment: str) -> None:
+    plans = load_plans(environment)
     recorded = {path.stem for path in (inventory.FOLDER / environment).glob("*.yaml")}
     assert recorded == set(plans), f"stacks changed; record with `{inventory.REGENERATE}`"
     for stack, plan_json in plans.items():
@@ -39,14 +39,14 @@ def test_the_plan_is_the_recorded_one(planned: Planned, environment: str) -> Non
 
 @pytest.mark.parametrize("environment", inventory.ENVIRONMENTS)
 def test_the_plan_only_creates_reads_no_data_source_and_breaks_no_rule(
-    planned: Planned, environment: str
+    load_plans: LoadPlans, environment: str
 ) -> None:
-    for plan_json in planned(environment).values():
+    for plan_json in load_plans(environment).values():
         for change in plan_json["resource_changes"]:
             assert (change["mode"], change["change"]["actions"]) == ("managed", ["create"]), change[
                 "address"
             ]
-    assert judge_plans(load(environment), planned(environment).values()) == []
+    assert judge_plans(load(environment), load_plans(environment).values()) == []
 
 
 POOL = "google_container_node_pool.pool-spot-a100"
@@ -66,10 +66,12 @@ ADDED: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("added", ADDED)
-def test_plan_additions_are_differences_with_their_path(planned: Planned, added: str) -> None:
+def test_plan_additions_are_differences_with_their_path(load_plans: LoadPlans, added: str) -> None:
     address, values = ADDED[added]
     (stack, plan_json) = next(
-        (s, p) for s, p in planned("example").items() if address in inventory.planned(p)
+        (s, p)
+        for s, p in load_plans("example").items()
+        if address in inventory.read_planned_values(p)
     )
     changed = copy.deepcopy(plan_json)
     for resource in changed["planned_values"]["root_module"]["resources"]:
@@ -82,7 +84,7 @@ def test_plan_additions_are_differences_with_their_path(planned: Planned, added:
 
 @needs("prod")
 def test_a_forks_plan_is_recorded(
-    planned: Planned,
+    load_plans: LoadPlans,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -95,16 +97,16 @@ def test_a_forks_plan_is_recorded(
     addresses.write_text(
         "".join(line for line in everyone.splitlines(keepends=True) if f"-{fork} " not in line)
     )
-    files = {stack: tmp_path / f"{stack}.json" for stack in planned(fork)}
+    files = {stack: tmp_path / f"{stack}.json" for stack in load_plans(fork)}
     for stack, file in files.items():
-        file.write_text(json.dumps(planned(fork)[stack]))
+        file.write_text(json.dumps(load_plans(fork)[stack]))
     monkeypatch.setattr(inventory, "FOLDER", tmp_path)
     monkeypatch.setattr(inventory, "ADDRESSES", addresses)
     monkeypatch.setattr(inventory, "plan", {fork: files}.__getitem__)
     inventory.main([fork])
-    assert inventory.recorded() == inventory.ENVIRONMENTS, "the parameters of these tests"
+    assert inventory.list_environments() == inventory.ENVIRONMENTS, "the parameters of these tests"
     assert addresses.read_text() == everyone
-    for stack, plan_json in planned(fork).items():
+    for stack, plan_json in load_plans(fork).items():
         recorded_values = inventory.load_inventory(fork, stack)
         assert inventory.differences(recorded_values, plan_json) == []
         shorter_plan = copy.deepcopy(plan_json)
@@ -118,10 +120,10 @@ def test_a_forks_plan_is_recorded(
 
 
 @needs("prod")
-def test_the_billing_api_is_told_which_project_asks(planned: Planned) -> None:
+def test_the_billing_api_is_told_which_project_asks(load_plans: LoadPlans) -> None:
     """The API refuses a call with a person's credentials that names no project."""
-    expressions = planned("prod")["monitoring-prod"]["configuration"]["provider_config"]["google"][
-        "expressions"
-    ]
+    expressions = load_plans("prod")["monitoring-prod"]["configuration"]["provider_config"][
+        "google"
+    ]["expressions"]
     assert expressions["billing_project"] == {"constant_value": load("prod").project}
     assert expressions["user_project_override"] == {"constant_value": True}

@@ -25,7 +25,7 @@ from tests.tools import build
 pytestmark = [pytest.mark.next_provider, pytest.mark.timeout(900)]
 STACKS = names.stacks("prod")
 POOL = "google_container_node_pool."
-Synthesised = Callable[[str], tuple[Path, dict[str, dict[str, Any]]]]
+SynthesisePlans = Callable[[str], tuple[Path, dict[str, dict[str, Any]]]]
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -51,10 +51,10 @@ def require_next_provider(stack: Path) -> None:
 
 @pytest.mark.parametrize("environment", inventory.ENVIRONMENTS)
 def test_release_8_plans_the_same(
-    synthesised: Synthesised, tmp_path: Path, environment: str
+    synthesise_plans: SynthesisePlans, tmp_path: Path, environment: str
 ) -> None:
     """A difference is what the move to it would change; no inventory of its own hides one."""
-    folder, plans = synthesised(environment)
+    folder, plans = synthesise_plans(environment)
     stacks: dict[str, Path] = {}
     for stack in plans:
         copy = tmp_path / stack

@@ -13,27 +13,29 @@ from infra.ops import replay
 from infra.ops.engine import EngineFailed
 
 pytestmark = [pytest.mark.plan, pytest.mark.timeout(600)]
-Synthesised = Callable[[str], tuple[Path, dict[str, dict[str, Any]]]]
+SynthesisePlans = Callable[[str], tuple[Path, dict[str, dict[str, Any]]]]
 
 
 @pytest.mark.parametrize("stack", ["foundation-prod", "cluster-prod"])
 def test_destroying_production_is_not_even_planned(
-    synthesised: Synthesised,
+    synthesise_plans: SynthesisePlans,
     stack: str,
     tmp_path: Path,
 ) -> None:
-    stacks, plans = synthesised("prod")
+    stacks, plans = synthesise_plans("prod")
     configuration = json.loads((stacks / stack / "cdk.tf.json").read_text())
     with pytest.raises(EngineFailed, match=r"(Resource i|I)nstance cannot be destroyed"):
         state = replay.make_state(plans[stack])
         replay.plan_against(configuration, state, tmp_path, "-destroy", initialised=stacks / stack)
 
 
-def test_data_outlives_the_block_that_made_it(synthesised: Synthesised, tmp_path: Path) -> None:
+def test_data_outlives_the_block_that_made_it(
+    synthesise_plans: SynthesisePlans, tmp_path: Path
+) -> None:
     """A database left out of the environment: what the apply would delete is refused or abandoned,
     one by one.
     """
-    stacks, plans = synthesised("prod")
+    stacks, plans = synthesise_plans("prod")
     configuration = json.loads((stacks / "foundation-prod" / "cdk.tf.json").read_text())
     for kind in list(configuration["resource"]):
         if kind.startswith(

@@ -276,14 +276,14 @@ def main(names: list[str]) -> None:
             f"error:   unknown tool\n  got:     {', '.join(unknown)}\n  allowed:"
             f" {', '.join(TOOLS)}\n  fix:     name one of these"
         )
-    for name in names or needed_here():
+    for name in names or list_needed_tools():
         path = provider(name) if name in PROVIDERS else build(TOOLS[name])
         print(name, path or "(downloaded by terraform init)")
 
 
-def needed_here() -> list[str]:
-    """Every tool with pins, but promtool where PATH has one (12 CPU-minutes to build), and those of
-    a bench and of tiers that `make test` leaves out.
+def list_needed_tools() -> list[str]:
+    """Lists the tools with pins, except promtool if PATH has one (12 CPU-minutes to build), and
+    those of a bench and of tiers that `make test` leaves out.
     """
     unneeded = {"kubelet", "k6", "terraform-provider-google-8"} | (
         {"promtool"} if shutil.which("promtool") else set()

@@ -28,7 +28,7 @@ from infra.environments.schema import (
     Run,
     Team,
 )
-from tests.infra.samples import DELIVERY, EXAMPLE, hardened
+from tests.infra.samples import DELIVERY, EXAMPLE, make_hardened
 
 # Where the sections of an environment lie; one sample of each repeatable one.
 SERVING = EXAMPLE.serving
@@ -561,7 +561,7 @@ def test_evict_untolerating_is_a_taint_effect() -> None:
 
 
 def test_the_extended_window_reaches_spot_pools_only() -> None:
-    for pool in hardened().pools():
+    for pool in make_hardened().pools():
         assert pool.window.pod_s == (105 if pool.capacity is Capacity.SPOT else 15)
 
 

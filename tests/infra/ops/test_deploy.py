@@ -16,7 +16,7 @@ from infra.ops import deploy
 from infra.specs.encryption import AGENTS
 from infra.specs.network import APIS
 from tests.infra.ops.google import Gcloud
-from tests.infra.samples import EXAMPLE, hardened
+from tests.infra.samples import EXAMPLE, make_hardened
 from tests.support import program
 
 ENVIRONMENT = replace(EXAMPLE, state_bucket="acme-state")
@@ -57,7 +57,7 @@ def test_bootstrap_is_repeatable_and_creates_only_a_named_bucket(gcloud: Gcloud)
 
 
 def test_destroy_stops_while_anything_is_protected(capsys: pytest.CaptureFixture[str]) -> None:
-    assert deploy.destroy(hardened(), yes=True) == EXIT_STOPPED
+    assert deploy.destroy(make_hardened(), yes=True) == EXIT_STOPPED
     output = capsys.readouterr().err
     for word in ("cluster", "database", "bucket"):
         assert word in output
@@ -83,7 +83,7 @@ def exit_with(code: int) -> None:
 def test_production_goes_where_its_name_is_given_once_more(
     cdktf: Callable[[], list[list[str]]],
 ) -> None:
-    prod = replace(hardened(), name="prod")
+    prod = replace(make_hardened(), name="prod")
     assert deploy.destroy(prod, yes=True, confirm="example") == EXIT_STOPPED
     assert cdktf() == [], "a wrong name does nothing at all"
     assert deploy.destroy(prod, yes=False, confirm="prod") == 0
@@ -98,7 +98,7 @@ def test_a_failed_unlock_destroys_nothing(
     cdktf: Callable[[], list[list[str]]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     exit_with(7)
-    assert deploy.destroy(hardened(), yes=False, confirm="example") == 7
+    assert deploy.destroy(make_hardened(), yes=False, confirm="example") == 7
     assert len(cdktf()) == 1
 
 

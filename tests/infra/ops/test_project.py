@@ -22,7 +22,7 @@ from infra.specs import resources
 from infra.specs.encryption import agent
 from infra.specs.network import APIS
 from tests.infra.ops.google import Gcloud
-from tests.infra.samples import EXAMPLE, shared_network
+from tests.infra.samples import EXAMPLE, make_shared_network
 
 QUOTA = ("GPU quota", "GPU quota of all regions")
 READ_ONLY = {"list", "describe", "get-iam-policy"}
@@ -102,7 +102,7 @@ def test_a_subnet_is_compared_with_the_environment(
     words: str,
 ) -> None:
     healthy.answer("compute networks subnets describe", found)
-    verdict, shown, _ = verdicts("network", environment=shared_network())["network"]
+    verdict, shown, _ = verdicts("network", environment=make_shared_network())["network"]
     assert words in shown
     assert (verdict is Status.OK) == (found is SUBNET)
     assert any("--project=acme-host" in call or "acme-host" in call for call in healthy.calls())
@@ -148,7 +148,7 @@ def test_peering_update_is_forced_in_own_network_only() -> None:
 
 def test_leftovers_in_a_shared_network_are_ours_only(empty: Gcloud) -> None:
     empty.answer("compute firewall-rules list", [{"name": "gke-holdfast-example-1-all"}])
-    items = leftovers.find(shared_network())
+    items = leftovers.find(make_shared_network())
     assert [item.name for item in items] == ["gke-holdfast-example-1-all"]
     assert "--project=acme-host" in items[0].remove
     filters = []

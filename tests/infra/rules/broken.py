@@ -38,7 +38,7 @@ from tests.infra.rules.edits import (
     unread,
     without,
 )
-from tests.infra.samples import hardened
+from tests.infra.samples import make_hardened
 
 CLUSTER = "google_container_cluster.cluster"
 SPOT = "google_container_node_pool.pool-spot-a100"
@@ -65,7 +65,8 @@ ABORT = {
     "condition": {"age": 1},
 }
 OUR_DATABASE = (
-    f'resource.name == "projects/{hardened().project}/instances/{hardened().database_name}"'
+    f'resource.name == "projects/{make_hardened().project}'
+    f'/instances/{make_hardened().database_name}"'
 )
 CLOUDSQL = {"role": "roles/cloudsql.client", "member": ANYBODY}
 
@@ -73,7 +74,7 @@ CLOUDSQL = {"role": "roles/cloudsql.client", "member": ANYBODY}
 @cache
 def sound() -> Facts:
     """Facts without a finding, an alert included. Edits make others of them."""
-    facts = read_specs(hardened())
+    facts = read_specs(make_hardened())
     query = {
         "query": 'sum(rate(x{a="}"}[5m])) > 1',
         "duration": "300s",
@@ -148,7 +149,7 @@ def ranges(cidr: str) -> Edit:
 def _grown(**fields: Any) -> tuple[NodeGroup, ...]:
     """Return the groups, with other fields of the serving group."""
     groups = []
-    for node_group in hardened().groups:
+    for node_group in make_hardened().groups:
         changed = fields if node_group.name == "serving" else {}
         groups.append(replace(node_group, **changed))
     return tuple(groups)
@@ -330,7 +331,7 @@ BROKEN: dict[str, tuple[Edit, str]] = {
     "bucket binding that writes every run": (
         add(
             "google_storage_bucket_iam_binding.any",
-            bucket=hardened().bucket("checkpoints"),
+            bucket=make_hardened().bucket("checkpoints"),
             role="roles/storage.objectUser",
             members=[ANYBODY],
         ),
@@ -442,7 +443,7 @@ BROKEN: dict[str, tuple[Edit, str]] = {
             "iam_member",
             project="acme-host",
             role="roles/resourcemanager.projectIamAdmin",
-            member=hardened().member("deployer"),
+            member=make_hardened().member("deployer"),
         ),
         "project-roles",
     ),

@@ -15,7 +15,7 @@ from infra.rules.model import Facts, PlannedResource, read_specs
 from infra.rules.queries import find_filter_defect
 from monitoring import stack
 from tests.infra.rules.broken import sound
-from tests.infra.samples import hardened
+from tests.infra.samples import make_hardened
 
 LIMITS = "arguments-are-in-limits"
 PROMQL = "condition_prometheus_query_language"
@@ -87,7 +87,7 @@ def test_each_limit_has_a_page_and_a_case() -> None:
 
 def test_each_limit_is_about_an_argument_that_the_platform_sets() -> None:
     written: set[tuple[str, str]] = set()
-    for environment in (*map(load, names()), hardened()):
+    for environment in (*map(load, names()), make_hardened()):
         planned = [*read_specs(environment).resources]
         for resource in stack.resources(environment):
             address = f"{resource.kind}.{resource.id}"

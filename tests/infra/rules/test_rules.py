@@ -15,7 +15,7 @@ from infra.specs import identities, resources
 from tests.infra.rules.broken import BROKEN, firewall, sound
 from tests.infra.rules.edits import Edit, both, cluster
 from tests.infra.rules.seeded_refusals import REFUSED
-from tests.infra.samples import EXAMPLE, hardened
+from tests.infra.samples import EXAMPLE, make_hardened
 
 MAPS = {"labels", "resource_labels", "user_labels", "metadata"}
 
@@ -108,7 +108,7 @@ def test_a_child_module_hides_nothing() -> None:
         ]
     }
     plan = {"planned_values": {"root_module": {"child_modules": [{"child_modules": [inner]}]}}}
-    findings = judge(read_plans(hardened(), [plan]))
+    findings = judge(read_plans(make_hardened(), [plan]))
     in_child = [finding.rule for finding in findings if "module.b" in finding.where]
     assert set(in_child) == {"no-open-firewall"}
 
@@ -130,7 +130,7 @@ def test_a_plan_knows_the_arguments_that_terraform_ignores() -> None:
 def test_sound_values_are_not_refused() -> None:
     plan = {"planned_values": {"root_module": {}}}
     tagged = firewall(source_tags=["x"])
-    assert judge(read_plans(hardened(), [plan])) == []
+    assert judge(read_plans(make_hardened(), [plan])) == []
     assert judge(both(firewall(source_ranges=["10.0.0.0/8"]), tagged)(sound())) == []
     assert judge(cluster(maintenance_days="FREQ=DAILY")(sound())) == []
 
@@ -169,7 +169,7 @@ def test_production_asks_for_what_a_trial_may_leave_out() -> None:
         "deletion-protection",
         "data-encrypted",
     } <= rules
-    assert judge_environment(hardened()) == []
+    assert judge_environment(make_hardened()) == []
 
 
 def test_project_roles_are_judged_independently_from_the_specs(
@@ -182,7 +182,7 @@ def test_project_roles_are_judged_independently_from_the_specs(
 
 def test_planner_may_read_and_deployer_may_write_the_image_policy() -> None:
     granted = {}
-    for r in resources(hardened()):
+    for r in resources(make_hardened()):
         if r.kind == "google_project_iam_member":
             granted[r.id] = str(r.arguments["role"])
     assert (

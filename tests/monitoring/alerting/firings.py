@@ -13,7 +13,7 @@ from functools import cache
 from typing import Any
 
 from monitoring.alerting.alert import Alert, AlertSource
-from tests.monitoring.alerting.promtool import Rule, rule, tested
+from tests.monitoring.alerting.promtool import Rule, rule, run_promtool
 
 # promtool holds a value for each minute of each series, those without a sample too: a month at once
 # fills the memory.
@@ -237,7 +237,7 @@ def _ask(rules: list[Rule], series: Series, minutes: Iterable[int]) -> str:
         "input_series": input_series,
         "promql_expr_test": questions,
     }
-    printed = tested([(rules, "1m", test)])
+    printed = run_promtool([(rules, "1m", test)])
     # Expecting nothing makes promtool print whatever there is, and anything else is no answer.
     assert "SUCCESS" in printed or "FAILED" in printed, printed[:2000]
     assert "error" not in printed.lower().replace("errors", ""), printed[:2000]

@@ -71,16 +71,16 @@ def _run(cases: Sequence[tuple[Alert, History]]) -> list[Outcome]:
     files = []
     for alert, history in cases:
         files.append(([rule(alert)], f"{history.step_min}m", _case(alert, history)))
-    results = verdicts(tested(files), len(cases))
+    results = verdicts(run_promtool(files), len(cases))
     outcomes = []
     for (passed, output), (alert, history) in zip(results, cases, strict=True):
         outcomes.append(Outcome(alert.name, history, passed, output))
     return outcomes
 
 
-def tested(files: Sequence[tuple[Sequence[Rule], str, dict[str, Any]]]) -> str:
-    """Run promtool over files, each with its rules, the interval between evaluations, and one test.
-    Returns its output.
+def run_promtool(files: Sequence[tuple[Sequence[Rule], str, dict[str, Any]]]) -> str:
+    """Runs promtool over files, each with its rules, the interval between evaluations, and one
+    test. Returns its output.
     """
     with tempfile.TemporaryDirectory(prefix="holdfast-alerts-") as name:
         command = [program(), "test", "rules"]

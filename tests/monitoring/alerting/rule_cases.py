@@ -6,7 +6,15 @@ from tests.monitoring.alerting.promtool import History
 from tests.monitoring.alerting.rule_cases_capacity import CAPACITY
 from tests.monitoring.alerting.rule_cases_jobs import JOBS
 from tests.monitoring.alerting.rule_cases_serving import SERVING
-from tests.monitoring.alerting.rule_series import OTHER, gauge, here, labels, lost, ours, played
+from tests.monitoring.alerting.rule_series import (
+    OTHER,
+    gauge,
+    here,
+    interruptions,
+    labels,
+    make_history,
+    ours,
+)
 
 
 def _pending(capacity: str, limit_min: int) -> tuple[History, ...]:
@@ -17,20 +25,22 @@ def _pending(capacity: str, limit_min: int) -> tuple[History, ...]:
     fires = labels(accelerator="nvidia-l4")
     almost = f"0+60x{limit_min - 1} {(limit_min - 1) * 60}x60"
     return (
-        played(
+        make_history(
             (series, waiting),
             at=due,
             fires=fires,
             quiet=limit_min + 4,
         ),
         # A gap of three minutes is bridged by the look-back.
-        played(
+        make_history(
             (series, f"0+60x{limit_min + 2} _x3 {60 * (limit_min + 6)}+60x9"),
             at=due + 2,
             fires=fires,
         ),
-        played((series, almost), (other, f"{limit_min * 600}x90"), at=limit_min + 40),
-        played((ours("pending_seconds", f'capacity="{capacity}"', OTHER), "999999x90"), at=60),
+        make_history((series, almost), (other, f"{limit_min * 600}x90"), at=limit_min + 40),
+        make_history(
+            (ours("pending_seconds", f'capacity="{capacity}"', OTHER), "999999x90"), at=60
+        ),
     )
 
 
@@ -39,43 +49,43 @@ _COUNTED = ours("preemptions_total", 'pool="spot-l4",zone="a"')
 CASES: dict[str, tuple[History, ...]] = {
     "HoldfastSpotPreemptionsAboveUsual": (
         # Seven in an hour, one every eight minutes; the series begins with the first loss ever.
-        played(
-            (lost("spot-l4"), "_x5 1 _x7 1 _x7 1 _x7 1 _x7 1 _x7 1 _x7 1"),
+        make_history(
+            (interruptions("spot-l4"), "_x5 1 _x7 1 _x7 1 _x7 1 _x7 1 _x7 1 _x7 1"),
             at=54,
             fires=_LOST,
             quiet=50,
         ),
-        played((lost("spot-l4"), "_x5 7 _x30"), at=20, fires=_LOST),
-        played(
-            (lost("spot-l4"), "1 _x9 1 _x9 1 _x9 1 _x9 1 _x9 1 _x9"),  # six, the usual
-            (lost("spot-a100"), "3x1"),  # pools are judged alone
-            (lost("spot-l4", reason="AutoResize"), "1x59"),  # scaling down is no loss
-            (lost("spot-l4", kind="MaintenanceEvent"), "1x59"),
-            (lost("spot-l4", cluster=OTHER), "1x59"),
+        make_history((interruptions("spot-l4"), "_x5 7 _x30"), at=20, fires=_LOST),
+        make_history(
+            (interruptions("spot-l4"), "1 _x9 1 _x9 1 _x9 1 _x9 1 _x9 1 _x9"),  # six, the usual
+            (interruptions("spot-a100"), "3x1"),  # pools are judged alone
+            (interruptions("spot-l4", reason="AutoResize"), "1x59"),  # scaling down is no loss
+            (interruptions("spot-l4", kind="MaintenanceEvent"), "1x59"),
+            (interruptions("spot-l4", cluster=OTHER), "1x59"),
             at=59,
         ),
-        played((lost("spot-l4"), "7 _x90"), at=75),  # an hour later it is over
+        make_history((interruptions("spot-l4"), "7 _x90"), at=75),  # an hour later it is over
     ),
     "HoldfastSpotPreemptionBurst": (
-        played(
-            (lost("spot-l4"), "_x20 2 2 1 2"),
+        make_history(
+            (interruptions("spot-l4"), "_x20 2 2 1 2"),
             at=23,
             fires=_LOST,
             quiet=22,
         ),
-        played(
-            (lost("spot-l4"), "1 _x8 1 _x8 1 _x8 1 _x8 1 _x8 1 _x8 1"),
-            (lost("x", reason="AutoResize"), "9x60"),
+        make_history(
+            (interruptions("spot-l4"), "1 _x8 1 _x8 1 _x8 1 _x8 1 _x8 1 _x8 1"),
+            (interruptions("x", reason="AutoResize"), "9x60"),
             at=54,
         ),
-        played(
-            (lost("spot-l4", cluster=OTHER), "9x60"),
-            (lost("x", kind="TerminationEvent"), "9x60"),
+        make_history(
+            (interruptions("spot-l4", cluster=OTHER), "9x60"),
+            (interruptions("x", kind="TerminationEvent"), "9x60"),
             at=30,
         ),
-        played((lost("spot-l4"), "1 1 1 1 1 1 _x30"), at=8),
-        played((lost("spot-l4"), "_x20 1 1 1 _x3 2 2"), at=27, fires=_LOST),
-        played((lost("spot-l4"), "4 _x13 4"), at=14),
+        make_history((interruptions("spot-l4"), "1 1 1 1 1 1 _x30"), at=8),
+        make_history((interruptions("spot-l4"), "_x20 1 1 1 _x3 2 2"), at=27, fires=_LOST),
+        make_history((interruptions("spot-l4"), "4 _x13 4"), at=14),
     ),
     "HoldfastOnDemandPendingTooLong": _pending("on-demand", 10),
     "HoldfastSpotPendingTooLong": _pending("spot", 30),
@@ -113,36 +123,36 @@ CASES: dict[str, tuple[History, ...]] = {
     ),
     "HoldfastPreemptionCountsDisagree": (
         # GKE lost four, the exporter none
-        played(
-            (lost("spot-l4"), "_x5 4 _x80"),
+        make_history(
+            (interruptions("spot-l4"), "_x5 4 _x80"),
             at=70,
             fires=labels(),
             quiet=60,
         ),
-        played((_COUNTED, "0x5 4x80"), at=70, fires=labels()),  # and the other way
-        played((lost("spot-l4"), "_x5 4 _x120"), at=110, fires=labels()),
-        played((_COUNTED, "0x5 4x120"), at=110, fires=labels()),
-        played((lost("spot-l4"), "_x5 9 _x210"), at=200),  # hours ago
-        played((_COUNTED, "0x5 9x210"), at=200),
-        played(
-            (lost("spot-l4"), "_x5 9 _x110"),
+        make_history((_COUNTED, "0x5 4x80"), at=70, fires=labels()),  # and the other way
+        make_history((interruptions("spot-l4"), "_x5 4 _x120"), at=110, fires=labels()),
+        make_history((_COUNTED, "0x5 4x120"), at=110, fires=labels()),
+        make_history((interruptions("spot-l4"), "_x5 9 _x210"), at=200),  # hours ago
+        make_history((_COUNTED, "0x5 9x210"), at=200),
+        make_history(
+            (interruptions("spot-l4"), "_x5 9 _x110"),
             (_COUNTED, "0x8 6x110"),  # three apart is no disagreement yet
-            (lost("spot-l4", reason="AutoResize"), "9x110"),
-            (lost("spot-l4", cluster=OTHER), "9x110"),
+            (interruptions("spot-l4", reason="AutoResize"), "9x110"),
+            (interruptions("spot-l4", cluster=OTHER), "9x110"),
             (ours("preemptions_total", 'pool="spot-l4",zone="a"', OTHER), "0x5 90x110"),
             at=100,
         ),
     ),
     "HoldfastMonitoringSilent": (
         # dead: the series ends
-        played(
+        make_history(
             (ours("exporter_heartbeat_seconds"), "0+60x20"),
             at=33,
             fires=here(),
             quiet=24,
         ),
         # stuck: it is scraped, but no pass ends any more
-        played(
+        make_history(
             (ours("exporter_heartbeat_seconds"), "0+60x20 1200x30"),
             at=33,
             fires=here(),
@@ -150,7 +160,9 @@ CASES: dict[str, tuple[History, ...]] = {
         ),
         # Never there: what an empty project shows, and what the heartbeat of another cluster must
         # not hide.
-        played((ours("exporter_heartbeat_seconds", "", OTHER), "0+60x90"), at=12, fires=here()),
-        played((ours("exporter_heartbeat_seconds"), "0+60x20 _x9 1800+60x40"), at=29),
+        make_history(
+            (ours("exporter_heartbeat_seconds", "", OTHER), "0+60x90"), at=12, fires=here()
+        ),
+        make_history((ours("exporter_heartbeat_seconds"), "0+60x20 _x9 1800+60x40"), at=29),
     ),
 }

@@ -2,7 +2,7 @@
 
 from monitoring.alerting.alert import EXAMPLE
 from tests.monitoring.alerting.promtool import History
-from tests.monitoring.alerting.rule_series import OTHER, labels, ours, played, risen
+from tests.monitoring.alerting.rule_series import OTHER, labels, make_history, ours, risen
 
 
 def _wait(reason: str, accelerator: str = "nvidia-l4") -> str:
@@ -30,29 +30,29 @@ _STARTED = ours("queue_started_workloads", 'queue="spot"')
 _PENDING = ours("queue_pending_workloads", 'queue="spot"')
 CAPACITY: dict[str, tuple[History, ...]] = {
     "HoldfastQueueWaitTooLong": (
-        played(
+        make_history(
             (_wait("quota"), "14000+60x30"),
             at=13,
             fires=_OF_QUOTA,
             quiet=10,
         ),
-        played((_wait("quota"), "14400x30"), (_wait("stopped"), "999999x30"), at=25),
-        played(
+        make_history((_wait("quota"), "14400x30"), (_wait("stopped"), "999999x30"), at=25),
+        make_history(
             (ours("queue_wait_seconds", 'queue="spot",reason="quota"', OTHER), "999999x30"), at=25
         ),
     ),
     "HoldfastQueueAdmitsNothing": (
-        played(
+        make_history(
             (_PENDING, "0x5 1x60"),
             (_STARTED, "0x65"),
             at=40,
             fires=labels(queue="spot"),
             quiet=33,
         ),
-        played((_PENDING, "4x60"), (_STARTED, "1x60"), at=50),  # its turn comes
-        played((_PENDING, "0x60"), (_STARTED, "0x60"), at=50),
-        played((_PENDING, "1x20 0x2 1x25"), (_STARTED, "0x60"), at=45),
-        played(
+        make_history((_PENDING, "4x60"), (_STARTED, "1x60"), at=50),  # its turn comes
+        make_history((_PENDING, "0x60"), (_STARTED, "0x60"), at=50),
+        make_history((_PENDING, "1x20 0x2 1x25"), (_STARTED, "0x60"), at=45),
+        make_history(
             (ours("queue_pending_workloads", 'queue="spot"', OTHER), "4x60"),
             (ours("queue_started_workloads", 'queue="spot"', OTHER), "0x60"),
             at=50,
@@ -64,31 +64,32 @@ CAPACITY: dict[str, tuple[History, ...]] = {
         labels(reason="Failed"),
     ),
     "HoldfastGpuXidErrors": (
-        played(
+        make_history(
             (_dcgm("XID_ERRORS"), "0x40 1x40"),
             at=51,
             fires=_OF_GPU,
             quiet=39,
         ),
-        played((_dcgm("XID_ERRORS"), "_x40 79x40"), at=43, fires=_OF_GPU),
-        played((_dcgm("XID_ERRORS"), "13x40 79x40"), at=43, fires=_OF_GPU),
+        make_history((_dcgm("XID_ERRORS"), "_x40 79x40"), at=43, fires=_OF_GPU),
+        make_history((_dcgm("XID_ERRORS"), "13x40 79x40"), at=43, fires=_OF_GPU),
         # The last code stays for ever: it is no news.
-        played(
+        make_history(
             (_dcgm("XID_ERRORS"), "0x20 31x60"),
             (_dcgm("XID_ERRORS", "x"), "0x40 79x40"),
             at=42,
         ),
     ),
     "HoldfastGpuUncorrectableEcc": (
-        played(
+        make_history(
             (_dcgm("ECC_DBE_VOL_TOTAL"), "0x5 1x14"),
             at=13,
             fires=_OF_GPU,
             quiet=9,
         ),
-        played((_dcgm("ROW_REMAP_FAILURE"), "0x5 1x14"), at=13, fires=_OF_GPU),
-        played((_dcgm("ECC_DBE_VOL_TOTAL"), "0x5 1x3 stale _x20"), at=20),  # its node was replaced
-        played(
+        make_history((_dcgm("ROW_REMAP_FAILURE"), "0x5 1x14"), at=13, fires=_OF_GPU),
+        # its node was replaced
+        make_history((_dcgm("ECC_DBE_VOL_TOTAL"), "0x5 1x3 stale _x20"), at=20),
+        make_history(
             (_dcgm("ECC_DBE_VOL_TOTAL"), "0x20"),
             (_dcgm("ROW_REMAP_FAILURE"), "0x20"),
             (_dcgm("ECC_SBE_VOL_TOTAL"), "50x20"),  # corrected
@@ -99,26 +100,26 @@ CAPACITY: dict[str, tuple[History, ...]] = {
     ),
     "HoldfastGpuThrottled": (
         # 150 ms of each second
-        played(
+        make_history(
             (_dcgm("THERMAL_VIOLATION"), "0+9000000x60"),
             at=25,
             fires=_OF_GPU,
             quiet=14,
         ),
-        played((_dcgm("THERMAL_VIOLATION"), _BY_FITS), at=45, fires=_OF_GPU),
-        played((_dcgm("THERMAL_VIOLATION"), "0+4800000x60"), at=50),
+        make_history((_dcgm("THERMAL_VIOLATION"), _BY_FITS), at=45, fires=_OF_GPU),
+        make_history((_dcgm("THERMAL_VIOLATION"), "0+4800000x60"), at=50),
         # it has cooled down
-        played((_dcgm("THERMAL_VIOLATION"), "0+24000000x30 720000000x20"), at=36),
-        played((_dcgm("THERMAL_VIOLATION", "x"), "0+30000000x60"), at=50),
+        make_history((_dcgm("THERMAL_VIOLATION"), "0+24000000x30 720000000x20"), at=36),
+        make_history((_dcgm("THERMAL_VIOLATION", "x"), "0+30000000x60"), at=50),
     ),
     "HoldfastGpuIdle": (
-        played(
+        make_history(
             (_duty("a"), "90x10 4x60"),
             at=45,
             fires=labels(namespace_name="training", pod_name="a"),
             quiet=39,
         ),
-        played(
+        make_history(
             (_duty("busy"), "5x60"),
             (_duty("bursts"), "0x20 60 0x20 60 0x20"),  # between two batches
             (_duty("other", "x"), "0x60"),

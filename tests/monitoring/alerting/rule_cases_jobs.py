@@ -8,8 +8,8 @@ from tests.monitoring.alerting.rule_series import (
     gauge,
     here,
     labels,
+    make_history,
     ours,
-    played,
     risen,
 )
 
@@ -45,7 +45,7 @@ def _end(
 
 JOBS: dict[str, tuple[History, ...]] = {
     "HoldfastFlexNodeEndsUnsaved": (
-        played(
+        make_history(
             _age("0+60x60"),
             _end("21000-60x60"),
             _end("400000-60x60", node="n2"),
@@ -53,7 +53,7 @@ JOBS: dict[str, tuple[History, ...]] = {
             fires=HERE,
             quiet=34,
         ),
-        played(
+        make_history(
             _age("1800x90", 'job="saved"'),
             _end("9000-60x60", 'job="saved"'),
             _age("0+60x90", 'job="young"'),
@@ -61,12 +61,12 @@ JOBS: dict[str, tuple[History, ...]] = {
             _age("0+60x90", 'job="spot"'),
             at=60,
         ),
-        played(_age("9999x60", cluster=OTHER), _end("99x60", cluster=OTHER), at=30),
+        make_history(_age("9999x60", cluster=OTHER), _end("99x60", cluster=OTHER), at=30),
         # six hours and a minute before the end it is too early
-        played(_age("3000x60"), _end("21600x60"), at=30),
+        make_history(_age("3000x60"), _end("21600x60"), at=30),
     ),
     "HoldfastNoRecentCommit": (
-        played(
+        make_history(
             _age("0+60x30"),
             _interval("300x30"),
             at=13,
@@ -74,17 +74,17 @@ JOBS: dict[str, tuple[History, ...]] = {
             quiet=12,
         ),
         # no interval is known before the second commit: the environment's limit counts
-        played(_age("0+60x70"), at=63, fires=OF_A, quiet=60),
-        played(
+        make_history(_age("0+60x70"), at=63, fires=OF_A, quiet=60),
+        make_history(
             _age("0 60 120 180 240 300 0 60 120 180 240 300 360 _x2 420"),
             _interval("300x20"),
             _age("100x20", 'job="tiny"'),  # under two minutes no alert fires
             _interval("10x20", 'job="tiny"'),
             at=15,
         ),
-        played(_age("9999x20", cluster=OTHER), at=15),
+        make_history(_age("9999x20", cluster=OTHER), at=15),
         # a job of the same name in another namespace saves
-        played(
+        make_history(
             _age("0+60x30", IN_TEAM_A),
             _age("10x30", IN_TEAM_B),
             _interval("300x30", IN_TEAM_A),
@@ -106,14 +106,14 @@ JOBS: dict[str, tuple[History, ...]] = {
         **FIRES_A,
     ),
     "HoldfastGangBelowSize": (
-        played(
+        make_history(
             (ours("gang_below_size_seconds", A), "0x5 60+60x50"),
             at=43,
             fires=HERE,
             quiet=38,
         ),
         # a replacement that comes within the promise, and another cluster
-        played(
+        make_history(
             (ours("gang_below_size_seconds", A), "60+60x28 0x40"),
             (ours("gang_below_size_seconds", 'job="b"'), "1800x70"),
             (ours("gang_below_size_seconds", "", OTHER), "9999x70"),
@@ -157,13 +157,13 @@ JOBS: dict[str, tuple[History, ...]] = {
         job="a",
     ),
     "HoldfastDeadLetters": (
-        played(
+        make_history(
             (UNDELIVERED % DEAD, "0x5 1x5"),
             at=7,
             fires=labels(subscription_id=DEAD),
             quiet=4,
         ),
-        played((UNDELIVERED % "holdfast-example-work", "500x90"), at=80),
+        make_history((UNDELIVERED % "holdfast-example-work", "500x90"), at=80),
         *risen("dead_letters_total", A, OF_A),
     ),
     "HoldfastEventLinesRefused": (
@@ -173,7 +173,7 @@ JOBS: dict[str, tuple[History, ...]] = {
             labels(**JOB_A, reason="not an event"),
             most=10,
         ),
-        played(  # jobs and reasons are judged alone
+        make_history(  # jobs and reasons are judged alone
             *(
                 (ours("event_lines_refused_total", labels), "0x80 8x90")
                 for labels in (_NOT_AN_EVENT, _OF_B, _FUTURE)
@@ -189,6 +189,6 @@ JOBS: dict[str, tuple[History, ...]] = {
             most=5,
             window=10,
         ),
-        played((ours("batch_failures_total", f'{A},error_class="input"'), "0+9x60"), at=30),
+        make_history((ours("batch_failures_total", f'{A},error_class="input"'), "0+9x60"), at=30),
     ),
 }

@@ -2,7 +2,7 @@
 
 from monitoring.alerting.alert import EXAMPLE
 from tests.monitoring.alerting.promtool import History
-from tests.monitoring.alerting.rule_series import Firings, labels, played, risen_series
+from tests.monitoring.alerting.rule_series import Firings, labels, make_history, risen_series
 
 CLUSTER = f'cluster="{EXAMPLE["cluster"]}"'
 ELSE = 'cluster="someone-else"'
@@ -21,7 +21,7 @@ def _requests(code: int = 200, cluster: str = CLUSTER) -> str:
     return f'holdfast_server_requests_total{{{cluster},code="{code}",pod="a"}}'
 
 
-def _refused(reason: str, cluster: str = CLUSTER) -> str:
+def _refusals(reason: str, cluster: str = CLUSTER) -> str:
     return f'holdfast_server_refused_total{{{cluster},reason="{reason}",pod="a"}}'
 
 
@@ -43,7 +43,7 @@ def rate(*legs: tuple[int, int], step: int = 1) -> str:
     return text + str(value)
 
 
-def _burnt(
+def _burn(
     good: int,
     *bad: tuple[int, int],
     then: tuple[int, int] = (0, 0),
@@ -71,8 +71,8 @@ def _slowly(
     fires: Firings = (),
     quiet: int = -1,
 ) -> History:
-    return played(
-        *_burnt(good, *bad, then=then, step=SLOW),
+    return make_history(
+        *_burn(good, *bad, then=then, step=SLOW),
         at=at,
         fires=fires,
         quiet=quiet,
@@ -126,36 +126,36 @@ def _seam(bound: str, cluster: str = CLUSTER) -> str:
     return f'holdfast_router_seam_seconds_bucket{{{cluster},le="{bound}",pod="a"}}'
 
 
-def _shed(
+def _overload(
     asked: tuple[tuple[int, int], ...], refused: tuple[tuple[int, int], ...]
 ) -> tuple[tuple[str, str], ...]:
     total = sum(minutes for minutes, _ in asked)
     return (
         (_requests(), rate(*asked)),
-        (_refused("queue"), rate(*refused)),
-        (_refused("leaving"), rate((total, 90))),
-        (_refused("queue", ELSE), rate((total, 900))),
+        (_refusals("queue"), rate(*refused)),
+        (_refusals("leaving"), rate((total, 90))),
+        (_refusals("queue", ELSE), rate((total, 900))),
     )
 
 
 SERVING: dict[str, tuple[History, ...]] = {
     "HoldfastServingErrorsBurnBudget": (
         # 2 of 103 a minute: sure after most of an hour.
-        played(
-            *_burnt(100, (120, 0), (70, 2)),
+        make_history(
+            *_burn(100, (120, 0), (70, 2)),
             at=172,
             fires=FIRES,
             quiet=155,
         ),
-        played(*_burnt(100, (120, 0), (30, 6), (20, 1)), at=165),  # nearly over
-        played(*_burnt(100, (120, 0), (30, 20), (30, 0)), at=153, fires=FIRES),
-        played(*_burnt(100, (120, 0), (30, 20), (30, 0)), at=158),  # over
-        played(*_burnt(100, (240, 1)), at=230),
+        make_history(*_burn(100, (120, 0), (30, 6), (20, 1)), at=165),  # nearly over
+        make_history(*_burn(100, (120, 0), (30, 20), (30, 0)), at=153, fires=FIRES),
+        make_history(*_burn(100, (120, 0), (30, 20), (30, 0)), at=158),  # over
+        make_history(*_burn(100, (240, 1)), at=230),
         # With less traffic, and with more: both windows are of the same minutes above and below the
         # line.
-        played(*_burnt(1000, (120, 0), (70, 2), then=(120, 100)), at=185, fires=FIRES),
-        played(*_burnt(100, (190, 12), then=(150, 1000)), at=153, fires=FIRES),
-        played(*_burnt(1000, (150, 20), (40, 2), then=(150, 100)), at=157, fires=FIRES),
+        make_history(*_burn(1000, (120, 0), (70, 2), then=(120, 100)), at=185, fires=FIRES),
+        make_history(*_burn(100, (190, 12), then=(150, 1000)), at=153, fires=FIRES),
+        make_history(*_burn(1000, (150, 20), (40, 2), then=(150, 100)), at=157, fires=FIRES),
     ),
     "HoldfastServingErrorsBurnSlowly": (
         # 1 of 101 a minute: sure after some hours.
@@ -206,43 +206,43 @@ SERVING: dict[str, tuple[History, ...]] = {
         ),
     ),
     "HoldfastServingQueueSlow": (
-        played(
+        make_history(
             *_waits((30, 97, 100), (30, 97, 98)),
             at=45,
             fires=FIRES,
             quiet=36,
         ),
-        played(*_waits((60, 90, 100)), at=50),
-        played(*_waits((30, 80, 90), (30, 100, 100)), at=33, fires=FIRES),
-        played(*_waits((30, 80, 90), (30, 100, 100)), at=37),
+        make_history(*_waits((60, 90, 100)), at=50),
+        make_history(*_waits((30, 80, 90), (30, 100, 100)), at=33, fires=FIRES),
+        make_history(*_waits((30, 80, 90), (30, 100, 100)), at=37),
     ),
     "HoldfastServingSheds": (
-        played(
-            *_shed(((60, 100),), ((20, 0), (40, 8))),
+        make_history(
+            *_overload(((60, 100),), ((20, 0), (40, 8))),
             at=30,
             fires=FIRES,
             quiet=25,
         ),
-        played(*_shed(((60, 100),), ((20, 0), (40, 4))), at=50),
-        played(*_shed(((60, 100),), ((30, 60), (30, 0))), at=33, fires=FIRES),
-        played(*_shed(((60, 100),), ((30, 60), (30, 0))), at=37),
-        played(*_shed(((30, 100), (30, 1000)), ((60, 40),)), at=33, fires=FIRES),
-        played(*_shed(((30, 1000), (30, 100)), ((60, 6),)), at=38, fires=FIRES),
+        make_history(*_overload(((60, 100),), ((20, 0), (40, 4))), at=50),
+        make_history(*_overload(((60, 100),), ((30, 60), (30, 0))), at=33, fires=FIRES),
+        make_history(*_overload(((60, 100),), ((30, 60), (30, 0))), at=37),
+        make_history(*_overload(((30, 100), (30, 1000)), ((60, 40),)), at=33, fires=FIRES),
+        make_history(*_overload(((30, 1000), (30, 100)), ((60, 6),)), at=38, fires=FIRES),
     ),
     "HoldfastServingStreamsEnd": risen_series(
         _count_endings(), _count_endings(ELSE), labels(cause="died"), window=10
     ),
     "HoldfastServingStreamsMoveSlowly": (
-        played(
+        make_history(
             *_seams((30, 90, 100), (30, 90, 95)),
             at=40,
             fires=FIRES,
             quiet=37,
         ),
-        played(*_seams((60, 90, 100)), at=50),
+        make_history(*_seams((60, 90, 100)), at=50),
     ),
     "HoldfastServingBaseBelowPromise": (
-        played(
+        make_history(
             (_ready("a"), "1x60"),
             (_ready("b"), "1x20 0x40"),
             (_ready("c", "overflow"), "1x60"),
@@ -250,20 +250,20 @@ SERVING: dict[str, tuple[History, ...]] = {
             fires=FIRES,
             quiet=24,
         ),
-        played(
+        make_history(
             (_ready("a"), "1x60"),
             (_ready("b"), "1x60"),
             (_ready("c", cluster=ELSE), "0x60"),
             at=40,
         ),
         # All gone: their series end, and no other cluster's replicas replace them.
-        played(
+        make_history(
             (_ready("a"), "1x20"),
             (_ready("b"), "1x20"),
             (_ready("c", cluster=ELSE), "1x60"),
             at=35,
             fires=FIRES,
         ),
-        played((_ready("c", "overflow"), "1x60"), (_ready("c", cluster=ELSE), "1x60"), at=40),
+        make_history((_ready("c", "overflow"), "1x60"), (_ready("c", cluster=ELSE), "1x60"), at=40),
     ),
 }

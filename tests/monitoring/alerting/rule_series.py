@@ -12,7 +12,7 @@ def ours(metric: str, labels: str = "", cluster: str = CLUSTER) -> str:
     return f"custom_googleapis_com:holdfast_{metric}{{{cluster}{',' if labels else ''}{labels}}}"
 
 
-def lost(
+def interruptions(
     pool: str,
     reason: str = "Eviction",
     kind: str = PREEMPTION_TYPE,
@@ -35,14 +35,14 @@ def here(**pairs: str) -> Firings:
     return labels(cluster_name=EXAMPLE["cluster"], **pairs)
 
 
-def played(
+def make_history(
     *series: tuple[str, str],
     at: int,
     fires: Firings = (),
     quiet: int = -1,
     step: int = 1,
 ) -> History:
-    """Times in minutes. `quiet`: a moment at which nothing may fire yet."""
+    """Makes a history, with times in minutes. At `quiet` nothing may fire yet."""
     return History(
         series=series,
         at_min=at,
@@ -69,13 +69,13 @@ def gauge(
     """
     text = ",".join(f'{name}="{value}"' for name, value in own.items())
     return (
-        played(
+        make_history(
             (ours(metric, text), bad),
             at=at,
             fires=fires or labels(**own),
             quiet=quiet,
         ),
-        played((ours(metric, text), good), (ours(metric, text, OTHER), other), at=end),
+        make_history((ours(metric, text), good), (ours(metric, text, OTHER), other), at=end),
     )
 
 
@@ -104,26 +104,30 @@ def risen_series(
     news = limit + 1
     w = window
     fewer = (
-        played((counted, f"_x{w + 10} {limit}x20"), at=w + 12),
-        played((counted, f"0x{w + 20} {limit * 4 // 5}x90"), at=w + 25),
+        make_history((counted, f"_x{w + 10} {limit}x20"), at=w + 12),
+        make_history((counted, f"0x{w + 20} {limit * 4 // 5}x90"), at=w + 25),
     )
     return (
         # The first ever, on a series that is born with it.
-        played(
+        make_history(
             (counted, f"_x{w + 10} {news}x{w}"),
             at=w + 10 + w * 4 // 5,
             fires=fires,
             quiet=w + 9,
         ),
         # The exporter restarted, its counter begins again.
-        played((counted, f"3x{w + 20} _x2 0x3 {news}x5"), at=w + 27, fires=fires),
-        played((counted, f"0x{w + 20} {news}x{w}"), at=w + 20 + w * 4 // 5, fires=fires),
+        make_history((counted, f"3x{w + 20} _x2 0x3 {news}x5"), at=w + 27, fires=fires),
+        make_history((counted, f"0x{w + 20} {news}x{w}"), at=w + 20 + w * 4 // 5, fires=fires),
         # A silence of less than two windows is no birth.
-        played((counted, f"{news + 3}x{w + 20} _x{w + 1} {news + 3}x60"), at=w + 21 + w * 8 // 5),
+        make_history(
+            (counted, f"{news + 3}x{w + 20} _x{w + 1} {news + 3}x60"), at=w + 21 + w * 8 // 5
+        ),
         # a window and a half ago
-        played((counted, f"3x{w + 20} {news + 3}x100"), at=w + 20 + w * 8 // 5),
+        make_history((counted, f"3x{w + 20} {news + 3}x100"), at=w + 20 + w * 8 // 5),
         # Back after two windows of silence: better one alert too many.
-        played((counted, f"{news + 3}x15 _x{2 * w} {news + 3}x20"), at=20 + 2 * w, fires=fires),
-        played((other, f"_x{w + 10} {news}x20"), at=w + 20),
+        make_history(
+            (counted, f"{news + 3}x15 _x{2 * w} {news + 3}x20"), at=20 + 2 * w, fires=fires
+        ),
+        make_history((other, f"_x{w + 10} {news}x20"), at=w + 20),
         *(fewer if limit else ()),
     )

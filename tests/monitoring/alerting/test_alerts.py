@@ -206,7 +206,7 @@ WAITS = (
 
 
 def test_the_log_filter_takes_the_failures_that_waiting_does_not_cure() -> None:
-    def taken(payload: object, cluster: str = "c") -> bool:
+    def is_scale_failure(payload: object, cluster: str = "c") -> bool:
         log = "projects/p/logs/container.googleapis.com%2Fcluster-autoscaler-visibility"
         resource = {
             "type": "k8s_cluster",
@@ -219,9 +219,9 @@ def test_the_log_filter_takes_the_failures_that_waiting_does_not_cure() -> None:
         }
         return logfilter.matches(fill("$scale_failures", {"cluster": cluster}), entry)
 
-    assert all(map(taken, FAILURES))
-    assert not any(map(taken, WAITS))
-    assert not taken(FAILURES[0], "other")
+    assert all(map(is_scale_failure, FAILURES))
+    assert not any(map(is_scale_failure, WAITS))
+    assert not is_scale_failure(FAILURES[0], "other")
 
 
 def test_unplayable_alerts_give_a_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""Environments with their placeholders settled: `python -m tests.plan.stand_in.app OUT` synthesises
+"""Environments with their placeholders filled: `python -m tests.plan.stand_in.app OUT` synthesises
 prod.
 """
 
@@ -17,7 +17,8 @@ TEAMS = tuple(replace(team, runs=()) for team in two_teams().teams)
 BILLING_ACCOUNT = "0A1B2C-3D4E5F-6A7B8C"
 
 
-def settled(name: str) -> Environment:
+def fill_placeholders(name: str) -> Environment:
+    """Loads an environment with values in place of CHANGE-ME."""
     environment = load(name)
     project = f"acme-{name}"
     security = environment.security
@@ -41,10 +42,10 @@ def settled(name: str) -> Environment:
 
 
 def main(out: str) -> None:
-    """Both variants of prod. One process for both: to load the bindings takes as long as a
+    """Synthesises both variants of prod in one process: to load the bindings takes as long as a
     synthesis.
     """
-    protected = settled("prod")
+    protected = fill_placeholders("prod")
     for variant, environment in {
         "settled": protected,
         "unprotected": protected.without_protection(),

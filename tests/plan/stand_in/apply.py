@@ -12,7 +12,7 @@ from typing import Any
 from infra.ops import engine
 from infra.ops.deploy import bootstrap
 from infra.ops.plan import take_over
-from tests.plan.stand_in.app import NUMBER, settled
+from tests.plan.stand_in.app import NUMBER, fill_placeholders
 from tests.plan.stand_in.server import CLOCK, endpoints
 from tests.plan.stand_in.world import World
 from tests.support import program
@@ -31,7 +31,7 @@ sys.exit(connection.getresponse().status != 200)
 
 def fresh_project(environment: str) -> World:
     """Return a project after `make bootstrap`, but without its APIs."""
-    settings = settled(environment)
+    settings = fill_placeholders(environment)
     world = World(
         project=settings.project,
         number=NUMBER,

@@ -65,8 +65,8 @@ class Call:
         return re.sub(r"(:[gs]etIamPolicy|/[gs]etIamPolicy|/iam)$", "", self.path)
 
     @property
-    def created_path(self) -> str:
-        """The path of the resource that the call creates: its name is in the body, in a parameter,
+    def new_path(self) -> str:
+        """Path of the resource that the call creates: its name is in the body, in a parameter,
         or in the path itself.
         """
         if self.verb == "PUT":

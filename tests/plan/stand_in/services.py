@@ -63,9 +63,11 @@ def _cluster(world: World, call: Call) -> Json:
 
 
 def _show_cluster(world: World, call: Call) -> Json:
-    cluster = world.shown(world.existing(call.path))
+    cluster = world.copy_resource(world.existing(call.path))
     return cluster | {
-        "nodePools": [world.shown(pool) for _, pool in world.below(f"{call.path}/nodePools")]
+        "nodePools": [
+            world.copy_resource(pool) for _, pool in world.below(f"{call.path}/nodePools")
+        ]
     }
 
 
@@ -110,7 +112,7 @@ def _account(world: World, call: Call) -> Json:
     }
     defaults.complete(call, account)
     world.resources[path] = account | {"projectId": world.project}
-    return world.shown(world.resources[path])
+    return world.copy_resource(world.resources[path])
 
 
 def _add_numbers(world: World, call: Call) -> Json:
@@ -224,7 +226,7 @@ def _image_policy(world: World, call: Call) -> Json:
         "name": call.path,
         "defaultAdmissionRule": {"evaluationMode": "ALWAYS_ALLOW"},
     }
-    return world.shown(world.resources.get(call.path, usual))
+    return world.copy_resource(world.resources.get(call.path, usual))
 
 
 def _write_image_policy(world: World, call: Call) -> Json:
@@ -232,14 +234,14 @@ def _write_image_policy(world: World, call: Call) -> Json:
         world.resources.pop(call.path, None)  # as a destroy leaves it
         return call.body
     world.resources[call.path] = call.body
-    return world.shown(call.body)
+    return world.copy_resource(call.body)
 
 
 def _object(world: World, call: Call) -> Json:
     name = callers.find_object(call)
     world.existing(call.path.removesuffix("/o"))
     world.resources[f"{call.path}/{name}"] = {"name": name, **call.body}
-    return world.shown(world.resources[f"{call.path}/{name}"])
+    return world.copy_resource(world.resources[f"{call.path}/{name}"])
 
 
 def _objects(world: World, call: Call) -> Json:
@@ -247,7 +249,7 @@ def _objects(world: World, call: Call) -> Json:
     items = []
     for path, resource in sorted(world.resources.items()):
         if path.startswith(f"{call.path}/{prefix}"):
-            items.append(world.shown(resource))
+            items.append(world.copy_resource(resource))
     return {"items": items}
 
 

@@ -171,11 +171,11 @@ class World:
         if call.action == "setIamPolicy":
             return self._set_policy(call)
         if call.action in CREATES:
-            return self.create(call, call.created_path, call.body)
+            return self.create(call, call.new_path, call.body)
         if call.action == "list":
             return self._list(call)
         if call.action == "get":
-            return self.shown(self.existing(call.path))
+            return self.copy_resource(self.existing(call.path))
         if call.action in CHANGES:
             return self._change(call)
         if call.action == "delete":
@@ -331,7 +331,7 @@ class World:
 
     def _list(self, call: Call) -> Json:
         schema = definitions.document(call.api)["schemas"][call.answers]["properties"]
-        items = [self.shown(resource) for _, resource in self.below(call.path)]
+        items = [self.copy_resource(resource) for _, resource in self.below(call.path)]
         for name, field_schema in schema.items():
             if field_schema.get("type") == "array" and "$ref" in field_schema["items"]:
                 return {name: items}
@@ -359,18 +359,19 @@ class World:
             if is_user and "/connections/" not in other:
                 yield other
 
-    def shown(self, resource: Json) -> Json:
+    def copy_resource(self, resource: Json) -> Json:
+        """Copies a resource for an answer; a shuffled world changes the order of its sets."""
         from tests.plan.stand_in import services
 
-        shown = copy.deepcopy(resource)
+        answer = copy.deepcopy(resource)
         if self.shuffled:
-            services.shuffle(shown)
-        return shown
+            services.shuffle(answer)
+        return answer
 
     def operation(self, call: Call, resource: Json) -> Json:
         """Return the API's answer: the resource itself, or an operation that is done."""
         if call.answers != "Operation":
-            return self.shown(resource)
+            return self.copy_resource(resource)
         name = f"operation-{len(self.calls)}"
         if call.api in ("compute", "container", "sqladmin"):
             return {
@@ -382,7 +383,7 @@ class World:
         return {
             "name": f"operations/{name}",
             "done": True,
-            "response": self.shown(resource),
+            "response": self.copy_resource(resource),
         }
 
 
