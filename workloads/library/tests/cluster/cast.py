@@ -33,21 +33,22 @@ EXIT_CRASH = 1
 OVER = ("Complete", "Completed", "Failed")
 
 
-def sized(kind: str, name: str, pods: int) -> Object:
+def load_resized(kind: str, name: str, pods: int) -> Object:
+    """Loads a rendered job, with another number of pods."""
     doc = copy.deepcopy(rendered.find_object("example", kind, name))
     job_spec(doc).update(parallelism=pods, completions=pods)
     return doc
 
 
 def job_spec(doc: Object) -> Object:
-    """Of a Job, or of the only one of a JobSet."""
+    """Returns the spec of a Job, or of the only one of a JobSet."""
     if doc["kind"] == "Job":
         return doc["spec"]
     return doc["spec"]["replicatedJobs"][0]["template"]["spec"]
 
 
 def answer(api: Api, request: Object, *kinds: str) -> None:
-    """Google's, to a request for nodes: its conditions."""
+    """Answers a request for nodes as Google does, with these conditions."""
     met = {
         "status": "True",
         "reason": "Met",
@@ -61,10 +62,10 @@ def answer(api: Api, request: Object, *kinds: str) -> None:
     api.merge(path, {"status": {"conditions": conditions}})
 
 
-def limited(api: Api) -> list[Object]:
-    """Workloads of which Kueue waits for ready pods. Upstream's default stops a job after half an
-    hour without a node, again and again, and the queues of flex-start have none for minutes to
-    days.
+def list_time_limited(api: Api) -> list[Object]:
+    """Lists the Workloads that Kueue stops if their pods are not ready in time. Upstream's default
+    stops a job after half an hour without a node, again and again, and the queues of flex-start
+    have none for minutes to days.
     """
     workloads = api.items(f"{KUEUE}/namespaces/training/workloads")
     ready_workloads: list[Object] = []
@@ -141,11 +142,13 @@ class Submitted:
         return until(f"{count} pods of {self.name} are {phase}", there)
 
     def end(self, code: int) -> None:
-        """Of the pods; what their processes wrote before is Trainers' affair."""
+        """Ends the pods. `Trainers` writes the lines of their processes."""
         for pod in self.pods("Running"):
             pods.end(self.api, pod, code)
 
-    def ended(self) -> str:
+    def wait_until_ended(self) -> str:
+        """Waits until the job has ended, and returns the type of its condition."""
+
         def condition() -> str | None:
             conditions = (self.body().get("status") or {}).get("conditions") or ()
             for c in conditions:
@@ -156,23 +159,23 @@ class Submitted:
         return until(f"{self.name} has ended", condition)
 
     def receipt(self) -> Receipt:
-        def left() -> Object | None:
+        def read_receipt() -> Object | None:
             return json.loads(
                 self.body()["metadata"].get("annotations", {}).get(ANNOTATION, "null")
             )
 
-        fields = until(f"{self.name} has its receipt", left)
+        fields = until(f"{self.name} has its receipt", read_receipt)
         fields.pop("schema", None)
         return Receipt(**fields)
 
 
 def provision(world: World, job: Submitted, *spent: Object) -> tuple[Object, list[str]]:
-    """Google's answer to the request that Kueue made for a job, which is none of those that are
-    spent. Its nodes, too.
+    """Grants the request that Kueue made for a job, which is none of the spent ones. Returns the
+    request and its nodes.
     """
     uids = list_uids(spent)
 
-    def asked() -> Object | None:
+    def find_request() -> Object | None:
         # Requests of jobs that are gone stay for a while.
         owners = list_uids(job.workloads())
         for request in world.api.items(REQUESTS):
@@ -180,7 +183,7 @@ def provision(world: World, job: Submitted, *spent: Object) -> tuple[Object, lis
                 return request
         return None
 
-    request = until("Kueue asks for nodes", asked)
+    request = until("Kueue asks for nodes", find_request)
     machines = world.add_nodes(QUEUED, 2, zone=ZONE, labels=job.selector)
     answer(world.api, request, "Accepted", "Provisioned")
     job.wait("Running", 2)
@@ -193,14 +196,14 @@ class Cast:
     def __init__(self, world: World, story: Walk) -> None:
         self.world = world
         self.story = story
-        self.gang = Submitted(world.api, sized("JobSet", "train-gang", 4))
-        self.sweep = Submitted(world.api, sized("Job", "train-sweep", 2))
-        self.flex = Submitted(world.api, sized("Job", "train-flex-tesla-a100", 2))
-        self.queued = Submitted(world.api, sized("JobSet", "train-queued-tesla-a100", 2))
+        self.gang = Submitted(world.api, load_resized("JobSet", "train-gang", 4))
+        self.sweep = Submitted(world.api, load_resized("Job", "train-sweep", 2))
+        self.flex = Submitted(world.api, load_resized("Job", "train-flex-tesla-a100", 2))
+        self.queued = Submitted(world.api, load_resized("JobSet", "train-queued-tesla-a100", 2))
         self.jobs = self.gang, self.sweep, self.flex, self.queued
 
     def add_spot(self) -> list[str]:
-        """As many as the queue lends."""
+        """Adds as many nodes as the queue lends."""
         return self.world.add_nodes(
             SPOT,
             4,
@@ -209,7 +212,7 @@ class Cast:
         )
 
     def add_flex(self, job: Submitted, *, ends_s: float = 0.0) -> list[str]:
-        """As auto-provisioning makes them for a job's selector."""
+        """Adds nodes as auto-provisioning makes them for a job's selector."""
         found = self.world.add_nodes(
             FLEX,
             2,
@@ -226,13 +229,13 @@ class Cast:
         self.story.trainers.leave(job.name, EXIT_PREEMPTED)
         self.world.preempt(machines)
         if SPOT.name in machines[0]:
-            self.story.lost_nodes(SPOT.name, len(machines))
+            self.story.count_lost_nodes(SPOT.name, len(machines))
         job.wait("Pending", len(machines))
 
     def finish(self, job: Submitted) -> None:
         self.story.trainers.leave(job.name, EXIT_COMPLETE)
         job.end(EXIT_COMPLETE)
-        job.ended()
+        job.wait_until_ended()
 
     def crash(self, job: Submitted) -> None:
         """Ends all its pods with a bug's exit code; they are made again."""

@@ -60,7 +60,7 @@ LABELLED = {
 pytestmark = pytest.mark.timeout(300)
 
 
-def judged() -> list[str]:
+def list_rules() -> list[str]:
     (policy, *_) = admission.build_policies(load("example"))
     return [validation["message"][:5] for validation in policy["spec"]["validations"]]
 
@@ -129,21 +129,21 @@ def space(jobset: None, api: Api) -> Iterator[str]:
             }
         },
     )
-    until("the linter's policies are in force", lambda: found(api, name, PROBE))
-    until("that of gangs is in force", lambda: REFUSED in refused(api, name, LABELLED))
+    until("the linter's policies are in force", lambda: find_by_server(api, name, PROBE))
+    until("that of gangs is in force", lambda: REFUSED in find_refusal(api, name, LABELLED))
     yield name
     allow(api, name)
     for body in policies:
         api.delete(api.path_of(body))
     # Else the next test takes these policies for its own.
-    until("the linter's policies are gone", lambda: not found(api, name, PROBE))
-    until("that of gangs is gone", lambda: REFUSED not in refused(api, name, LABELLED))
+    until("the linter's policies are gone", lambda: not find_by_server(api, name, PROBE))
+    until("that of gangs is gone", lambda: REFUSED not in find_refusal(api, name, LABELLED))
     api.delete(f"/api/v1/namespaces/{name}")
 
 
-def found(api: Api, space: str, body: Object, *, user: str = "") -> set[str]:
-    """Rules of the policies that find something: the server warns with each. It must accept the
-    object otherwise. `user` asks, and may do everything.
+def find_by_server(api: Api, space: str, body: Object, *, user: str = "") -> set[str]:
+    """Returns the rules of the policies that find something: the server warns with each. It must
+    accept the object otherwise. `user` asks, and may do everything.
     """
     body = body | {"metadata": body["metadata"] | {"namespace": space}}
     path = api.path_of(body).rpartition("/")[0]
@@ -159,15 +159,15 @@ def found(api: Api, space: str, body: Object, *, user: str = "") -> set[str]:
     if response.status >= 400:
         raise ApiException(response.status)
     warnings = " ".join(response.getheaders().getlist("Warning"))
-    return {rule for rule in judged() if f"{rule}-" in warnings}
+    return {rule for rule in list_rules() if f"{rule}-" in warnings}
 
 
 def impersonate(user: str) -> dict[str, str]:
     return {"Impersonate-User": user, "Impersonate-Group": "system:masters"} if user else {}
 
 
-def refused(api: Api, space: str, body: Object) -> str:
-    """Why; empty: accepted."""
+def find_refusal(api: Api, space: str, body: Object) -> str:
+    """Returns why the server refuses the object; empty if it accepts."""
     body = body | {"metadata": body["metadata"] | {"namespace": space}}
     try:
         api.create(api.path_of(body).rpartition("/")[0], body, dryRun="All")
@@ -176,9 +176,9 @@ def refused(api: Api, space: str, body: Object) -> str:
     return ""
 
 
-def linted(body: Object) -> set[str]:
+def find_by_linter(body: Object) -> set[str]:
     report = lint_texts({"a.yaml": yaml_text([body])}, Options(platforms=[load("example")]))
-    return {finding.rule for finding in report.active} & set(judged())
+    return {finding.rule for finding in report.active} & set(list_rules())
 
 
 def test_server_and_linter_find_the_same_in_every_example(api: Api, space: str) -> None:
@@ -188,25 +188,25 @@ def test_server_and_linter_find_the_same_in_every_example(api: Api, space: str) 
     invalid: list[str] = []
     for name, body in variants():
         try:
-            by_server = found(api, space, body)
+            by_server = find_by_server(api, space, body)
         except ApiException:
             invalid.append(name)
             continue
-        by_linter = linted(body)
+        by_linter = find_by_linter(body)
         if by_server != by_linter:
             differences.append((name, by_server, by_linter))
         names.add(name)
         rules |= by_server
     assert not differences
-    assert rules == set(judged()), "each rule finds"
+    assert rules == set(list_rules()), "each rule finds"
     assert len(names) >= 100, f"invalid on their own: {invalid}"
 
 
 def test_a_label_makes_the_namespace_refuse_what_is_a_warning_elsewhere(
     api: Api, space: str
 ) -> None:
-    assert found(api, space, PROBE)
-    assert not refused(api, space, PROBE)
+    assert find_by_server(api, space, PROBE)
+    assert not find_refusal(api, space, PROBE)
     deny(api, space)
 
 
@@ -214,14 +214,14 @@ def deny(api: Api, space: str) -> None:
     """Lets the namespace refuse what it warned of, and waits until it does."""
     change = {"metadata": {"labels": {admission.LABEL_ADMISSION: admission.DENY}}}
     api.merge(f"/api/v1/namespaces/{space}", change)
-    until("it refuses", lambda: "HF118-job-without-deadline" in refused(api, space, PROBE))
+    until("it refuses", lambda: "HF118-job-without-deadline" in find_refusal(api, space, PROBE))
 
 
 def allow(api: Api, space: str) -> None:
     """Lets the namespace warn only, and waits until it does."""
     change = {"metadata": {"labels": {admission.LABEL_ADMISSION: None}}}
     api.merge(f"/api/v1/namespaces/{space}", change)
-    until("it accepts", lambda: not refused(api, space, PROBE))
+    until("it accepts", lambda: not find_refusal(api, space, PROBE))
 
 
 def test_what_is_older_than_deny_mode_can_be_changed_and_deleted(api: Api, space: str) -> None:
@@ -254,7 +254,7 @@ def test_jobsets_that_are_older_than_deny_mode_can_be_changed(api: Api, space: s
     (body,) = build_objects("jobset", "spec: {ttlSecondsAfterFinished: null}")
     body["metadata"]["namespace"] = space
     path = api.path_of(body)
-    assert "HF119" in refused(api, space, body)
+    assert "HF119" in find_refusal(api, space, body)
     allow(api, space)
     api.create(path.rpartition("/")[0], body)
     deny(api, space)
@@ -342,7 +342,7 @@ def test_an_owner_exempts_a_job_only_if_its_controller_asks(
             "ownerReferences": [make_owner(kind, api_version)],
         }
     }
-    rules = found(api, space, body, user=user)
+    rules = find_by_server(api, space, body, user=user)
     assert rules == (set() if is_exempt else {"HF118", "HF119"})
 
 
@@ -408,8 +408,8 @@ def test_gang_ports_are_open_only_to_pods_with_the_gang_name(
         "labels": {LABEL_GANG: "victim"},
         "ownerReferences": [owner],
     }
-    assert REFUSED in refused(api, space, pod | {"metadata": forged})
-    assert not refused(api, space, pod)
+    assert REFUSED in find_refusal(api, space, pod | {"metadata": forged})
+    assert not find_refusal(api, space, pod)
     api.create(pods, pod)
     labels = {"metadata": {"labels": {LABEL_GANG: "victim"}}}
     for path in (f"{pods}/a", f"{pods}/a/status"):
@@ -431,23 +431,23 @@ def test_an_annotation_accepts_a_finding(api: Api, space: str) -> None:
     (body,) = build_objects(
         "job", "spec: {ttlSecondsAfterFinished: null, activeDeadlineSeconds: null}"
     )
-    assert found(api, space, body) == {"HF118", "HF119"}
+    assert find_by_server(api, space, body) == {"HF118", "HF119"}
     accepted = {"holdfast.dev/ignore-HF119": "it is asked for later"}
     body["metadata"]["annotations"] = accepted
-    assert found(api, space, body) == linted(body) == {"HF118"}
+    assert find_by_server(api, space, body) == find_by_linter(body) == {"HF118"}
     body["metadata"]["annotations"] = {"holdfast.dev/ignore-HF119": " "}
-    assert found(api, space, body) == {"HF118", "HF119"}
+    assert find_by_server(api, space, body) == {"HF118", "HF119"}
     body["metadata"]["annotations"] = {}
     body["spec"]["template"]["metadata"] = {"annotations": accepted}
-    assert found(api, space, body) == linted(body) == {"HF118"}
+    assert find_by_server(api, space, body) == find_by_linter(body) == {"HF118"}
 
 
 def test_a_stated_default_grace_period_counts_as_unstated(api: Api, space: str) -> None:
     (body,) = build_objects("job-pod", "terminationGracePeriodSeconds: 30")
-    assert linted(body) == {"HF101"}
-    assert found(api, space, body) == {"HF102"}
+    assert find_by_linter(body) == {"HF101"}
+    assert find_by_server(api, space, body) == {"HF102"}
     body["metadata"]["annotations"] = {"holdfast.dev/ignore-HF101": "it ends sooner"}
-    assert linted(body) == found(api, space, body) == set()
+    assert find_by_linter(body) == find_by_server(api, space, body) == set()
 
 
 def test_platform_jobs_pass(api: Api, space: str) -> None:
@@ -457,7 +457,7 @@ def test_platform_jobs_pass(api: Api, space: str) -> None:
         for body in parse(file.read_text()):
             if body and body["kind"] in KINDS:
                 count += 1
-                assert found(api, space, body) == set(), file
+                assert find_by_server(api, space, body) == set(), file
     assert count
 
 
@@ -468,12 +468,12 @@ def test_the_last_job_in_a_large_jobset_is_judged(api: Api, space: str) -> None:
     for index in range(20):
         jobs.append(deepcopy(job) | {"name": f"workers-{index}"})
     body["spec"]["replicatedJobs"] = jobs
-    assert found(api, space, body) == set()
+    assert find_by_server(api, space, body) == set()
     pod = jobs[-1]["template"]["spec"]["template"]["spec"]
     pod["terminationGracePeriodSeconds"] = 25
-    assert found(api, space, body) == {"HF101"}
+    assert find_by_server(api, space, body) == {"HF101"}
     del pod["terminationGracePeriodSeconds"]
-    assert found(api, space, body) == {"HF102"}
+    assert find_by_server(api, space, body) == {"HF102"}
 
 
 def test_jobs_as_the_platform_writes_them_pass(api: Api, space: str) -> None:
@@ -484,4 +484,4 @@ def test_jobs_as_the_platform_writes_them_pass(api: Api, space: str) -> None:
         own(gpus="none"),
     ):
         (body,) = (document for document in made(job) if document["kind"] in KINDS)
-        assert found(api, space, body) == set(), job
+        assert find_by_server(api, space, body) == set(), job

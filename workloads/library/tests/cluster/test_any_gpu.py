@@ -15,7 +15,7 @@ from holdfast.vocabulary.pools import GPU_TAINT, LABEL_COMPUTE_CLASS
 from tests.cluster.sim.waiting import until
 from tests.cluster.sim.world import World
 from tests.platforms import load
-from workloads.library.tests.cluster.test_mover import applied, pods
+from workloads.library.tests.cluster.test_mover import apply_bodies, pods
 from workloads.library.tests.jobs.test_job_file import own
 
 EXAMPLE = load("example")
@@ -37,7 +37,7 @@ def render() -> list[Object]:
 def test_the_job_runs_on_the_second_gpu_where_only_that_comes(world: World, api: Api) -> None:
     spot_l4 = next(pool for pool in EXAMPLE.pools if pool.name.startswith("spot-l4"))
     world.add_nodes(spot_l4, 1, labels={})  # a node of a pool, which is no node of the class
-    with applied(api, render()) as body:
+    with apply_bodies(api, render()) as body:
         name = body["metadata"]["name"]
         (pod,) = until("Kueue starts it", lambda: pods(api, name))
         assert pod["spec"]["nodeSelector"] == {LABEL_COMPUTE_CLASS: "any-1xl4-1xa100"}

@@ -88,7 +88,7 @@ def become(
     return become_pod
 
 
-def planned_end(node: str) -> float | None:
+def read_planned_end(node: str) -> float | None:
     return deadline.find_planned_end(
         {ENV_NODE: node}, annotations=deadline.fetch_node_annotations, now=0
     )
@@ -108,14 +108,14 @@ def test_the_rendered_trainer_may_read_when_its_node_ends(
             api.apply(api.path_of(right), right)
     become(namespaces[0], "trainer")
     # The authorizer hears of a binding a moment after it is stored.
-    assert until("the right counts", lambda: planned_end(node)) == END.timestamp()
+    assert until("the right counts", lambda: read_planned_end(node)) == END.timestamp()
 
 
 def test_a_pod_without_the_right_trains_on_and_logs_it(
     become: Become, node: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     become("default", "nobody")
-    assert planned_end(node) is None
+    assert read_planned_end(node) is None
     (record,) = caplog.records
     assert record.levelname == "WARNING"
     assert "403" in record.getMessage()

@@ -104,7 +104,7 @@ def context(cluster: AClusterManager) -> str:
     return contexts[1]["name"]
 
 
-def tainted(world: World) -> list[str]:
+def list_tainted_nodes(world: World) -> list[str]:
     nodes = []
     for node in world.api.items(NODES):
         if node["metadata"]["name"] in world.nodes:
@@ -140,7 +140,7 @@ def test_a_lone_node_is_taken_by_the_api_alone_and_given_back(
         assert objective["verdict"] == "held", journal
     (step,) = journal["rollbacks"]
     assert step["name"].split()[0] == "open"
-    assert not tainted(work)
+    assert not list_tainted_nodes(work)
     assert len(work.nodes) == PODS + SPARE
 
 
@@ -180,7 +180,7 @@ def test_nodes_that_would_not_go_by_themselves_are_refused(world: World, serving
     assert record.verdict == Verdict.STOPPED
     assert record.fail_step == "targets"
     assert "a serving node is never hit" in record.why
-    assert not tainted(world)
+    assert not list_tainted_nodes(world)
 
 
 def test_a_node_with_somebody_elses_pod_is_refused(work: World, spot: Pool) -> None:

@@ -35,9 +35,9 @@ BUDGETS = "/apis/policy/v1"
 pytestmark = pytest.mark.usefixtures("cluster")
 
 
-def rendered(world: World, pool: Pool) -> list[Object]:
-    """In the world's namespace and on its nodes; the account, priority and data of the platform are
-    not there.
+def render_gang(world: World, pool: Pool) -> list[Object]:
+    """Renders a gang for the world's namespace and nodes, without the account, priority and data of
+    the platform.
     """
     context = RenderContext(platforms.load("example"))
     command = [
@@ -73,9 +73,9 @@ def uids(pods: list[Object]) -> dict[str, str]:
     return {pod["metadata"]["uid"]: pod["spec"]["nodeName"] for pod in pods}
 
 
-def lost_in_waves(world: World, spot: Pool, bodies: list[Object]) -> str:
-    """Its job, after fifty losses in two waves of which no survivor took notice. The last ones are
-    not replaced yet.
+def lose_in_waves(world: World, spot: Pool, bodies: list[Object]) -> str:
+    """Takes fifty nodes of a gang in two waves, and checks that no survivor was touched. Returns
+    the job; the last nodes are not replaced yet.
     """
     world.add_nodes(spot, NODES, zone=ZONE)
     job = find_body(bodies, "Job")["metadata"]["name"]
@@ -121,7 +121,7 @@ def one_success_ends_it(world: World, job: str, survivor: Object) -> None:
 
 
 def test_sharded_gang_waits_in_place_through_fifty_losses(world: World, spot: Pool) -> None:
-    job = lost_in_waves(world, spot, rendered(world, spot))
+    job = lose_in_waves(world, spot, render_gang(world, spot))
     places = []
     for pod in world.wait_running(NODES - WAVE):
         places.append(get_place(pod))

@@ -21,8 +21,8 @@ from workloads.library.tests.cluster.test_deadline import node as node
 
 
 @pytest.fixture
-def followed(world: World, api: Api, become: Become, tmp_path: Path) -> Iterator[Path]:
-    """The file that a proxy reads, while a watcher with the account and the rights of the rendered
+def endpoints_file(world: World, api: Api, become: Become, tmp_path: Path) -> Iterator[Path]:
+    """File that a proxy reads, while a watcher with the account and the rights of the rendered
     proxy writes it.
     """
     become(world.name, "proxy")
@@ -68,7 +68,7 @@ def start(world: World, node: str, name: str, address: str) -> None:
 
 
 def report(world: World, name: str, *, ready: bool, **status: object) -> None:
-    """As a kubelet reports what the readiness probe found."""
+    """Reports what the readiness probe found, as a kubelet does."""
     condition = {
         "type": "Ready",
         "status": str(ready),
@@ -96,13 +96,13 @@ def addresses(out: Path) -> set[tuple[str, int]]:
 
 
 def test_proxy_endpoints_follow_pod_readiness(
-    world: World, api: Api, node: str, followed: Path
+    world: World, api: Api, node: str, endpoints_file: Path
 ) -> None:
     first = ("10.9.0.1", PORT)
     two = ("10.9.0.2", PORT)
 
     def follows(wanted: set[tuple[str, int]], why: str) -> None:
-        until(why, lambda: addresses(followed) == wanted)
+        until(why, lambda: addresses(endpoints_file) == wanted)
 
     start(world, node, "one", first[0])
     follows({first}, "the first server gets requests")

@@ -373,7 +373,7 @@ def test_a_webhook_that_does_not_answer_and_a_policy_that_denies_are_named(world
         "validationActions": ["Deny"],
         "matchResources": {"namespaceSelector": selector},
     }
-    refused_by(
+    require_refusal(
         world,
         "webhook dead.example.com does not answer: ",
         {"validatingwebhookconfigurations": {"webhooks": [hook]}},
@@ -382,11 +382,11 @@ def test_a_webhook_that_does_not_answer_and_a_policy_that_denies_are_named(world
         "validatingadmissionpolicies": {"spec": policy},
         "validatingadmissionpolicybindings": {"spec": bound},
     }
-    refused_by(world, f"policy {world.name}: images by digest only", denying)
+    require_refusal(world, f"policy {world.name}: images by digest only", denying)
 
 
-def refused_by(world: World, blocker: str, objects: dict[str, Object]) -> None:
-    """`objects`: cluster-wide, under the world's name; by their plural."""
+def require_refusal(world: World, blocker: str, objects: dict[str, Object]) -> None:
+    """Creates cluster-wide objects, by plural, and checks that `explain` names the blocker."""
     for plural, body in objects.items():
         world.api.create(f"{ADMISSION}/{plural}", {"metadata": {"name": world.name}} | body)
     try:

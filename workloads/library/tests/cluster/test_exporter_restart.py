@@ -21,13 +21,13 @@ from workloads.library.tests.bench.monitoring import exporter, metrics
 
 @pytest.fixture
 def plane() -> Iterator[ControlPlane]:
-    """Of this test alone: the shared one may not be killed under the others."""
+    """Control plane of this test alone: the shared one may not be killed under the others."""
     with control_plane.running() as control:
         yield control
 
 
-def counted(lines: Path) -> list[tuple[str, str, str]]:
-    """Of the lines about nodes."""
+def read_node_events(lines: Path) -> list[tuple[str, str, str]]:
+    """Returns event, node and reason of the lines about nodes."""
     rows = []
     for row in map(json.loads, lines.read_text().splitlines()):
         if "event" in row:
@@ -49,23 +49,23 @@ def kill_apiserver(plane: ControlPlane) -> None:
 
 
 @pytest.fixture
-def watched(plane: ControlPlane, tmp_path: Path) -> Iterator[tuple[int, Path]]:
-    """The exporter's port, and the file of its lines."""
+def exporter_output(plane: ControlPlane, tmp_path: Path) -> Iterator[tuple[int, Path]]:
+    """Port of a running exporter, and the file of its lines."""
     lines = tmp_path / "watcher.jsonl"
     with exporter(plane.kubeconfig("admin"), every_s=0.2, lines=lines) as port:
         yield port, lines
 
 
 def test_preemptions_count_once_after_the_api_server_was_killed(
-    plane: ControlPlane, watched: tuple[int, Path], spot: Pool
+    plane: ControlPlane, exporter_output: tuple[int, Path], spot: Pool
 ) -> None:
-    (port, lines), api = watched, Api(plane.kubeconfig("admin"))
+    (port, lines), api = exporter_output, Api(plane.kubeconfig("admin"))
     world = World(api, "restart")
     world.create()
     names = world.add_nodes(spot, 3)
     world.create_job("run", world.job_spec(spot, 3))
     world.wait_running(3)
-    until("the exporter has seen the nodes", lambda: len(counted(lines)) == 3 or None, 120)
+    until("the exporter has seen the nodes", lambda: len(read_node_events(lines)) == 3 or None, 120)
     storm.preempt(api, names[:1])
     until(
         "the first preemption is counted",
@@ -91,12 +91,12 @@ def test_preemptions_count_once_after_the_api_server_was_killed(
         120,
     )
     fresh.delete(f"/api/v1/nodes/{names[2]}")
-    until("every end is counted", lambda: len(counted(lines)) == 6 or None, 120)
+    until("every end is counted", lambda: len(read_node_events(lines)) == 6 or None, 120)
     assert metrics(port)["preemptions_total"] == 2
     expected = []
     for name, reason in zip(names, ("preempted", "preempted", "deleted"), strict=True):
         expected += [("node_up", name, ""), ("node_down", name, reason)]
-    assert sorted(counted(lines)) == sorted(expected)
+    assert sorted(read_node_events(lines)) == sorted(expected)
 
 
 def test_only_one_exporter_writes_until_its_lease_ends(world: World, api: Api) -> None:

@@ -20,7 +20,7 @@ from tests.cluster.sim.waiting import until
 from tests.cluster.sim.world import World
 from tests.platforms import load
 from workloads.library.tests.cluster.test_mover import pods
-from workloads.library.tests.cluster.test_silent_nodes import OWN, sent
+from workloads.library.tests.cluster.test_silent_nodes import OWN, submit_job
 from workloads.manifests import faulty_nodes
 
 BROKEN = 'DCGM_FI_DEV_XID_ERRORS{gpu="0",err_code="79"} 79\n'
@@ -54,7 +54,7 @@ def broken(world: World, api: Api, mover: Api, spot: Pool) -> str:
 
 @pytest.fixture
 def job(world: World, api: Api, broken: str) -> Iterator[str]:
-    with sent(api, world.name, 1) as name:
+    with submit_job(api, world.name, 1) as name:
         yield name
 
 

@@ -165,7 +165,7 @@ def test_gang_yields_one_node_to_an_urgent_job_and_gets_it_back(
     until("it is replaced", lambda: len(gang.running()) == QUOTA - 1 and gang.running() - uids)
 
     urgent.end(EXIT_COMPLETE)
-    urgent.ended()
+    urgent.wait_until_ended()
     until("its quota is free", lambda: lent_gpus(api) == QUOTA - 1)
     uids = gang.running()
     now_s = time.time()
@@ -196,7 +196,7 @@ def test_gang_that_cannot_make_enough_room_is_preempted(
     assert not gang.running()
     assert gang.body()["spec"]["parallelism"] == QUOTA
     urgent.end(EXIT_COMPLETE)
-    urgent.ended()
+    urgent.wait_until_ended()
     gang.wait("Running", QUOTA)
 
 
@@ -215,7 +215,7 @@ def test_gang_starts_with_the_nodes_that_are_free(
     assert "on 2 of 4 nodes" in describe(gang)
 
     other.end(EXIT_COMPLETE)
-    other.ended()
+    other.wait_until_ended()
     until("quota is free", lambda: lent_gpus(api) == 2)
     now_s = time.time()
     wait_for_calm(sizes, now_s)

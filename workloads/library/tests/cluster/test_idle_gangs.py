@@ -28,7 +28,7 @@ from tests.cluster.sim.waiting import until
 from tests.cluster.sim.world import World
 from tests.platforms import load
 from workloads.library.tests.cluster.cast import SPOT, ZONE, Submitted
-from workloads.library.tests.cluster.test_mover import applied
+from workloads.library.tests.cluster.test_mover import apply_bodies
 from workloads.library.tests.jobs.test_job_file import own
 
 NODES = 4
@@ -52,7 +52,7 @@ def gang(api: Api, request: pytest.FixtureRequest) -> Iterator[Submitted]:
     job = own(name="short", nodes=request.param, **FILE)
     bodies = manifests.bodies(job, RenderContext(env), placement.place(job, env, prices.load()))
     until("no other job has quota", lambda: lent_gpus(api) == 0)
-    with applied(api, bodies) as doc:
+    with apply_bodies(api, bodies) as doc:
         submitted = Submitted(api, doc)
         yield submitted
     until("no pod of it is left", lambda: not submitted.pods())

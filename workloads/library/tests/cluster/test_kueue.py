@@ -21,13 +21,13 @@ from tests.workloads.manifests import rendered
 pytestmark = pytest.mark.usefixtures("kueue")
 
 
-def admitted(world: World) -> set[str]:
+def list_admitted_jobs(world: World) -> set[str]:
     jobs = world.api.items(world.path("jobs", "/apis/batch/v1"))
     return {job["metadata"]["name"] for job in jobs if not job["spec"]["suspend"]}
 
 
-def rendered_token(world: World) -> str:
-    """Of the Secret that the collectors read, with the rights that are rendered for it."""
+def read_metrics_token(world: World) -> str:
+    """Returns the token in the rendered Secret that the collectors read."""
     docs = []
     for document in rendered.load_objects("example", "platform"):
         if document["metadata"]["name"] == "kueue-metrics":
@@ -61,16 +61,16 @@ def test_a_job_over_quota_waits_until_one_ends(
     world.add_nodes(spot, 2)  # a node is free, so it is the quota that holds
     queues.lend(world, spot, 1)
     queues.submit(world, spot, "first")
-    until("the first is admitted", lambda: admitted(world) == {"first"})
+    until("the first is admitted", lambda: list_admitted_jobs(world) == {"first"})
     queues.submit(world, spot, "second")
     world.wait_running(1)
-    assert admitted(world) == {"first"}
+    assert list_admitted_jobs(world) == {"first"}
     world.release()
-    until("the turn of the second has come", lambda: "second" in admitted(world))
+    until("the turn of the second has come", lambda: "second" in list_admitted_jobs(world))
     selector = world.job("second")["spec"]["template"]["spec"]["nodeSelector"]
     assert selector.items() >= spot.selector().items(), "the flavor's selector was put in"
     # What the dashboard reads is served to the rendered token, and never without one.
-    token = rendered_token(world)
+    token = read_metrics_token(world)
     served = until(
         "an admission is counted",
         lambda: found if KUEUE_ADMISSION_WAIT in (found := metrics(cluster, token)) else "",

@@ -44,7 +44,7 @@ from holdfast.vocabulary.pools import LABEL_POOL_CLASS, Pool
 from tests.cluster.sim.waiting import until
 from tests.cluster.sim.world import World
 from tests.platforms import load
-from workloads.library.tests.cluster.cast import Submitted, limited
+from workloads.library.tests.cluster.cast import Submitted, list_time_limited
 from workloads.library.tests.jobs.test_job_file import own
 
 KUEUE = api_path(KUEUE_API)
@@ -65,7 +65,7 @@ PLAN = Plan(
 @pytest.fixture(params=[1, 2], ids=["job", "jobset"])
 def body(request: pytest.FixtureRequest, api: Api) -> Iterator[Object]:
     bodies = render_bodies(PLAN, name=f"moved-{request.param}", nodes=request.param)
-    with applied(api, bodies) as job:
+    with apply_bodies(api, bodies) as job:
         assert job["metadata"]["labels"][LABEL_MOVES] == "true"
         yield job
 
@@ -87,8 +87,8 @@ def render_bodies(plan: Plan | None = None, **fields: Any) -> list[Object]:
 
 
 @contextmanager
-def applied(api: Api, bodies: list[Object]) -> Iterator[Object]:
-    """The last of them, which is the job."""
+def apply_bodies(api: Api, bodies: list[Object]) -> Iterator[Object]:
+    """Applies the bodies, and deletes them in the end. Yields the last one, which is the job."""
     for each in bodies:
         api.apply(api.path_of(each), each)
     try:
@@ -159,9 +159,9 @@ def test_job_moves_to_on_demand_and_back_although_a_mover_dies(
     step = watched.step
     events = watched.events
 
-    def kept(mover: Mover, hours: float) -> bool:
-        """A step as in each pass, in which Kueue's race with a move is corrected; it moves nothing
-        more.
+    def moves_nothing(mover: Mover, hours: float) -> bool:
+        """Does a step, which may correct Kueue's race with a move, and tells whether it moved
+        nothing.
         """
         return step(mover, hours) == 0
 
@@ -203,10 +203,13 @@ def test_job_moves_to_on_demand_and_back_although_a_mover_dies(
     until("Kueue starts it again where it was", lambda: run_on(api, body, spot.pool_class) or None)
     assert api.get(api.path_of(body))["metadata"]["labels"][LABEL_QUEUE] == "on-demand"
     assert step(mover, 3.7) == 0, "the move is finished, not made once more"
-    until("it waits for on-demand", lambda: kept(mover, 3.7) and look() == {"on-demand"})
-    assert not limited(api), "in the queue of on-demand"
+    until("it waits for on-demand", lambda: moves_nothing(mover, 3.7) and look() == {"on-demand"})
+    assert not list_time_limited(api), "in the queue of on-demand"
     world.add_nodes(DEMAND, 2, labels={})
-    until("it runs on demand", lambda: kept(mover, 3.7) and run_on(api, body, DEMAND.pool_class))
+    until(
+        "it runs on demand",
+        lambda: moves_nothing(mover, 3.7) and run_on(api, body, DEMAND.pool_class),
+    )
     assert api.get(api.path_of(body))["metadata"]["annotations"][ANNOTATION_PLAN] == PLAN.text()
 
     # Far ahead of its deadline now, and another mover leads.
@@ -219,7 +222,10 @@ def test_job_moves_to_on_demand_and_back_although_a_mover_dies(
     events.append(Event(1, "window", name, "training", "p", fields))
     assert step(mover, 1.0) == 0, "nobody knows yet how long Spot has been there"
     until("it is sent back", lambda: step(mover, 1.8) or None)
-    until("it is back on Spot", lambda: kept(mover, 1.8) and run_on(api, body, spot.pool_class))
+    until(
+        "it is back on Spot",
+        lambda: moves_nothing(mover, 1.8) and run_on(api, body, spot.pool_class),
+    )
     assert look() == {"spot"}
     moves = []
     for event in api.items(f"{SPACE}/events"):
@@ -231,8 +237,8 @@ def test_job_moves_to_on_demand_and_back_although_a_mover_dies(
 
 
 @pytest.fixture
-def held_queue(api: Api, platform: None) -> Iterator[Callable[[str], object]]:
-    """Whether the queue of on-demand admits anything."""
+def set_stop_policy(api: Api, platform: None) -> Iterator[Callable[[str], object]]:
+    """Returns a function that sets the stop policy of the on-demand queue, which is held first."""
 
     def stop(policy: str) -> object:
         return api.merge(f"{KUEUE}/clusterqueues/on-demand", {"spec": {"stopPolicy": policy}})
@@ -243,8 +249,8 @@ def held_queue(api: Api, platform: None) -> Iterator[Callable[[str], object]]:
 
 
 @pytest.fixture
-def gang(api: Api, held_queue: Callable[[str], object]) -> Iterator[Object]:
-    with applied(api, render_bodies(PLAN, name="marked", nodes=2)) as job:
+def gang(api: Api, set_stop_policy: Callable[[str], object]) -> Iterator[Object]:
+    with apply_bodies(api, render_bodies(PLAN, name="marked", nodes=2)) as job:
         yield job
 
 
@@ -253,7 +259,7 @@ def test_jobset_with_its_old_flavor_selector_is_repaired(
     api: Api,
     mover_account: client.ApiClient,
     gang: Object,
-    held_queue: Callable[[str], object],
+    set_stop_policy: Callable[[str], object],
     spot: Pool,
 ) -> None:
     """What Kueue leaves if it sees the Workload go before its own start is made by hand: that race
@@ -280,7 +286,7 @@ def test_jobset_with_its_old_flavor_selector_is_repaired(
     api.merge(path, {"spec": {"replicatedJobs": running}})
     cluster.delete(workload.path)
     until("Kueue has made its Workload anew", lambda: (job := waiting()) and job.is_stranded)
-    held_queue("None")
+    set_stop_policy("None")
     world.add_nodes(DEMAND, 2, labels={})
     until(
         "no flavor will have it",
@@ -293,7 +299,7 @@ def test_jobset_with_its_old_flavor_selector_is_repaired(
 
 
 def refusal(change: Callable[[], object]) -> str:
-    """The API server's reason; empty for what it allows."""
+    """Returns the API server's reason; empty for what it allows."""
     try:
         change()
     except ApiError as error:
@@ -452,7 +458,7 @@ def test_mover_stops_a_job_that_has_a_limit(
     api: Api, mover_account: client.ApiClient, nodes: int
 ) -> None:
     mover = Api.over(mover_account)
-    with applied(api, render_bodies(name=f"limited-{nodes}", nodes=nodes)) as body:
+    with apply_bodies(api, render_bodies(name=f"limited-{nodes}", nodes=nodes)) as body:
         path = api.path_of(body)
         wait_for_policies(mover, path)
         until("Kueue starts it", lambda: not api.get(path)["spec"].get("suspend"))
@@ -487,7 +493,7 @@ def test_mover_stops_a_job_that_has_a_limit(
 @pytest.mark.usefixtures("platform")
 def test_mover_sizes_a_gang_within_its_range(api: Api, mover_account: client.ApiClient) -> None:
     mover = Api.over(mover_account)
-    with applied(api, render_bodies(name="ranged", nodes="2..4", sharded=True)) as body:
+    with apply_bodies(api, render_bodies(name="ranged", nodes="2..4", sharded=True)) as body:
         path = api.path_of(body)
         wait_for_policies(mover, path)
         for size in (0, 1, 5):

@@ -16,7 +16,7 @@ from holdfast.vocabulary.capacity import LABEL_REQUEUES
 from holdfast.vocabulary.exit_codes import EXIT_PREEMPTED
 from tests.cluster.sim.waiting import until
 from tests.cluster.sim.world import World
-from workloads.library.tests.cluster.cast import Submitted, answer, provision, sized
+from workloads.library.tests.cluster.cast import Submitted, answer, load_resized, provision
 from workloads.library.tests.cluster.test_mover import look
 
 LATER_S = requeue.PATIENCE_S + 60
@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.usefixtures("platform"), pytest.mark.timeout(400)]
 
 @pytest.fixture
 def gang(world: World) -> Iterator[Submitted]:
-    doc = sized("JobSet", "train-queued-tesla-a100", 2)
+    doc = load_resized("JobSet", "train-queued-tesla-a100", 2)
     doc["metadata"]["labels"][LABEL_REQUEUES] = "2"
     submitted = Submitted(world.api, doc)
     submitted.submit()
@@ -41,11 +41,12 @@ def step(acting: Api, gang: Submitted, later_s: float = 0.0) -> int:
 
 
 def waits(pod: Object) -> bool:
-    """The scheduler has found no node for it."""
+    """Returns whether the scheduler has found no node for the pod."""
     return condition(pod, "PodScheduled").get("status") == "False"
 
 
-def left(gang: Submitted) -> str:
+def read_requeues(gang: Submitted) -> str:
+    """Returns how often the gang may still be queued again."""
     return gang.body()["metadata"]["labels"][LABEL_REQUEUES]
 
 
@@ -66,14 +67,14 @@ def test_it_queues_itself_again_at_the_planned_end_and_after_a_revocation(
     until("no node takes it", lambda: step(acting, gang) == 0 and all(map(waits, gang.pods())))
     assert step(acting, gang) == 0, "new nodes may still be on their way"
     until("it is queued again", lambda: step(acting, gang, LATER_S), 120)
-    assert left(gang) == "1"
+    assert read_requeues(gang) == "1"
     second, machines = provision(world, gang, first)
 
     # Google takes the machines of the whole request.
     world.preempt(machines)
     answer(api, second, "Accepted", "Provisioned", "CapacityRevoked")
     until("it is queued again", lambda: step(acting, gang), 120)
-    assert left(gang) == "0"
+    assert read_requeues(gang) == "0"
     third, machines = provision(world, gang, first, second)
 
     # Its restarts are used up.
@@ -102,4 +103,4 @@ def test_what_a_person_stopped_stays(
     )
     until("Kueue stops it", lambda: gang.body()["spec"]["suspend"])
     assert step(Api.over(mover_account), gang, LATER_S) == 0
-    assert left(gang) == "2"
+    assert read_requeues(gang) == "2"

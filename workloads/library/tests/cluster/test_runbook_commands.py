@@ -31,7 +31,14 @@ from tests.cluster.sim.world import World
 from tests.platforms import load
 from tests.tools.build import TOOLS
 from tests.workloads.manifests import rendered
-from workloads.library.tests.cluster.cast import FLEX, REQUESTS, SPOT, SYSTEM, Submitted, sized
+from workloads.library.tests.cluster.cast import (
+    FLEX,
+    REQUESTS,
+    SPOT,
+    SYSTEM,
+    Submitted,
+    load_resized,
+)
 from workloads.library.tests.cluster.objects import list_nodes
 from workloads.library.tests.training.hooks import before_import
 
@@ -86,7 +93,7 @@ def jobs(
     }
     made: dict[str, Submitted] = {}
     for name, (kind, pods) in wanted.items():
-        made[name] = Submitted(api, sized(kind, name, pods))
+        made[name] = Submitted(api, load_resized(kind, name, pods))
     try:
         for job in made.values():
             job.submit()

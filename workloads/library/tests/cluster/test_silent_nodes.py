@@ -23,7 +23,7 @@ from tests.cluster.sim.waiting import until
 from tests.cluster.sim.world import World
 from workloads.library.tests.cluster.cast import job_spec
 from workloads.library.tests.cluster.objects import list_uids
-from workloads.library.tests.cluster.test_mover import SPACE, applied, pods, render_bodies
+from workloads.library.tests.cluster.test_mover import SPACE, apply_bodies, pods, render_bodies
 
 OWN = "tests.holdfast.dev/silent"  # nodes that only the jobs of one test select
 pytestmark = pytest.mark.timeout(400)
@@ -58,20 +58,20 @@ def report(api: Api, name: str) -> None:
 
 
 @contextlib.contextmanager
-def sent(api: Api, silent: str, count: int) -> Iterator[str]:
+def submit_job(api: Api, silent: str, count: int) -> Iterator[str]:
     bodies = render_bodies(
         name=f"quiet-{uuid.uuid4().hex[:5]}",
         nodes=count,
         on_notice=OnNotice.HANDLES,
     )
     job_spec(bodies[-1])["template"]["spec"]["nodeSelector"][OWN] = silent
-    with applied(api, bodies) as job:
+    with apply_bodies(api, bodies) as job:
         yield job["metadata"]["name"]
-    until("its pods are gone", lambda: not forced(api, bodies[-1]["metadata"]["name"]))
+    until("its pods are gone", lambda: not force_delete_pods(api, bodies[-1]["metadata"]["name"]))
 
 
-def forced(api: Api, job: str) -> list[Object]:
-    """Its pods, each deleted without the kubelet that a silent node lacks."""
+def force_delete_pods(api: Api, job: str) -> list[Object]:
+    """Deletes the pods of a job without the kubelet that a silent node lacks, and returns them."""
     remaining = pods(api, job)
     for pod in remaining:
         with contextlib.suppress(ApiError):  # gone by now
@@ -79,9 +79,9 @@ def forced(api: Api, job: str) -> list[Object]:
     return remaining
 
 
-def placed(api: Api, job: str, silent: str, count: int) -> list[Object]:
-    """All `count` pods of the job have a node, and the one on the silent node runs: a kubelet said
-    so before it froze.
+def wait_until_placed(api: Api, job: str, silent: str, count: int) -> list[Object]:
+    """Waits until all `count` pods of the job have a node, and returns them. The one on the silent
+    node runs: a kubelet said so before it froze.
     """
 
     def bound() -> list[Object]:
@@ -100,7 +100,7 @@ def placed(api: Api, job: str, silent: str, count: int) -> list[Object]:
     return found
 
 
-def marked(api: Api, silent: str) -> bool:
+def is_unreachable(api: Api, silent: str) -> bool:
     for taint in api.get(f"{nodes.NODES}/{silent}")["spec"].get("taints", []):
         if taint["key"] == UNREACHABLE:
             return True
@@ -123,7 +123,7 @@ class Held:
                 uids.add(pod["metadata"]["uid"])
         return uids
 
-    def replaced(self, api: Api) -> bool:
+    def is_replaced(self, api: Api) -> bool:
         now = pods(api, self.job)
         running = []
         for p in now:
@@ -144,8 +144,8 @@ def test_a_job_and_a_jobset_leave_their_silent_nodes(
         for count in (1, 2):  # a Job, a JobSet
             node = stack.enter_context(silent(api, spot))
             world.add_nodes(spot, count - 1, labels={OWN: node})
-            job = stack.enter_context(sent(api, node, count))
-            workloads.append(Held(node, job, placed(api, job, node, count)))
+            job = stack.enter_context(submit_job(api, node, count))
+            workloads.append(Held(node, job, wait_until_placed(api, job, node, count)))
         wrapped = job_spec(render_bodies(on_notice=OnNotice.WRAP)[-1])["template"]["metadata"]
         assert ANNOTATION_EXPENDABLE not in wrapped["annotations"], (
             "what a second copy of it would do, nobody knows"
@@ -154,7 +154,7 @@ def test_a_job_and_a_jobset_leave_their_silent_nodes(
         assert not end_pods(acting, silent_nodes, time.time()), "they are not asked to go yet"
         until(
             "the control plane finds the nodes silent",
-            lambda: all(marked(api, workload) for workload in silent_nodes),
+            lambda: all(is_unreachable(api, workload) for workload in silent_nodes),
             120,
         )
         for workload in workloads:
@@ -162,13 +162,15 @@ def test_a_job_and_a_jobset_leave_their_silent_nodes(
             world.add_nodes(spot, len(workload.before), labels={OWN: workload.node})
         ended_uids: set[str] = set()
 
-        def both_ended() -> bool:
+        def end_both() -> bool:
             ended_uids.update(end_pods(acting, silent_nodes, time.time()))
             return len(ended_uids) == len(workloads)
 
-        until("the mover ends them", both_ended, 180)
+        until("the mover ends them", end_both, 180)
         until(
-            "they run elsewhere", lambda: all(workload.replaced(api) for workload in workloads), 120
+            "they run elsewhere",
+            lambda: all(workload.is_replaced(api) for workload in workloads),
+            120,
         )
         for workload in workloads:
             reasons = set()

@@ -48,8 +48,8 @@ def text(url: str) -> str:
         return ""
 
 
-def declared(exposed: str) -> set[str]:
-    """Every family, also those of which this cluster has no object, with the suffixes of
+def list_families(exposed: str) -> set[str]:
+    """Lists every family, also those of which this cluster has no object, with the suffixes of
     histograms.
     """
     families = re.findall(r"^# TYPE (\S+) (\S+)$", exposed, re.MULTILINE)
@@ -61,8 +61,8 @@ def declared(exposed: str) -> set[str]:
     return names
 
 
-def used_by_monitoring() -> set[str]:
-    """Names of Kubernetes' own metrics in queries of alerts, dashboards, the runbook and the
+def list_monitored_names() -> set[str]:
+    """Lists names of Kubernetes' own metrics in queries of alerts, dashboards, the runbook and the
     planned stacks.
     """
     places = [*ROOT.glob("monitoring/**/*.py"), *ROOT.glob("monitoring/**/*.md")]
@@ -84,10 +84,10 @@ def test_every_name_that_monitoring_uses_is_exposed_by_the_real_components(
     world.create_pod("lonely", world.pod_template(spot))
     until(
         "every kind of object is listed",
-        lambda: "kube_pod_status_unschedulable" in declared(text(metrics_url)),
+        lambda: "kube_pod_status_unschedulable" in list_families(text(metrics_url)),
     )
     api_server = str(cluster.kubectl(["get", "--raw=/metrics"], as_dict=False))
-    names = declared(text(metrics_url)) | declared(api_server)
+    names = list_families(text(metrics_url)) | list_families(api_server)
     assert "apiserver_request_total" in names
     assert "kube_pod_status_unscheduled" not in names, "a misspelled name would be found"
-    assert used_by_monitoring() <= names
+    assert list_monitored_names() <= names

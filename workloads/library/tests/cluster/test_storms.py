@@ -59,14 +59,14 @@ def test_plain_job_backs_off_after_ignored_evictions_and_jobset_does_not(
         before = list_uids(world.wait_running(2))
         lost_s = time.time()
         world.preempt(list(world.nodes))
-        starts = until("both have new pods", lambda old=before: replaced(world, old))
+        starts = until("both have new pods", lambda old=before: find_replacement_times(world, old))
         assert starts["plain"] - lost_s > FIRST_BACK_OFF_S * doubled - CLOCK_S
         assert starts["ours"] < starts["plain"]
     assert not world.job("plain")["status"].get("failed"), "slow, but not charged"
 
 
-def replaced(world: World, old: set[str]) -> dict[str, float] | None:
-    """When the new pod of each was made."""
+def find_replacement_times(world: World, old: set[str]) -> dict[str, float] | None:
+    """Returns when the new pod of each job was made, once both have one."""
     fresh = []
     for pod in world.pods():
         if pod["metadata"]["uid"] not in old and pod["status"]["phase"] == "Pending":

@@ -18,29 +18,29 @@ from tests.cluster.sim.world import World
 pytestmark = pytest.mark.timeout(300)
 
 
-def suspended(world: World, name: str) -> bool:
+def is_suspended(world: World, name: str) -> bool:
     return world.job(name)["spec"]["suspend"]
 
 
 @pytest.fixture
 def uids(world: World, spot: Pool, kueue: None) -> dict[str, str]:
-    """Of two equal jobs that run: -> name. Each is the only one admitted in its second: Kueue
-    compares whole ones.
+    """Uids of two equal jobs that run, with their names. Each is the only one admitted in its
+    second: Kueue compares whole ones.
     """
     world.add_nodes(spot, 2)
     queues.lend(world, spot, 2)
     for name in ("first", "second"):
         queues.submit(world, spot, name)
-        until(f"{name} runs", lambda name=name: not suspended(world, name))
+        until(f"{name} runs", lambda name=name: not is_suspended(world, name))
         until("the next second", lambda since=int(time.time()): int(time.time()) > since)
     return {world.job(name)["metadata"]["uid"]: name for name in ("first", "second")}
 
 
 def assert_the_first_yields(world: World, spot: Pool) -> None:
     queues.submit(world, spot, "urgent", queues.priority(world, "urgent", 100))
-    until("the urgent job runs", lambda: not suspended(world, "urgent"))
-    assert suspended(world, "first")
-    assert not suspended(world, "second")
+    until("the urgent job runs", lambda: not is_suspended(world, "urgent"))
+    assert is_suspended(world, "first")
+    assert not is_suspended(world, "second")
 
 
 def test_between_equal_jobs_the_one_that_just_saved_yields(

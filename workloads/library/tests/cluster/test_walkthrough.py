@@ -27,7 +27,7 @@ from tests.cluster.sim.waiting import until
 from tests.cluster.sim.world import World
 from tests.monitoring.alerting.firings import Firing
 from tests.workloads.manifests import rendered
-from workloads.library.tests.cluster.cast import SYSTEM, Cast, limited, provision
+from workloads.library.tests.cluster.cast import SYSTEM, Cast, list_time_limited, provision
 from workloads.library.tests.cluster.walk import ENVIRONMENT, LIMITS, Walk
 from workloads.library.tests.controllers.log_server import LogServer, serving
 
@@ -81,12 +81,12 @@ def test_rendered_job_keeps_its_identity_from_queue_to_receipt(
     # Hours in Kueue for quota, for a node, for Google's answer.
     machines = submit_all(cast)
     story.minutes(200)
-    assert not story.fired(), "whoever waits for what it asked for wakes nobody"
+    assert not story.list_firings(), "whoever waits for what it asked for wakes nobody"
     flex_machines = cast.add_flex(cast.flex, ends_s=story.clock() + 330 * 60)
     cast.flex.wait("Running", 2)
     provision(cast.world, cast.queued)
     story.minutes(55)
-    assert not limited(api), "in the queues of Spot and of flex-start"
+    assert not list_time_limited(api), "in the queues of Spot and of flex-start"
     same_wait_everywhere(cast, tmp_path)
     same_share_everywhere(cast, tmp_path)
 
@@ -121,7 +121,7 @@ def test_rendered_job_keeps_its_identity_from_queue_to_receipt(
         crashed_min = story.now_min
         story.minutes(3)
     story.minutes(17)
-    rows = listed(cast, tmp_path)
+    rows = list_rows(cast, tmp_path)
     assert rows[cast.gang.name].evicted.number == 1
     assert rows[cast.gang.name].crashed.number == 3
 
@@ -135,7 +135,7 @@ def test_rendered_job_keeps_its_identity_from_queue_to_receipt(
     story.minutes(120)
 
     receipts_hold(cast, tmp_path)
-    fired = story.fired()
+    fired = story.list_firings()
     expected = [
         (
             "HoldfastQueueWaitTooLong",
@@ -225,7 +225,7 @@ def submit_all(cast: Cast) -> list[str]:
     return machines
 
 
-def listed(cast: Cast, events: Path) -> dict[str, Row]:
+def list_rows(cast: Cast, events: Path) -> dict[str, Row]:
     rows = explain.rows(
         StoryApi(cast.world.api, cast.story.clock), ENVIRONMENT, prices.load(), events, "training"
     )
@@ -240,7 +240,7 @@ def same_wait_everywhere(cast: Cast, events: Path) -> None:
             waits[name] = value
     assert len(waits) == 1, waits
     (wait,) = waits.values()
-    row = listed(cast, events)[cast.sweep.name]
+    row = list_rows(cast, events)[cast.sweep.name]
     assert row.waited_s == pytest.approx(wait, abs=90)
     explained = explain.explain(
         StoryApi(cast.world.api, cast.story.clock), cast.sweep.name, "", events
@@ -253,16 +253,16 @@ def same_share_everywhere(cast: Cast, events: Path) -> None:
     """The exporter's metric and `list`, of a job that is one run; of one by index, `list` adds its
     runs up.
     """
-    rows = listed(cast, events)
+    rows = list_rows(cast, events)
 
-    def shown(labels: str) -> float:
+    def read_goodput(labels: str) -> float:
         return cast.story.seen[f"goodput_ratio {labels} namespace={NAMESPACE_TRAINING}"]
 
     for job in (cast.gang, cast.queued):
-        assert rows[job.name].useful_ratio == shown(f"job={job.name}")
+        assert rows[job.name].useful_ratio == read_goodput(f"job={job.name}")
     shares = []
     for index in (0, 1):
-        shares.append(shown(f"index={index} job={cast.flex.name}"))
+        shares.append(read_goodput(f"index={index} job={cast.flex.name}"))
     assert rows[cast.flex.name].useful_ratio == pytest.approx(sum(shares) / 2, abs=1e-6)
 
 
@@ -281,7 +281,7 @@ def receipts_hold(cast: Cast, events: Path) -> None:
     assert flex.waited_hours == pytest.approx(2 * 0.5, abs=0.1)
     assert sweep.waited_hours == 0
     assert 0 < gang.wasted_usd < 0.1 * gang.paid_usd < gang.on_demand_usd
-    rows = listed(cast, events)
+    rows = list_rows(cast, events)
     assert len(rows) == 3
     assert rows[cast.gang.name].evicted.number == 1
     assert rows[cast.flex.name].evicted.number == 2

@@ -89,8 +89,8 @@ class Walk:
     def now_min(self) -> int:
         return self.recorder.minute
 
-    def lost_nodes(self, pool: str, count: int) -> None:
-        """GKE's own count of them, which comes without our doing."""
+    def count_lost_nodes(self, pool: str, count: int) -> None:
+        """Adds lost nodes to GKE's own count, which comes without our doing."""
         labels = {
             "monitored_resource": "k8s_node_pool",
             "cluster_name": LIMITS["cluster"],
@@ -99,7 +99,7 @@ class Walk:
         labels |= {"interruption_type": PREEMPTION_TYPE, "interruption_reason": "Eviction"}
         self.recorder.add(INTERRUPTIONS_METRIC, labels, count)
 
-    def fired(self) -> list[Firing]:
+    def list_firings(self) -> list[Firing]:
         return firings(alerts(LIMITS), self.recorder)
 
     def _minute(self) -> None:
