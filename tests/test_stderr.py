@@ -33,7 +33,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from holdfast.checkpoint import Checkpointer
 
     path = tmp_path_factory.mktemp("stderr")
-    sample.watched(path / "events")
+    sample.write_watched_job(path / "events")
     with Checkpointer(
         path / "store",
         {"model": {"a": torch.zeros(4)}},

@@ -1,8 +1,8 @@
 """A command whose process is forked from a ForkServer, for products that start a program of their
 user's many times.
 
-`forked(server)` gives what replaces the interpreter. It hands arguments, environment,
-folder and output to a thread of the test, which has the program forked, and ends as that has ended.
+`fork_command(server)` gives what replaces the interpreter. It hands arguments, environment, folder
+and output to a thread of the test, which has the program forked, and ends as that has ended.
 A signal to it does not reach the program.
 """
 
@@ -26,8 +26,8 @@ LIMIT_S = 600.0
 
 
 @contextmanager
-def forked(server: "ForkServer") -> Generator[list[str]]:
-    """`server` is the thread's alone until the end of the block."""
+def fork_command(server: "ForkServer") -> Generator[list[str]]:
+    """Yields a command that forks from `server`, which no other thread may use meanwhile."""
     # Of a name that is short: the path of a socket has 107 characters at most.
     with (
         tempfile.TemporaryDirectory(prefix="fork-") as folder,

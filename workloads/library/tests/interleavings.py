@@ -26,7 +26,7 @@ class Protocolled(Protocol[S]):
     def start(self) -> S: ...
 
     def moves(self, state: S) -> Iterator[S]:
-        """What may follow. Raises AssertionError for a state that must not be."""
+        """Yields what may follow. Raises AssertionError for a state that must not be."""
         ...
 
     def check_end(self, state: S) -> None:
@@ -35,18 +35,18 @@ class Protocolled(Protocol[S]):
 
 
 def explore(model: Protocolled[S]) -> int:
-    """Visit every reachable state; how many there are. Raises AssertionError where a rule is
-    broken, and where no end can be reached without another death.
+    """Visits every reachable state, and returns how many there are. Raises AssertionError where a
+    rule is broken, and where no end can be reached without another death.
     """
     # states have no circles, and to walk over all that were seen is a fifth of the time
     gc.disable()
     try:
-        return _explored(model)
+        return _explore(model)
     finally:
         gc.enable()
 
 
-def _explored(model: Protocolled[S]) -> int:
+def _explore(model: Protocolled[S]) -> int:
     states = {model.start()}
     todo = [model.start()]
     before: dict[S, list[S]] = defaultdict(list)

@@ -123,9 +123,9 @@ def training(
     return lines
 
 
-def killed_and_restored(job: str) -> list[Line]:
-    """Killed at step 100 ten seconds after its last line, restored at 45 after 12 s of start, now
-    at step 60.
+def kill_and_restore(job: str) -> list[Line]:
+    """Returns the lines of a job that is killed at step 100, ten seconds after its last line, is
+    restored at 45 after 12 s of start, and is now at step 60.
     """
     first = []
     for n in range(1, 11):
@@ -312,13 +312,15 @@ def demo(folder: Path) -> Path:
 
 
 def naive(job: str) -> list[Line]:
-    """Saves rarely, starts again from nothing after SIGKILL, and leaves with 0 on SIGTERM."""
+    """Returns the lines of a job that saves rarely, starts again from nothing after SIGKILL, and
+    leaves with 0 on SIGTERM.
+    """
     lines = training(job, kills=KILLS, every=70)
     return [row | {"code": 0} if row["event"] == "exit" else row for row in lines]
 
 
-def watched(folder: Path) -> Path:
-    """Three days of a node watcher and a job, so that a report has prices, churn and waits.
+def write_watched_job(folder: Path) -> Path:
+    """Writes three days of a node watcher and a job, so that a report has prices, churn and waits.
     Returns the folder.
     """
     spot = {

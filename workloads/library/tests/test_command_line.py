@@ -27,7 +27,7 @@ def ask() -> None:
     typer.confirm("Go on?", err=True)
 
 
-def ended(*words: str) -> int:
+def run_until_exit(*words: str) -> int:
     with pytest.raises(SystemExit) as end:
         run_app(app, words)
     assert isinstance(end.value.code, int)
@@ -49,7 +49,7 @@ def ended(*words: str) -> int:
 def test_an_unreadable_command_line_is_refused(
     words: list[str], got: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert ended(*words) == 2
+    assert run_until_exit(*words) == 2
     first, second, *rest = capsys.readouterr().err.splitlines()
     assert first.startswith("error:   ")
     assert second.startswith("  got:     ")
@@ -58,7 +58,7 @@ def test_an_unreadable_command_line_is_refused(
 
 
 def test_a_program_that_is_not_installed_is_named(capsys: pytest.CaptureFixture[str]) -> None:
-    assert ended("start", "no-such-program") == 3
+    assert run_until_exit("start", "no-such-program") == 3
     assert (
         capsys.readouterr().err
         == "could not judge: the program no-such-program is not installed, or not on PATH\n"
@@ -66,19 +66,19 @@ def test_a_program_that_is_not_installed_is_named(capsys: pytest.CaptureFixture[
 
 
 def test_no_command_at_all_shows_the_list(capsys: pytest.CaptureFixture[str]) -> None:
-    assert ended() == 2
+    assert run_until_exit() == 2
     assert "Commands:" in capsys.readouterr().err
 
 
 def test_a_question_without_an_answer_stops(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def closed(*_: object) -> str:
+    def raise_eof(*_: object) -> str:
         raise EOFError
 
-    monkeypatch.setattr("builtins.input", closed)
-    monkeypatch.setattr("typer._click.termui.visible_prompt_func", closed)
-    assert ended("ask") == 4
+    monkeypatch.setattr("builtins.input", raise_eof)
+    monkeypatch.setattr("typer._click.termui.visible_prompt_func", raise_eof)
+    assert run_until_exit("ask") == 4
     assert "stopped: no answer" in capsys.readouterr().err
 
 

@@ -97,21 +97,21 @@ def normal(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
-def declared(extra: str) -> dict[str, frozenset[str]]:
-    """Distribution -> its extras, of an extra and of those that it is composed of."""
+def list_declared(extra: str) -> dict[str, frozenset[str]]:
+    """Returns distribution -> its extras, of an extra and of those that it is composed of."""
     distributions: dict[str, frozenset[str]] = {"google-crc32c": frozenset()}
     for line in EXTRAS[extra]:
         requirement = Requirement(line)
         if requirement.name == DISTRIBUTION:
             for part in requirement.extras:
-                distributions |= declared(part)
+                distributions |= list_declared(part)
         else:
             distributions[normal(requirement.name)] = frozenset(requirement.extras)
     return distributions
 
 
 def closure(wanted: dict[str, frozenset[str]]) -> set[str]:
-    """All that pip would install, as far as it is installed here."""
+    """Returns all that pip would install, as far as it is installed here."""
     names = set[str]()
     waiting = list(wanted.items())
     while waiting:
@@ -139,7 +139,7 @@ def applies(requirement: Requirement, extras: frozenset[str]) -> bool:
 def import_all(extra: str, *rooms: str) -> subprocess.CompletedProcess[str]:
     others = (*OTHERS, *(ROOMS["server"][:4] if extra == "batch" else ()))
     given = {
-        "installed": sorted(closure(declared(extra))),
+        "installed": sorted(closure(list_declared(extra))),
         "rooms": rooms,
         "left_out": others,
     }
@@ -193,21 +193,22 @@ def build_wheel(folder: Path, repository: str) -> Path:
 
 
 @pytest.fixture
-def drilled(wheel: Path) -> Iterator[Path]:
-    """bin/ of a new virtual environment with the wheel and what its extra `drill` declares, as
-    links.
+def drill_bin(wheel: Path) -> Iterator[Path]:
+    """Folder bin/ of a new virtual environment with the wheel and links to what its extra `drill`
+    declares.
     """
     with tempfile.TemporaryDirectory() as name:
         # as root, PostgreSQL runs as another user, who must reach its programs
         Path(name).chmod(0o755)
-        yield installed(wheel, "drill", Path(name))
+        yield install_extra(wheel, "drill", Path(name))
 
 
-def installed(wheel: Path, extra: str, folder: Path) -> Path:
+def install_extra(wheel: Path, extra: str, folder: Path) -> Path:
+    """Makes a virtual environment with the wheel and links to what an extra declares."""
     venv.create(folder, symlinks=True, with_pip=False)
     (site,) = folder.glob("lib/python3.*/site-packages")
     zipfile.ZipFile(wheel).extractall(site)
-    for name in closure(declared(extra)):
+    for name in closure(list_declared(extra)):
         support.link_distribution(name, site)
     for path in site.glob("*.dist-info/entry_points.txt"):
         write_scripts(path, folder / "bin")
@@ -215,7 +216,7 @@ def installed(wheel: Path, extra: str, folder: Path) -> Path:
 
 
 def write_scripts(entry_points: Path, folder: Path) -> None:
-    """Its commands, as pip writes them."""
+    """Writes the commands of a distribution, as pip writes them."""
     points = configparser.ConfigParser(delimiters="=")
     points.optionxform = str
     points.read(entry_points)
@@ -229,12 +230,12 @@ def write_scripts(entry_points: Path, folder: Path) -> None:
 
 
 @pytest.mark.process
-def test_extra_drill_brings_database_proxy_and_report(drilled: Path, tmp_path: Path) -> None:
+def test_extra_drill_brings_database_proxy_and_report(drill_bin: Path, tmp_path: Path) -> None:
     variables = {
         "PATH": "/usr/bin:/bin",
         "HOME": str(tmp_path),
     }
-    words = [drilled / "holdfast", "batch", "database", "--dir", tmp_path / "db"]
+    words = [drill_bin / "holdfast", "batch", "database", "--dir", tmp_path / "db"]
     with subprocess.Popen(
         words,
         env=variables,
@@ -248,17 +249,17 @@ def test_extra_drill_brings_database_proxy_and_report(drilled: Path, tmp_path: P
         assert line, server.stderr.read()
         assert json.loads(line)["uri"].startswith("postgresql://") and server.wait(60) == 0
     envoy = "from holdfast.drill.serving.fleet import find_envoy; print(find_envoy())"
-    found = support.ran([drilled / "python", "-c", envoy], tmp_path, variables)
-    assert found.stdout.strip() == str(drilled / "envoy"), found.stderr
+    found = support.ran([drill_bin / "python", "-c", envoy], tmp_path, variables)
+    assert found.stdout.strip() == str(drill_bin / "envoy"), found.stderr
     for shown in (["place"], ["report", "--help"], ["drill", "--list"]):
-        done = support.ran([drilled / "holdfast", *shown], tmp_path, variables)
+        done = support.ran([drill_bin / "holdfast", *shown], tmp_path, variables)
         assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.process
 @pytest.mark.timeout(900)  # on an idle machine a tenth of it
 def test_extra_demo_plays_the_checkpoint_part_without_a_clone(wheel: Path, tmp_path: Path) -> None:
-    holdfast = installed(wheel, "demo", tmp_path / "venv") / "holdfast"
+    holdfast = install_extra(wheel, "demo", tmp_path / "venv") / "holdfast"
     variables = {
         "PATH": "/usr/bin:/bin",
         "HOME": str(tmp_path),
@@ -291,7 +292,7 @@ def test_every_image_s_lock_holds_what_its_extra_declares() -> None:
     for role, image in pins.ROLES.items():
         lock = (ROOT / f"requirements/{image.group}.txt").read_text()
         locked = {normal(name) for name in re.findall(r"^([\w.-]+)==", lock, re.MULTILINE)}
-        assert declared(role).keys() - {"google-crc32c"} <= locked, role
+        assert list_declared(role).keys() - {"google-crc32c"} <= locked, role
 
 
 def test_every_answer_names_an_existing_extra_and_command() -> None:

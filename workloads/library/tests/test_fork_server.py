@@ -37,7 +37,7 @@ def server() -> Iterator[ForkServer]:
 def start(server: ForkServer, tmp_path: Path) -> Callable[[str], Started]:
     (tmp_path / "script.py").write_text(SCRIPT)
 
-    def started(code: str) -> Started:
+    def start_script(code: str) -> Started:
         with (tmp_path / "out").open("w") as out, (tmp_path / "err").open("w") as err:
             command = [sys.executable, str(tmp_path / "script.py"), code]
             return server.start(
@@ -48,7 +48,7 @@ def start(server: ForkServer, tmp_path: Path) -> Callable[[str], Started]:
                 session=True,
             )
 
-    return started
+    return start_script
 
 
 @pytest.mark.parametrize(

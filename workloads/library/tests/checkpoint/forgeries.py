@@ -48,7 +48,8 @@ class Forged:
         return max(self.manifest["tensors"], key=lambda part: part["bytes"])
 
 
-def encoded(value: Any) -> bytes:
+def encode_json(value: Any) -> bytes:
+    """Encodes a value as JSON with sorted keys and without spaces."""
     return json.dumps(
         value,
         sort_keys=True,
@@ -67,7 +68,7 @@ def forge(folder: Path, change: Change) -> None:
         manifest=json.loads(manifest_path.read_bytes()),
     )
     change(forged)
-    manifest_bytes = encoded(forged.manifest)
+    manifest_bytes = encode_json(forged.manifest)
     manifest_path.write_bytes(manifest_bytes)
     digest = {
         "length": len(manifest_bytes),
@@ -76,7 +77,7 @@ def forge(folder: Path, change: Change) -> None:
     digests = forged.commit["manifests"]
     if any(isinstance(item, dict) for item in digests):
         digests[0] = digest
-    body = encoded(forged.commit) if forged.body is None else forged.body
+    body = encode_json(forged.commit) if forged.body is None else forged.body
     path.write_bytes(envelope(body))
     for change_folder in forged.after:
         change_folder(forged.attempt)
@@ -101,8 +102,8 @@ _manifest = partial(_update, "manifest")
 
 def _body(old: bytes, new: bytes) -> Change:
     def change(forged: Forged) -> None:
-        forged.body = encoded(forged.commit).replace(old, new, 1)
-        assert forged.body != encoded(forged.commit)
+        forged.body = encode_json(forged.commit).replace(old, new, 1)
+        assert forged.body != encode_json(forged.commit)
 
     return change
 

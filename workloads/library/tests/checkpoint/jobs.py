@@ -78,7 +78,7 @@ def digest(tensors: Mapping[str, torch.Tensor]) -> str:
 
 
 @cache
-def expected() -> dict[int, str]:
+def compute_reference_digests() -> dict[int, str]:
     """Returns the digest of the state after each step of an undisturbed run."""
     from holdfast.checkpoint.state import capture
 
@@ -108,10 +108,10 @@ def train(
     set_up(rank, world, rendezvous, options)
     state = build()
     torch.manual_seed(5)
-    options.get("change", unchanged)(state)
-    late, spoil_late = options.get("spoil_late", (0, unchanged))
+    options.get("change", change_nothing)(state)
+    late, spoil_late = options.get("spoil_late", (0, change_nothing))
     if rank == world - 1:
-        options.get("spoil", unchanged)(state)
+        options.get("spoil", change_nothing)(state)
         url = options.get("other_url", url)
     settings: dict[str, Any] = {
         "run": RUN,
@@ -140,7 +140,7 @@ def train(
         dist.destroy_process_group()
 
 
-def unchanged(state: State) -> None: ...
+def change_nothing(state: State) -> None: ...
 
 
 def set_up(
@@ -223,7 +223,7 @@ def finish(ranks: list[BaseProcess], timeout_s: float = 120) -> list[int | None]
     return codes
 
 
-def committed(url: str | Path, run: str = RUN) -> list[int]:
+def list_committed(url: str | Path, run: str = RUN) -> list[int]:
     """Returns the committed steps, the newest first."""
     return committed_steps(open_storage(str(url)), run)
 
@@ -231,5 +231,7 @@ def committed(url: str | Path, run: str = RUN) -> list[int]:
 def newest(url: str | Path) -> int:
     """Returns the step of the newest checkpoint, whose every bit it compares with the expected."""
     step, tensors = load_tensors(str(url), RUN)
-    assert digest(tensors) == expected()[step], f"step {step} restores with other bits"
+    assert digest(tensors) == compute_reference_digests()[step], (
+        f"step {step} restores with other bits"
+    )
     return step

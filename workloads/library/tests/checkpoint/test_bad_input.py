@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from workloads.library.tests.checkpoint.forgeries import encoded, envelope
+from workloads.library.tests.checkpoint.forgeries import encode_json, envelope
 from workloads.library.tests.checkpoint.jobs import RUN, WIDTH, Jobs
 
 pytestmark = pytest.mark.process
@@ -111,7 +111,7 @@ def test_other_run_or_format_is_an_error_on_both(
 ) -> None:
     commit = url / RUN / f"step-{SAVED:010d}" / "COMMIT.json"
     body = json.loads(commit.read_text())["body"] | {"schema": "holdfast.checkpoint/2"}
-    commit.write_bytes(envelope(encoded(body)))
+    commit.write_bytes(envelope(encode_json(body)))
     check_refused(
         jobs,
         url,

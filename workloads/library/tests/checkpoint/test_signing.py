@@ -12,8 +12,8 @@ import torch
 from holdfast.checkpoint import Checkpointer, load_tensors
 from holdfast.support.errors import InputError
 from holdfast.vocabulary.environment import ENV_KEY_FILE
-from workloads.library.tests.checkpoint.forgeries import encoded
-from workloads.library.tests.checkpoint.jobs import committed
+from workloads.library.tests.checkpoint.forgeries import encode_json
+from workloads.library.tests.checkpoint.jobs import list_committed
 
 RUN = "run"
 
@@ -75,7 +75,7 @@ def test_commit_without_the_key_or_with_another_is_skipped(
 def change_commit(commit: Path, **fields: Any) -> None:
     """Change fields of a commit, and its digest, but not its signature."""
     envelope = json.loads(commit.read_text())
-    body = encoded(envelope["body"] | fields)
+    body = encode_json(envelope["body"] | fields)
     digest = hashlib.sha256(body).hexdigest()
     commit.write_bytes(
         b'{"body":%s,"seal":"%s","sha256":"%s"}'
@@ -119,7 +119,7 @@ def test_deleted_commits_are_reported_once_at_the_next_start(
     url = tmp_path / "url"
     for step in range(1, 6):
         save(url, step, keep=1 if step < 3 else 3)
-    assert committed(url, RUN) == [5, 4, 3]
+    assert list_committed(url, RUN) == [5, 4, 3]
     assert "were deleted" not in read_log(caplog), "retention is no loss"
     shutil.rmtree(url / RUN / "step-0000000005")
     save(url, 6)

@@ -13,7 +13,7 @@ from holdfast.checkpoint.cli import app
 from holdfast.checkpoint.verify_exact import verify
 from holdfast.support.errors import InputError, Unjudged
 from workloads.library.tests.fork_server import ForkServer
-from workloads.library.tests.forked_command import forked
+from workloads.library.tests.forked_command import fork_command
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(900)]
 LIBRARY = Path(__file__).parents[4] / "workloads" / "library"
@@ -71,7 +71,7 @@ def python() -> Iterator[tuple[str, ...]]:
     server = ForkServer(
         ["torch._dynamo", "torch.optim.adamw", "holdfast.checkpoint.checkpointer"], path=[LIBRARY]
     )
-    with forked(server) as command:
+    with fork_command(server) as command:
         yield tuple(command)
     server.close()
 

@@ -223,7 +223,7 @@ def test_expensive_spot_never_pays_and_a_free_restart_always_does() -> None:
 
 
 def test_a_receipt_counts_restarts_from_memory() -> None:
-    lines = sample.killed_and_restored("job")
+    lines = sample.kill_and_restore("job")
     # A first start restores nothing, and other restarts read the bucket only.
     assert "restarted" not in receipt(ledgers(lines), 1.0, 2.0).line()
     restores = []

@@ -36,7 +36,7 @@ def test_losses_and_recoveries_match_the_ledger(tmp_path: Path) -> None:
     path = tmp_path / "e.jsonl"
     follower = Follower(path)
     assert follower.summary() is None
-    sample.write(path, sample.killed_and_restored("job"))
+    sample.write(path, sample.kill_and_restore("job"))
     follower.read()
     summary = follower.summary()
     assert summary is not None

@@ -40,8 +40,10 @@ def advance(state: State) -> None:
     state["optimizer"].step()
 
 
-def trained(folder: Path, *ends: int, every: int, overlap: bool = False) -> list[torch.Tensor]:
-    """The bits of a run with a start for each of `ends`."""
+def train_with_starts(
+    folder: Path, *ends: int, every: int, overlap: bool = False
+) -> list[torch.Tensor]:
+    """Trains with a start for each of `ends`, and returns the bits."""
     for end in ends:
         state = build()
         torch.manual_seed(9)
@@ -55,8 +57,8 @@ def trained(folder: Path, *ends: int, every: int, overlap: bool = False) -> list
 
 @pytest.mark.parametrize("overlap", [False, True])
 def test_a_gpu_run_resumes_bit_exact(tmp_path: Path, overlap: bool) -> None:
-    whole = trained(tmp_path / "w", 8, every=100)
-    resumed = trained(tmp_path / "h", 5, 8, every=2, overlap=overlap)
+    whole = train_with_starts(tmp_path / "w", 8, every=100)
+    resumed = train_with_starts(tmp_path / "h", 5, 8, every=2, overlap=overlap)
     for a, b in zip(resumed, whole, strict=True):
         assert torch.equal(a, b)
 

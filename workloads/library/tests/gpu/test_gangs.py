@@ -35,7 +35,7 @@ def test_sharded_gang_restores_a_lost_node_from_memory_bit_exact(make: Make) -> 
     gang = make(ShardedGang, "gang", None, nodes=2, gate_step=15)
     gang.start(0, 1)
     assert undisturbed.all_ended() == [0, 0], undisturbed.logs()
-    gang.until(lambda: gang.copied(15))
+    gang.until(lambda: gang.has_copied(15))
     launcher, *below = family(gang.processes[0].pid)
     assert any(uses_gpu(process.pid) for process in below)
     assert not uses_gpu(launcher.pid)

@@ -37,8 +37,8 @@ def test_a_notice_and_a_power_loss_under_nccl_change_no_bit(tmp_path: Path) -> N
     undisturbed = one_gpu(tmp_path / "undisturbed")
     run = one_gpu(tmp_path / "evicted")
     assert undisturbed.complete() == 0, undisturbed.log()
-    assert run.interrupted(15, notice_to_agent) == 143, run.log()
-    assert run.interrupted(33, power_loss) == 137
+    assert run.interrupt(15, notice_to_agent) == 143, run.log()
+    assert run.interrupt(33, power_loss) == 137
     assert run.complete() == 0, run.log()
     assert run.digest == undisturbed.digest
     assert run.losses() == undisturbed.losses()
@@ -53,5 +53,5 @@ def test_all_gpus_stop_at_the_same_step(tmp_path: Path) -> None:
     run = one_gpu(tmp_path)
     run.ranks = torch.cuda.device_count()
     run.options = (*run.options, "--set", f"batch={8 * run.ranks}")
-    assert run.interrupted(15, notice) == 143, run.log()
+    assert run.interrupt(15, notice) == 143, run.log()
     assert len(run.of("stop")) == 1

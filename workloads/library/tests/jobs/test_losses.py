@@ -205,7 +205,7 @@ def test_counts_include_past_losses_and_mark_lower_bounds(
 
 def test_a_job_that_runs_shows_its_progress() -> None:
     assert progress_text(None, 0) == ""
-    lines = sorted(sample.killed_and_restored("job"), key=lambda line: line["t"])
+    lines = sorted(sample.kill_and_restore("job"), key=lambda line: line["t"])
     summary = job_summaries(parse(sample.encoded(lines)).events)["job"]
     assert (
         progress_text(summary, sample.EPOCH + 86.4)

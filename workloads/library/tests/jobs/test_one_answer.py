@@ -100,7 +100,7 @@ def command(*arguments: str) -> Any:
 
 
 HISTORIES = {
-    "set-back": sample.killed_and_restored("set-back"),
+    "set-back": sample.kill_and_restore("set-back"),
     "evicted": sample.training("evicted", kills=sample.KILLS),
     "calm": sample.training("calm"),
     "naive": sample.naive("naive"),
@@ -177,7 +177,7 @@ def test_a_rendered_job_is_found_by_its_own_name(
     monkeypatch.setenv(ENV_COMPLETION_INDEX, "0")
     command_words = spec["template"]["spec"]["containers"][0]["command"]
     run = rendered.option(command_words, "--run").replace(f"$({ENV_COMPLETION_INDEX})", "0")
-    write_events(tmp_path / "events.jsonl", run, sample.killed_and_restored(run))
+    write_events(tmp_path / "events.jsonl", run, sample.kill_and_restore(run))
     meta = body["metadata"] | {
         "namespace": "training",
         "uid": "u",

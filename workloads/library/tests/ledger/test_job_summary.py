@@ -19,7 +19,7 @@ def summarize(rows: list[Line]) -> dict[str, JobSummary]:
 
 
 def test_a_restored_job_shows_its_current_step() -> None:
-    summary = summarize(sample.killed_and_restored("job"))["job"]
+    summary = summarize(sample.kill_and_restore("job"))["job"]
     assert f"{summary.useful_ratio:.1%}" == "27.6%"
     assert summary.step == 60
     assert summary.lost == 55

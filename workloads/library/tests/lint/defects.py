@@ -47,7 +47,7 @@ class Defect:
 
     def files(self) -> list[File]:
         """Returns all files of the environment, with the change in them."""
-        files = [replace(file, documents=list(file.documents)) for file in rendered()]
+        files = [replace(file, documents=list(file.documents)) for file in load_rendered()]
         documents, index = self._locate(files)
         # JSON drops the marks of the text.
         body = json.loads(json.dumps(documents[index].value))
@@ -65,7 +65,7 @@ class Defect:
 
 
 @cache
-def rendered() -> list[File]:
+def load_rendered() -> list[File]:
     paths = sorted(FOLDER.glob("*/*.yaml"))
     files = [parse_text(path.as_posix(), path.read_text()) for path in paths]
     chat = example_services.render_text("chat")
@@ -73,7 +73,7 @@ def rendered() -> list[File]:
 
 
 def clean() -> Report:
-    return judge(rendered(), Options())
+    return judge(load_rendered(), Options())
 
 
 def judge_by(rule_ids: Collection[str], files: list[File]) -> set[str]:
@@ -174,7 +174,7 @@ def bash(script: str) -> str:
 SHARDED = ["python", "-m", "holdfast", "train", "ranks", "--processes", "1", "--sharded", "--"]
 
 
-def sharded(state: str) -> Callable[[dict[str, Any]], dict[str, Any]]:
+def make_sharded(state: str) -> Callable[[dict[str, Any]], dict[str, Any]]:
     def change(template: dict[str, Any]) -> dict[str, Any]:
         template["metadata"]["annotations"]["holdfast.dev/state"] = state
         template["spec"]["containers"][0]["command"] = [*SHARDED, "python", "t.py"]
@@ -466,7 +466,9 @@ REST = (
         [*SHARDED, "torchrun", "t.py"],
         "HF157",
     ),
-    Defect("sharded without room for copies", ELASTIC, "spec template", sharded("400Gi"), "HF158"),
+    Defect(
+        "sharded without room for copies", ELASTIC, "spec template", make_sharded("400Gi"), "HF158"
+    ),
     Defect(
         "sharded, drained by halves", ELASTIC, "main command", [*SHARDED, "python", "t.py"], "HF152"
     ),

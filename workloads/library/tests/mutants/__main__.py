@@ -56,8 +56,10 @@ class Mutant:
     tests: list[str]
     """Of pytest, each fast; the first that fails ends the run."""
 
-    def mutated(self, text: str) -> str:
-        """ValueError where the file no longer has the text: the list must follow the product."""
+    def mutate(self, text: str) -> str:
+        """Returns the text with the fault. Raises ValueError if the text lacks the place: the list
+        must follow the product.
+        """
         if text.count(self.old) != 1:
             raise ValueError(
                 f"{self.name}: {self.file} has {text.count(self.old)} times {self.old!r}, 1 is"
@@ -67,7 +69,7 @@ class Mutant:
 
     def apply(self, tree: Path) -> None:
         path = tree / self.file
-        text = self.mutated(path.read_text())
+        text = self.mutate(path.read_text())
         path.unlink()  # the copy is made of hard links: writing in place would change all of them
         path.write_text(text)
 
@@ -77,9 +79,7 @@ MUTANTS = [Mutant(**row) for row in TABLE["mutant"]]
 
 
 def snapshot(into: Path) -> None:
-    """What git tracks or would track, as it is now: who edits the tree meanwhile changes no
-    verdict.
-    """
+    """Copies what git tracks or would track, so that later edits of the tree change no verdict."""
     listed = subprocess.run(
         ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
         cwd=ROOT,
@@ -103,10 +103,10 @@ def main() -> None:
     # A shell that starts this in the background has it ignored, and every process of the tests
     # would inherit that.
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    sys.exit(judge(chosen(given.names), given.jobs))
+    sys.exit(judge(choose(given.names), given.jobs))
 
 
-def chosen(names: Sequence[str]) -> list[Mutant]:
+def choose(names: Sequence[str]) -> list[Mutant]:
     known = {mutant.name: mutant for mutant in MUTANTS}
     unknown = [name for name in names if name not in known]
     if unknown:
@@ -125,7 +125,7 @@ def judge(mutants: Sequence[Mutant], jobs: int) -> int:
         snapshot(Path(scratch) / UNBROKEN)
         require_green(mutants, Path(scratch))
         with ThreadPoolExecutor(jobs) as pool:
-            fates = [*pool.map(partial(judged, scratch=Path(scratch)), mutants)]
+            fates = [*pool.map(partial(judge_mutant, scratch=Path(scratch)), mutants)]
     print(
         f"{fates.count(Fate.KILLED)} of {len(fates)} mutants killed after"
         f" {time.monotonic() - began:.0f} s"
@@ -142,8 +142,8 @@ def require_green(mutants: Sequence[Mutant], scratch: Path) -> None:
         raise Unjudged(f"the tests fail without a mutant:\n{output[-3000:]}")
 
 
-def judged(mutant: Mutant, scratch: Path) -> Fate:
-    """Shown as well, with the tests' output where they did not kill it."""
+def judge_mutant(mutant: Mutant, scratch: Path) -> Fate:
+    """Runs the tests of one mutant and prints its fate, with their output if it was not killed."""
     began = time.monotonic()
     tree = scratch / mutant.name.replace(" ", "-")
     shutil.copytree(scratch / UNBROKEN, tree, copy_function=os.link)
@@ -159,8 +159,8 @@ def judged(mutant: Mutant, scratch: Path) -> Fate:
 
 
 def run_tests(tests: Sequence[str], tree: Path) -> tuple[int, str]:
-    """Code and output of pytest on the copy: its folders precede the installed ones. Skipped
-    tests count as not run.
+    """Returns code and output of pytest on the copy, whose folders precede the installed ones.
+    Skipped tests count as not run.
     """
     paths = os.pathsep.join([str(tree / "workloads" / "library"), str(tree)])
     environment = os.environ | {

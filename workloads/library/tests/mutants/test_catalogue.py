@@ -15,8 +15,8 @@ from workloads.library.tests.mutants.__main__ import (
     UNBROKEN,
     Fate,
     Mutant,
-    chosen,
-    judged,
+    choose,
+    judge_mutant,
     require_green,
     snapshot,
 )
@@ -26,7 +26,7 @@ VERDICT = next(mutant for mutant in MUTANTS if mutant.file.endswith("drill/verdi
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
 def test_a_mutant_changes_exactly_one_place_in_todays_code(mutant: Mutant) -> None:
-    text = mutant.mutated((ROOT / mutant.file).read_text())
+    text = mutant.mutate((ROOT / mutant.file).read_text())
     assert (
         compile(text, mutant.file, "exec") if mutant.file.endswith(".py") else tomllib.loads(text)
     )
@@ -39,9 +39,9 @@ def test_a_mutant_changes_exactly_one_place_in_todays_code(mutant: Mutant) -> No
 def test_a_place_that_is_gone_and_an_unknown_name_are_errors() -> None:
     assert len({mutant.name for mutant in MUTANTS}) == len(MUTANTS) >= 25
     with pytest.raises(ValueError, match="0 times"):
-        replace(VERDICT, old="nowhere").mutated("text")
+        replace(VERDICT, old="nowhere").mutate("text")
     with pytest.raises(InputError, match="no such mutant"):
-        chosen(["restore everything"])
+        choose(["restore everything"])
 
 
 @pytest.mark.process
@@ -52,7 +52,7 @@ def test_fault_is_killed_comment_survives_and_broken_import_is_unjudged(tmp_path
     broken = replace(VERDICT, name="broken", new="            return (\n")
     fates = []
     for mutant in (VERDICT, comment, broken):
-        fates.append(judged(mutant, tmp_path))
+        fates.append(judge_mutant(mutant, tmp_path))
     assert fates == [Fate.KILLED, Fate.SURVIVED, Fate.NOT_JUDGED]
     assert (ROOT / VERDICT.file).read_text() == before
 

@@ -33,7 +33,7 @@ def pages(browser: Page, tmp_path_factory: pytest.TempPathFactory) -> dict[str, 
     priced = tmp_path_factory.mktemp("priced")
     long = tmp_path_factory.mktemp("long")
     summaries = {demo: sample.demo(demo)}
-    sample.watched(priced / "events")
+    sample.write_watched_job(priced / "events")
     kills = sample.make_kills(90)
     for n in range(9):
         lines = sample.training(

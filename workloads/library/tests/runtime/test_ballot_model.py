@@ -112,7 +112,7 @@ class Model:
         rank: Rank,
     ) -> Iterator[State]:
         if rank.inside:
-            if not self.lockstep or self._all_started(state, rank.step):
+            if not self.lockstep or self._have_all_started(state, rank.step):
                 yield state.with_rank(index, rank._replace(step=rank.step + 1, inside=False))
             return
         machine = self._machine(index, rank)
@@ -125,7 +125,7 @@ class Model:
         elif verdict is BallotResult.GO:
             yield state.with_rank(index, next_rank._replace(inside=True))
 
-    def _all_started(self, state: State, step: int) -> bool:
+    def _have_all_started(self, state: State, step: int) -> bool:
         for rank in state.ranks:
             if rank.step < step or (rank.step == step and not rank.inside):
                 return False

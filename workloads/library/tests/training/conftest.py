@@ -12,8 +12,8 @@ from workloads.library.tests.training.runs import Run, run_server
 
 
 @pytest.fixture(scope="session")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """The run that every disturbed one has to equal, to the last bit; started from nothing."""
+def reference_run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """Run that every disturbed one has to equal, to the last bit; it is started from nothing."""
     run = Run(folder=tmp_path_factory.mktemp("undisturbed"))
     assert run.complete() == 0, run.log()
     return run

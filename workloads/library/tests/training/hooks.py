@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 def before_import(folder: Path, module: str, code: str) -> dict[str, str]:
-    """The environment of a run in whose processes `code` runs when `module` is about to be
+    """Returns the environment of a run in whose processes `code` runs when `module` is about to be
     imported.
     """
     folder.mkdir(parents=True, exist_ok=True)
@@ -23,12 +23,12 @@ def before_import(folder: Path, module: str, code: str) -> dict[str, str]:
     return {"PYTHONPATH": str(folder)}
 
 
-def replaced(file: Path, name: str, code: str) -> tuple[str, str, str]:
-    """Words for a fork server that stand for `-m holdfast train run`, written to `file`: `code`
-    says what is `changed`.
+def replace_function(file: Path, name: str, code: str) -> tuple[str, str, str]:
+    """Writes a program that runs `-m holdfast train run` with a function replaced, and returns the
+    words that start it from a fork server.
 
-    It takes the place of the product's function `name`, MODULE:FUNCTION, in every module that has
-    imported it, and finds the function itself as `good`.
+    `code` defines `changed`, which replaces the function `name`, MODULE:FUNCTION, in every module
+    that has imported it. The function itself is `good` there.
     """
     home, _, function = name.partition(":")
     file.write_text(

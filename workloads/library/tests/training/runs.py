@@ -16,7 +16,7 @@ from holdfast.support.object_names import parse_step
 from tests.support import commits
 from workloads.library.tests.fork_server import ForkServer, die_with
 from workloads.library.tests.processes import until
-from workloads.library.tests.training.hooks import replaced, waiting_before
+from workloads.library.tests.training.hooks import replace_function, waiting_before
 
 PATIENCE_S = 180.0
 STEPS = 40
@@ -36,7 +36,7 @@ def run_server() -> contextlib.closing[ForkServer]:
     )
 
 
-def launched(
+def launch_process(
     server: ForkServer | None,
     command: Sequence[str],
     *,
@@ -120,7 +120,7 @@ class Run:
         command = self.command()  # may add to the environment
         environment = {**os.environ, **self.env}
         with (self.folder / "log").open("a") as log:
-            process = launched(self.server, command, env=environment, log=log)
+            process = launch_process(self.server, command, env=environment, log=log)
         try:
             yield process
         finally:
@@ -136,7 +136,7 @@ class Run:
         self.folder.mkdir(parents=True, exist_ok=True)
         self._gate.unlink(missing_ok=True)
         code = waiting_before(step, self._gate)
-        self.module = replaced(self.folder / "held.py", SEED, code)
+        self.module = replace_function(self.folder / "held.py", SEED, code)
 
     def release(self) -> None:
         self._gate.touch()
@@ -149,7 +149,7 @@ class Run:
         with self.started() as process:
             return process.wait(PATIENCE_S)
 
-    def interrupted(self, at_step: int, take_down: Callable[[Any], object]) -> int:
+    def interrupt(self, at_step: int, take_down: Callable[[Any], object]) -> int:
         """Takes the run down, like `stop_when`, once `at_step` of this start is done."""
         begun = len(self.events())
         return self.stop_when(lambda: self.has_done(at_step, begun), take_down)

@@ -15,7 +15,7 @@ from holdfast.vocabulary.exit_codes import FATAL_EXIT_CODES, combine_exit_codes
 
 
 @pytest.fixture(autouse=True)
-def signals_are_released() -> Iterator[None]:
+def signal_cleanup() -> Iterator[None]:
     """Releases the signals after a test: a command takes them and leaves them to its process."""
     yield
     if notices.is_installed():

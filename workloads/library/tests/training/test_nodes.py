@@ -155,7 +155,7 @@ def test_first_node_recognizes_its_address_and_its_name_before_dns_does() -> Non
 
 @pytest.mark.timeout(900)  # two agents a start
 def test_losing_either_node_is_retried_and_a_notice_on_one_stops_both(
-    tmp_path: Path, server: ForkServer, undisturbed: Run
+    tmp_path: Path, server: ForkServer, reference_run: Run
 ) -> None:
     nodes = Nodes(tmp_path, server=server)
     nodes.hold_before(STEPS - 2)
@@ -182,7 +182,7 @@ def test_losing_either_node_is_retried_and_a_notice_on_one_stops_both(
     assert steps == [nodes.furthest], "logged once, by the rank that leads"
     nodes.release()
     assert nodes.complete() == [0, 0], nodes.log()
-    assert {run.digest for run in nodes.runs} == {undisturbed.digest}
+    assert {run.digest for run in nodes.runs} == {reference_run.digest}
 
 
 @pytest.mark.timeout(900)

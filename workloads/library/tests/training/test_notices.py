@@ -18,7 +18,7 @@ from holdfast.vocabulary.environment import ENV_RUN_DIR
 from tests.support import commits
 from workloads.library.tests.fork_server import ForkServer
 from workloads.library.tests.processes import children
-from workloads.library.tests.training.hooks import before_import, holding, replaced
+from workloads.library.tests.training.hooks import before_import, holding, replace_function
 from workloads.library.tests.training.runs import COMMAND, STEPS, Run, notice, power_loss
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(900)]  # several starts of torch in each
@@ -48,7 +48,7 @@ def test_a_notice_while_the_first_node_is_awaited_leaves_at_once(
 
 
 def test_notices_in_a_restore_and_in_the_last_save_cost_no_bit(
-    tmp_path: Path, undisturbed: Run, server: ForkServer
+    tmp_path: Path, reference_run: Run, server: ForkServer
 ) -> None:
     hooked = {ENV_RUN_DIR: str(tmp_path / "roll")}
     run = Run(
@@ -71,11 +71,11 @@ def test_notices_in_a_restore_and_in_the_last_save_cost_no_bit(
         return process_ids
 
     run.hold_before(STEPS - 2)
-    assert run.interrupted(5, prestop) == 143
+    assert run.interrupt(5, prestop) == 143
     run.release()
     assert run.of("stop")[0]["step"] >= 5
     failpoint = "holdfast.checkpoint.failpoints:failpoint"
-    run.module = replaced(
+    run.module = replace_function(
         tmp_path / "run.py", failpoint, holding("restore.chosen", tmp_path, NOTICED)
     )
     begun = len(run.events())
@@ -110,7 +110,7 @@ def test_notices_in_a_restore_and_in_the_last_save_cost_no_bit(
     run.options = ()
     assert run.stop_when(lambda: len(list_reached("upload.begin")) == 4, goes_on) == 0, run.log()
     assert run.of("commit")[-1]["step"] == run.steps
-    assert run.digest == undisturbed.digest
+    assert run.digest == reference_run.digest
 
 
 def test_a_run_on_one_node_listens_to_this_machine_only(tmp_path: Path, server: ForkServer) -> None:
@@ -124,7 +124,7 @@ def test_a_run_on_one_node_listens_to_this_machine_only(tmp_path: Path, server: 
                     matches.append(c.laddr.ip)
         power_loss(process)
 
-    run.interrupted(2, look)
+    run.interrupt(2, look)
     assert matches
     for address in matches:
         assert ip_address(address).is_loopback
@@ -135,7 +135,7 @@ def test_a_run_on_one_node_listens_to_this_machine_only(tmp_path: Path, server: 
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_rank_that_is_killed_while_all_stop_costs_no_step(
     tmp_path: Path,
-    undisturbed: Run,
+    reference_run: Run,
     server: ForkServer,
     rank: int,
 ) -> None:
@@ -151,7 +151,7 @@ def test_a_rank_that_is_killed_while_all_stop_costs_no_step(
         noticed.append(time.monotonic())
         process.send_signal(signal.SIGCONT)
 
-    assert run.interrupted(7, take_down) == 143, run.log()
+    assert run.interrupt(7, take_down) == 143, run.log()
     assert time.monotonic() - noticed[0] < 60
     done = max(event["last_step"] for event in run.of("window"))
     (commit,) = commits(run.folder / "checkpoints")
@@ -161,4 +161,4 @@ def test_a_rank_that_is_killed_while_all_stop_costs_no_step(
     run.release()
     assert run.complete() == 0, run.log()
     assert run.of("restore")[-1]["step"] == step
-    assert run.digest == undisturbed.digest
+    assert run.digest == reference_run.digest

@@ -14,7 +14,7 @@ from holdfast.runtime.deadline import DEFAULT_LEAD_S
 from holdfast.vocabulary.environment import ENV_DEADLINE
 from workloads.library.tests.fork_server import ForkServer
 from workloads.library.tests.processes import children
-from workloads.library.tests.training.hooks import before_import, replaced
+from workloads.library.tests.training.hooks import before_import, replace_function
 from workloads.library.tests.training.runs import COMMAND, STEPS, Run, notice, power_loss
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(900)]  # several starts of torch in each
@@ -29,7 +29,7 @@ def again_and_again(process: subprocess.Popen[str]) -> None:
 
 
 def test_notices_and_power_losses_change_nothing(
-    tmp_path: Path, undisturbed: Run, server: ForkServer
+    tmp_path: Path, reference_run: Run, server: ForkServer
 ) -> None:
     # On a busy machine the last save of seven megabytes may take more than fifteen seconds.
     run = Run(
@@ -38,11 +38,11 @@ def test_notices_and_power_losses_change_nothing(
         options=("--window", "90"),
     )
     run.hold_before(STEPS - 2)
-    assert run.interrupted(12, again_and_again) == 143
+    assert run.interrupt(12, again_and_again) == 143
     (stop,) = run.of("stop")
     assert stop["step"] >= 12, "all ranks stop at one step, which is saved"
     assert run.of("exit")[-1]["step"] == run.of("commit")[-1]["step"] == stop["step"], run.log()
-    assert run.interrupted(16, power_loss) == 137
+    assert run.interrupt(16, power_loss) == 137
 
     def kill_a_rank(process: subprocess.Popen[str]) -> None:
         os.kill(children(process.pid)[-1], signal.SIGKILL)
@@ -54,8 +54,8 @@ def test_notices_and_power_losses_change_nothing(
     run.module = COMMAND
     run.server = None  # the last continues from nothing
     assert run.complete() == 0, run.log()
-    assert run.digest == undisturbed.digest
-    assert run.losses() == undisturbed.losses()
+    assert run.digest == reference_run.digest
+    assert run.losses() == reference_run.losses()
     restored = [e["step"] for e in run.of("restore")]
     assert len(restored) == 4
     assert restored[:2] == [0, stop["step"]]
@@ -64,7 +64,7 @@ def test_notices_and_power_losses_change_nothing(
     run.server = server
     assert run.complete() == 0, "a finished run stays finished"
     assert run.of("restore")[-1]["step"] == run.steps
-    assert run.digest == undisturbed.digest
+    assert run.digest == reference_run.digest
 
 
 def test_four_ranks_sum_their_gradients_in_one_order_after_a_restart_too(
@@ -83,7 +83,7 @@ def test_four_ranks_sum_their_gradients_in_one_order_after_a_restart_too(
     )
     assert whole.complete() == 0, whole.log()
     run.hold_before(18)
-    assert run.interrupted(12, power_loss) == 137
+    assert run.interrupt(12, power_loss) == 137
     run.release()
     assert run.complete() == 0, run.log()
     assert run.losses() == whole.losses()
@@ -124,7 +124,7 @@ def test_a_first_compile_that_does_not_end_is_left_inside_the_window(
     tmp_path: Path, server: ForkServer
 ) -> None:
     never = "import time\nchanged = lambda *_: (print('compiling', flush=True), time.sleep(600))"
-    module = replaced(tmp_path / "run.py", LOSS, never)
+    module = replace_function(tmp_path / "run.py", LOSS, never)
     run = Run(
         server=server,
         folder=tmp_path,
@@ -148,7 +148,7 @@ def test_a_bug_in_one_rank_is_told_apart_from_an_eviction(
         "lambda *a: good(*a) * (1 / (calls.append(1) or len(calls) != 5 or os.environ['RANK'] !="
         " '1'))"
     )
-    module = replaced(tmp_path / "run.py", LOSS, f"calls = []\nchanged = {broken}")
+    module = replace_function(tmp_path / "run.py", LOSS, f"calls = []\nchanged = {broken}")
     run = Run(
         server=server,
         folder=tmp_path,

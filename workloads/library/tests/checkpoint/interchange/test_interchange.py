@@ -25,7 +25,7 @@ from holdfast.checkpoint.stores.local import LocalStorage
 from holdfast.support.errors import InputError
 from workloads.library.tests.checkpoint import direct
 from workloads.library.tests.checkpoint.interchange.layouts import LAYOUTS, check_layouts
-from workloads.library.tests.checkpoint.jobs import TUNING, Jobs, committed
+from workloads.library.tests.checkpoint.jobs import TUNING, Jobs, list_committed
 from workloads.library.tests.checkpoint.process_groups import run as run_group
 
 pytestmark = [pytest.mark.filterwarnings("ignore")]
@@ -309,7 +309,7 @@ def test_spoiled_source_is_refused_with_a_fix(
     assert re.search(reason, error.got), error.got
     assert error.fix
     assert not (tmp_path / "touched").exists(), "code of the file ran"
-    assert committed(tmp_path / "url", "new") == []
+    assert list_committed(tmp_path / "url", "new") == []
 
 
 def test_another_model_is_refused(tmp_path: Path) -> None:
@@ -439,7 +439,7 @@ def test_run_begins_elsewhere_and_resumes_its_own(tmp_path: Path) -> None:
 def test_branch_and_back_are_commands(tmp_path: Path) -> None:
     _, expected = train(tmp_path, "first", 5)
     invoke("branch", tmp_path, "--run", "first", "--step", 3, "--to", "second")
-    assert committed(tmp_path, "second") == [3]
+    assert list_committed(tmp_path, "second") == [3]
     begun, weights = train(tmp_path, "second", 5)
     assert begun == 3
     assert torch.equal(weights, expected)
@@ -450,7 +450,7 @@ def test_branch_and_back_are_commands(tmp_path: Path) -> None:
     before = fence._newest_number(LocalStorage.open(str(tmp_path)), "first")
     output = invoke("back", tmp_path, "--run", "first", "--step", 2, "--yes")
     assert "continues from step 2; deleted steps: 5, 4, 3" in output
-    assert committed(tmp_path, "first") == [2, 1]
+    assert list_committed(tmp_path, "first") == [2, 1]
     assert fence._newest_number(LocalStorage.open(str(tmp_path)), "first") == before + 1
     begun, weights = train(tmp_path, "first", 5)
     assert begun == 2

@@ -23,8 +23,8 @@ from workloads.library.tests.checkpoint.jobs import (
     STEPS,
     TUNING,
     Jobs,
-    committed,
     finish,
+    list_committed,
     newest,
     steps_on,
 )
@@ -57,12 +57,12 @@ def test_a_newer_trainer_fences_the_older_one(tmp_path: Path) -> None:
             assert second.step == 1
             newer += 1
             second.tick(2)
-        assert committed(tmp_path, "r") == [2, 1]
+        assert list_committed(tmp_path, "r") == [2, 1]
         older.fill_(99)
         first.tick(3)
     assert superseded.value.code == EXIT_BAD_INPUT
     assert f"process {os.getpid()}" in superseded.value.reason
-    assert committed(tmp_path, "r") == [2, 1]
+    assert list_committed(tmp_path, "r") == [2, 1]
     assert torch.equal(load_tensors(str(tmp_path), "r")[1]["w"], torch.full((4,), 2.0))
 
 
@@ -77,7 +77,7 @@ def test_an_older_job_is_superseded_on_all_ranks(jobs: Jobs, tmp_path: Path) -> 
         steps=10**6,
         log=str(log),
     )
-    until(lambda: bool(committed(url)))
+    until(lambda: bool(list_committed(url)))
     newer = jobs.run(
         url,
         tmp_path,
@@ -116,7 +116,7 @@ def test_a_step_that_does_not_grow_is_refused(
         with pytest.raises(InputError, match="another model"), trainer(tmp_path, torch.zeros(5)):
             pytest.fail("a start that is refused takes the run from no other")
         ckpt.tick(6)
-    assert committed(tmp_path, "r") == [6, 5]
+    assert list_committed(tmp_path, "r") == [6, 5]
     with trainer(tmp_path, torch.zeros(4)) as ckpt, pytest.raises(InputError, match="after step 6"):
         ckpt.tick(1)
     with Checkpointer(str(tmp_path), {"w": torch.zeros(4)}, run="typo"):
@@ -155,7 +155,7 @@ def test_a_save_that_fails_on_one_rank_fails_on_both(
     for text in ("step 3 failed", "rank 0 knows: ", "rank 1 knows: "):
         assert text in output
     assert "the last state is not stored" in output
-    assert committed(url) == [9, 6]
+    assert list_committed(url) == [9, 6]
     proxy.rule = lambda method, path: faults.PASS
     assert run() == [0, 0]
     assert newest(url) == STEPS
@@ -194,7 +194,7 @@ def test_a_trainer_with_a_stuck_uploader_exits_in_its_window(
         window_s=3.5,
         log=str(log),
     )
-    until(lambda: bool(committed(url)))
+    until(lambda: bool(list_committed(url)))
     (uploader,) = children(job.pid or 0)
     os.kill(uploader, signal.SIGSTOP)
     try:
@@ -232,7 +232,7 @@ def test_a_survivor_exits_cleanly_and_commits_or_logs_its_loss(
         meet=meet,
         sums=sums,
     )
-    until(lambda: bool(committed(url)))
+    until(lambda: bool(list_committed(url)))
     steps_on(other)
     os.kill(first.pid or 0, signal.SIGSTOP)  # or both could have stopped before the kill
     for rank in (first, other):
@@ -244,7 +244,7 @@ def test_a_survivor_exits_cleanly_and_commits_or_logs_its_loss(
     # Between two steps it holds the whole state, and commits it without the other.
     alone = re.search(r"step (\d+) committed by rank 1 alone", output)
     if alone:
-        assert committed(url)[0] == int(alone[1]), output
+        assert list_committed(url)[0] == int(alone[1]), output
     else:
         assert "are lost" in output, output
 
@@ -274,4 +274,4 @@ def test_a_last_save_is_tried_before_an_upload_was_measured(jobs: Jobs, tmp_path
         if line["event"] == "stop":
             stops.append(line)
     (stop,) = stops
-    assert committed(url) == [stop["step"]]
+    assert list_committed(url) == [stop["step"]]

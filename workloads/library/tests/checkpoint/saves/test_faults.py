@@ -17,7 +17,7 @@ from holdfast.checkpoint import Checkpointer, load_tensors
 from holdfast.checkpoint.stores.factory import Retrying, open_storage
 from holdfast.checkpoint.stores.storage import crc32c
 from holdfast.vocabulary.exit_codes import EXIT_RETRY
-from workloads.library.tests.checkpoint.jobs import RUN, STEPS, TUNING, Jobs, committed, newest
+from workloads.library.tests.checkpoint.jobs import RUN, STEPS, TUNING, Jobs, list_committed, newest
 from workloads.library.tests.checkpoint.saves import faulty_proxy as faults
 from workloads.library.tests.checkpoint.saves.faulty_proxy import FaultyProxy, storm
 from workloads.library.tests.processes import until
@@ -143,7 +143,7 @@ def test_a_store_that_corrupts_data_is_noticed_before_retention(
             **options,
         ) == [code], log.read_text()
     assert "returns other bytes than it was sent" in log.read_text()
-    assert committed(url) == [3], "retention would have replaced it, at step 6 or 9"
+    assert list_committed(url) == [3], "retention would have replaced it, at step 6 or 9"
 
 
 @pytest.fixture

@@ -120,7 +120,7 @@ def list_shared_names(url: Path, run: str) -> list[str]:
     return names
 
 
-def digest_stored(url: Path) -> dict[Path, int]:
+def read_modification_times(url: Path) -> dict[Path, int]:
     times: dict[Path, int] = {}
     for path in list_shared(url):
         status = path.stat()
@@ -142,10 +142,10 @@ def test_stored_base_takes_no_staging_memory(tmp_path: Path) -> None:
     first, second, *_ = train(tmp_path, 3)
     assert first >= base_bytes, "the first save stores it"
     assert second < MIB
-    stored = digest_stored(tmp_path)
+    stored = read_modification_times(tmp_path)
     held_bytes = train(tmp_path, 5)
     assert max(held_bytes) < MIB, "a restart knows what it has restored"
-    assert digest_stored(tmp_path) == stored
+    assert read_modification_times(tmp_path) == stored
 
 
 @pytest.mark.process

@@ -13,7 +13,14 @@ import pytest
 from holdfast.checkpoint.failpoints import POINTS
 from holdfast.vocabulary.exit_codes import EXIT_RETRY
 from tests.support import commits
-from workloads.library.tests.checkpoint.jobs import EVERY, STEPS, Jobs, committed, finish, newest
+from workloads.library.tests.checkpoint.jobs import (
+    EVERY,
+    STEPS,
+    Jobs,
+    finish,
+    list_committed,
+    newest,
+)
 from workloads.library.tests.processes import children
 
 pytestmark = pytest.mark.process
@@ -92,7 +99,7 @@ def test_an_uploader_killed_at_a_named_point_is_replaced(
     if nth == 1 and point not in REACHED_WHEN_DURABLE:
         assert "the uploader process has died" in log.read_text(), f"{point} was not reached"
     if nth == 2 and point != "upload.shard":  # a save has several
-        assert committed(url)[0] > 2 * EVERY, "the second uploader has committed"
+        assert list_committed(url)[0] > 2 * EVERY, "the second uploader has committed"
     # A new uploader has the same orders in its environment, so it dies at the same point again.
     check_completes(jobs, url, tmp_path)
 
@@ -169,5 +176,5 @@ def test_two_ranks_with_a_cadence_in_seconds_save_the_same_steps(
         log=str(log),
     )
     assert codes == [0, 0], log.read_text()
-    assert len(committed(url)) > 2, log.read_text()
+    assert len(list_committed(url)) > 2, log.read_text()
     assert "failed" not in log.read_text(), "each commit needs both ranks"

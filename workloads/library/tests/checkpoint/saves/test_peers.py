@@ -81,8 +81,8 @@ class Pair:
             START,
         )
 
-    def copied_steps(self) -> list[int]:
-        """Steps of the copies that the second node holds."""
+    def list_copied_steps(self) -> list[int]:
+        """Lists the steps of the copies that the second node holds."""
         return sorted(shard["step"] for shard in self.places[0].list_heads()[1])
 
     def offer(self, *, above: int = 0, start: int = 0) -> Offer | None:
@@ -217,7 +217,7 @@ def test_one_complete_copy_stays_while_another_arrives(pair: Pair) -> None:
     pair.copy(manifest, data)
     for step in (6, 7, 8):
         pair.copy(*shard(0, step), keep=(5, manifest.attempt))
-    assert pair.copied_steps() == [5, 8]
+    assert pair.list_copied_steps() == [5, 8]
 
 
 def test_a_former_neighbours_copies_stay_until_a_version_is_whole(

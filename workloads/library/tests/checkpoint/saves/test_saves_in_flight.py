@@ -21,7 +21,7 @@ from holdfast.lint.rules.elastic import COPIES_WITHOUT_PEER, MEMORIES, MEMORIES_
 from holdfast.runtime.pidfiles import is_running
 from holdfast.training.sharded.launcher import MEMORIES as OWN_MEMORIES
 from holdfast.training.sharded.launcher import MEMORIES_WITH_FOLDER as OWN_MEMORIES_WITH_FOLDER
-from workloads.library.tests.checkpoint.jobs import committed
+from workloads.library.tests.checkpoint.jobs import list_committed
 from workloads.library.tests.processes import children, until
 
 pytestmark = pytest.mark.process
@@ -54,7 +54,7 @@ def save(
     ckpt.save(step)
 
 
-def staged_bytes() -> int:
+def count_staged_bytes() -> int:
     sizes = {}
     for descriptor in Path("/proc/self/fd").iterdir():
         if "holdfast-staging" in os.path.realpath(descriptor) and descriptor.exists():
@@ -68,7 +68,7 @@ def test_a_save_returns_at_once_and_the_next_one_waits(tmp_path: Path) -> None:
         os.kill(uploader, signal.SIGSTOP)
         save(ckpt, tensor, 1)
         assert ckpt.busy
-        assert not committed(tmp_path, "r")
+        assert not list_committed(tmp_path, "r")
 
         def resume_uploader() -> None:
             released.set()
@@ -78,11 +78,11 @@ def test_a_save_returns_at_once_and_the_next_one_waits(tmp_path: Path) -> None:
         threading.Timer(0.5, resume_uploader).start()
         save(ckpt, tensor, 2)
         assert released.is_set()
-        assert 1 in committed(tmp_path, "r")
+        assert 1 in list_committed(tmp_path, "r")
         assert ckpt.wait()
         assert not ckpt.busy
-        assert STATE_BYTES <= staged_bytes() <= 1.1 * STATE_BYTES
-    assert committed(tmp_path, "r") == [2, 1]
+        assert STATE_BYTES <= count_staged_bytes() <= 1.1 * STATE_BYTES
+    assert list_committed(tmp_path, "r") == [2, 1]
     for step in (1, 2):
         _, tensors = load_tensors(tmp_path, "r", step=step)
         assert torch.equal(tensors["w"], torch.full_like(tensors["w"], step))
@@ -148,7 +148,7 @@ def test_a_stuck_upload_is_announced_and_blocks_for_a_bounded_time(
         assert not ckpt.failure
         save(ckpt, tensor, 23)
         assert ckpt.wait()
-    assert committed(tmp_path, "r") == [23, 1]
+    assert list_committed(tmp_path, "r") == [23, 1]
 
 
 def test_a_child_that_outlives_its_trainer_does_not_block_the_uploader(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from holdfast.checkpoint.save.uploader import UploadOrders
 from holdfast.checkpoint.save.uploader_process import Saves
 from holdfast.checkpoint.stores.local import LocalStorage
 from holdfast.support.errors import InputError
-from workloads.library.tests.checkpoint.jobs import TUNING, committed
+from workloads.library.tests.checkpoint.jobs import TUNING, list_committed
 from workloads.library.tests.checkpoint.made import job as make_job
 from workloads.library.tests.checkpoint.made import make_adamw
 from workloads.library.tests.processes import until
@@ -261,7 +261,7 @@ def test_shared_objects_go_with_their_last_commit(tmp_path: Path) -> None:
     train(tmp_path, 4, keep=2, change=exchange)
     assert set(first) < set(list_shared(tmp_path)), "step 3 names them"
     _, weights = train(tmp_path, 6, keep=2)
-    assert committed(tmp_path, "r") == [6, 5]
+    assert list_committed(tmp_path, "r") == [6, 5]
     named: set[str] = set()
     for manifest in tmp_path.rglob("rank-00000.json"):
         for shard in json.loads(manifest.read_bytes())["shards"]:

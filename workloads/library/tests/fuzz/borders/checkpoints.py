@@ -17,7 +17,7 @@ from holdfast.checkpoint.restore.reader import open_step
 from holdfast.checkpoint.restore.tensor_loading import read_whole
 from holdfast.support import object_names
 from holdfast.support.errors import InputError
-from workloads.library.tests.checkpoint.forgeries import encoded, envelope
+from workloads.library.tests.checkpoint.forgeries import encode_json, envelope
 from workloads.library.tests.fuzz.borders.memory import Memory
 from workloads.library.tests.fuzz.campaign import Border
 from workloads.library.tests.fuzz.mutations import draw_hostile, hostile_inputs
@@ -66,7 +66,7 @@ def _make_commit(draw: random.Random) -> bytes:
     # Most have a digest that matches, or no input would reach the code behind the digest.
     if draw.random() < 0.7:
         return envelope(draw_hostile((body,), draw))
-    return draw_hostile((envelope(encoded(body)),), draw)
+    return draw_hostile((envelope(encode_json(body)),), draw)
 
 
 def _make_manifest(draw: random.Random) -> bytes:
@@ -98,7 +98,7 @@ def _store_manifest(data: bytes) -> Memory:
     body["manifests"] = [{"length": digest.length, "sha256": digest.sha256}]
     objects = dict(_save())
     objects[MANIFEST] = data
-    objects[COMMIT] = envelope(encoded(body))
+    objects[COMMIT] = envelope(encode_json(body))
     return Memory(objects)
 
 

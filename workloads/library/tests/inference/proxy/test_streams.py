@@ -87,7 +87,7 @@ def _write_chunk(handler: BaseHTTPRequestHandler, data: bytes) -> None:
 
 
 @contextlib.contextmanager
-def proxied_engine(folder: Path, stream_idle_s: float) -> Generator[Client]:
+def start_proxied_engine(folder: Path, stream_idle_s: float) -> Generator[Client]:
     with Engine().running() as engine:
         servers = folder / "servers.json"
         write(
@@ -112,7 +112,7 @@ def proxied_engine(folder: Path, stream_idle_s: float) -> Generator[Client]:
 
 
 def test_a_stream_longer_than_the_longest_request_arrives_whole(tmp_path: Path) -> None:
-    with proxied_engine(tmp_path, stream_idle_s=PATIENCE_S) as client:
+    with start_proxied_engine(tmp_path, stream_idle_s=PATIENCE_S) as client:
         answer = client.request("POST", "/v1/completions", b"{}")
     assert answer.status == 200
     events = []
@@ -124,7 +124,7 @@ def test_a_stream_longer_than_the_longest_request_arrives_whole(tmp_path: Path) 
 
 def test_a_silent_stream_is_ended(tmp_path: Path) -> None:
     with (
-        proxied_engine(tmp_path, stream_idle_s=3.0) as client,
+        start_proxied_engine(tmp_path, stream_idle_s=3.0) as client,
         pytest.raises(http.client.IncompleteRead) as error,
     ):
         client.request("POST", "/v1/silent", b"{}")

@@ -24,7 +24,7 @@ from holdfast.vocabulary.exit_codes import EXIT_COMPLETE
 from tests.support import commits
 from workloads.library.tests.fork_server import ForkServer, Started
 from workloads.library.tests.processes import kill_family, until
-from workloads.library.tests.training.runs import launched
+from workloads.library.tests.training.runs import launch_process
 
 Event = dict[str, Any]
 WAIT_S = 150.0
@@ -73,7 +73,7 @@ class Launched:
     def launch(self, place: int, command: list[str], **variables: str) -> None:
         environment = os.environ | variables
         with (self.folder / f"log-{place}").open("a") as log:
-            self.processes[place] = launched(self._server, command, env=environment, log=log)
+            self.processes[place] = launch_process(self._server, command, env=environment, log=log)
 
     def remove_logs(self) -> None:
         """Removes the logs of an earlier start."""

@@ -102,7 +102,7 @@ class Played:
             for place in self._gang.list_places(node):
                 codes.append(self._gang.processes[place].poll())
             if any(codes) or None not in codes:
-                self._ended(node, {code for code in codes if code is not None})
+                self._handle_end(node, {code for code in codes if code is not None})
         self._watch()
         if self._opens_gate(self):
             self._gang.open_gate()
@@ -116,7 +116,7 @@ class Played:
             rank=strike.rank if strike else 0,
         )
 
-    def _ended(self, node: int, codes: set[int]) -> None:
+    def _handle_end(self, node: int, codes: set[int]) -> None:
         strike = self._armed[node]
         if strike and -signal.SIGKILL in codes:
             self.struck.append(strike.point)
@@ -132,7 +132,7 @@ class Played:
             self.wrong.append(f"node {node} ended with {odd}\n{self._gang.logs()}")
 
 
-def judged(gang: LedgerGang, reference: str) -> list[str]:
+def judge_gang(gang: LedgerGang, reference: str) -> list[str]:
     errors = list[str]()
     if gang.digests() != {reference}:
         errors.append(f"digests {gang.digests()}, wanted {reference}")

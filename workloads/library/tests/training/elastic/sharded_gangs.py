@@ -165,7 +165,7 @@ class ShardedGang(Launched):
             **asks,
         )
 
-    def copied(self, step: int) -> bool:
+    def has_copied(self, step: int) -> bool:
         """Returns whether each rank's shard of that step is on its neighbour too."""
         places = self.places()
         size = self.processes_of_node
@@ -209,7 +209,7 @@ class ShardedGang(Launched):
             digests.append((line["step"], line["digest"]))
         return digests
 
-    def noted(self, step: int) -> bool:
+    def has_noted(self, step: int) -> bool:
         """Returns whether its bits at `step` are on disk: a copy may be complete before."""
         return any(done == step for done, _ in self.bits())
 

@@ -48,7 +48,7 @@ KILLED = -signal.SIGKILL
 
 
 @pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> str:
+def reference_digest(tmp_path_factory: pytest.TempPathFactory) -> str:
     """Digest of a run that is started from nothing."""
     return Gang(tmp_path_factory.mktemp("undisturbed"), nodes=1).compute_digest()
 
@@ -111,7 +111,7 @@ class Stranger:
 
 def test_gang_survives_a_death_and_admits_a_replacement_despite_strangers(
     make: Make,
-    undisturbed: str,
+    reference_digest: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -127,7 +127,7 @@ def test_gang_survives_a_death_and_admits_a_replacement_despite_strangers(
         gang.start(0)
         gang.until(lambda: gang.has_come(0, lead=1))
         gang.open_gate()
-        gang.ends_with(undisturbed, 3, 2, 3)
+        gang.ends_with(reference_digest, 3, 2, 3)
     assert not visitor.found, "what a store holds is no stranger's business"
     assert visitor.answers
     assert 200 not in visitor.answers
@@ -158,7 +158,7 @@ def test_a_member_that_is_slower_than_the_others_is_named(make: Make) -> None:
 
 
 def test_loss_while_the_gang_connects_costs_less_than_a_silent_peer(
-    make: Make, undisturbed: str
+    make: Make, reference_digest: str
 ) -> None:
     gang = make(connect_s=3.0, silent_s=600.0, gate_step=15)
     gang.start(0, 1)
@@ -169,21 +169,21 @@ def test_loss_while_the_gang_connects_costs_less_than_a_silent_peer(
     gang.open_gate()
     gang.until(lambda: gang.silent_s > 5.0)
     gang.signal(1, signal.SIGCONT)
-    gang.ends_with(undisturbed, 2, codes={2: KILLED})
+    gang.ends_with(reference_digest, 2, codes={2: KILLED})
     assert {line["attempt"] for line in gang.of("start")} == {3}
 
 
-def test_a_notice_costs_no_step_and_ends_with_143(make: Make, undisturbed: str) -> None:
+def test_a_notice_costs_no_step_and_ends_with_143(make: Make, reference_digest: str) -> None:
     gang = make(gate_step=15)
     gang.start(0, 1, 2)
     gang.until(gang.committed)
     gang.signal(0, signal.SIGTERM)
     gang.open_gate()
-    gang.ends_with(undisturbed, 3, 2, codes={0: EXIT_PREEMPTED})
+    gang.ends_with(reference_digest, 3, 2, codes={0: EXIT_PREEMPTED})
 
 
 def test_frozen_member_is_lost_before_a_slow_one_and_rejoins_as_a_newcomer(
-    make: Make, undisturbed: str
+    make: Make, reference_digest: str
 ) -> None:
     """Silence is timed in test_failure_detector.py."""
     gang = make(gate_step=[12, 25], silent_s=2.0, lag_s=3600.0)
@@ -199,10 +199,12 @@ def test_frozen_member_is_lost_before_a_slow_one_and_rejoins_as_a_newcomer(
     gang.signal(0, signal.SIGCONT)
     gang.until(lambda: gang.has_come(0, lead=1))
     gang.open_gate()
-    gang.ends_with(undisturbed, 3, 2, 3)
+    gang.ends_with(reference_digest, 3, 2, 3)
 
 
-def test_answering_member_is_waited_for_and_the_limit_grows(make: Make, undisturbed: str) -> None:
+def test_answering_member_is_waited_for_and_the_limit_grows(
+    make: Make, reference_digest: str
+) -> None:
     """Checks a gang with a member that evaluates, for longer than a silent one is waited for; then
     for longer than any, and again.
     """
@@ -212,7 +214,7 @@ def test_answering_member_is_waited_for_and_the_limit_grows(make: Make, undistur
         slow=[(0, 5, 2.0), (1, 12, 7.0), (1, 22, 7.0)],
     )
     gang.start(0, 1, 2)
-    gang.ends_with(undisturbed)
+    gang.ends_with(reference_digest)
     # A starved machine may repeat other steps. Without a longer limit step 12 would fail again.
     assert set(gang.sizes()) == {3}, gang.logs()
     assert len(gang.sizes()) > 1, gang.logs()
@@ -234,7 +236,7 @@ def test_too_few_members_release_their_nodes(make: Make) -> None:
     assert gang.of("commit"), "what was done is stored before the node goes"
 
 
-def test_losing_a_node_with_two_processes_costs_no_bit(make: Make, undisturbed: str) -> None:
+def test_losing_a_node_with_two_processes_costs_no_bit(make: Make, reference_digest: str) -> None:
     gang = make(nodes=2, gate_step=25)
     port = str(free_run(8))
     for node in (0, 1):
@@ -267,7 +269,7 @@ def test_losing_a_node_with_two_processes_costs_no_bit(make: Make, undisturbed: 
     gang.until(lambda: gang.at_gate(25, *range(4)))
     kill_family(gang.processes[0].pid)
     gang.open_gate()
-    gang.ends_with(undisturbed, codes={0: KILLED})
+    gang.ends_with(reference_digest, codes={0: KILLED})
     assert {line["of"] for line in gang.of("resized")} == {2}
     assert gang.sizes()[0] == 2
     world_sizes = {line["world_size"] for line in gang.of("start")}
@@ -306,7 +308,7 @@ def test_a_storage_that_refuses_a_regrouping_costs_no_job(
     assert gang.ended(0) == EXIT_BAD_INPUT, gang.logs()
 
 
-def test_a_storage_that_comes_back_in_time_costs_a_wait(make: Make, undisturbed: str) -> None:
+def test_a_storage_that_comes_back_in_time_costs_a_wait(make: Make, reference_digest: str) -> None:
     gang = make(gate_step=15)
     gang.start(0, 1, 2)
     gang.until(gang.committed)
@@ -322,17 +324,17 @@ def test_a_storage_that_comes_back_in_time_costs_a_wait(make: Make, undisturbed:
     epochs.mkdir(exist_ok=True)
     for epoch in away.iterdir():
         epoch.rename(epochs / epoch.name)
-    gang.ends_with(undisturbed, codes={2: KILLED})
+    gang.ends_with(reference_digest, codes={2: KILLED})
 
 
-def test_member_with_another_total_is_rejected(make: Make, undisturbed: str) -> None:
+def test_member_with_another_total_is_rejected(make: Make, reference_digest: str) -> None:
     gang = make(nodes=2, gate_step=15, gather_s=1.0)
     gang.start(0)
     gang.until(lambda: gang.at_gate(15, 0))  # before it, it would be taken in at once
     gang.start(1, steps=60)
     gang.until(lambda: gang.joining(1))
     gang.open_gate()
-    gang.ends_with(undisturbed, codes={1: EXIT_BAD_INPUT})
+    gang.ends_with(reference_digest, codes={1: EXIT_BAD_INPUT})
     assert "60 steps here, 40 at member 0" in gang.logs()
 
 

@@ -72,13 +72,13 @@ def make(make: Make) -> Make:
 
 
 @pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory, server: ForkServer) -> str:
+def reference_digest(tmp_path_factory: pytest.TempPathFactory, server: ForkServer) -> str:
     """Digest of a run on one node that nothing happens to."""
     return Nodes(tmp_path_factory.mktemp("undisturbed"), server=server, nodes=1).compute_digest()
 
 
 def test_lost_rank_loses_its_node_and_the_replacement_copies_each_shard(
-    make: Make, undisturbed: str
+    make: Make, reference_digest: str
 ) -> None:
     """Its neighbour's sum with the other node succeeds: that one's rank would apply the step, and
     its neighbour not.
@@ -92,11 +92,11 @@ def test_lost_rank_loses_its_node_and_the_replacement_copies_each_shard(
     gang.start_node(0)
     gang.until(lambda: gang.has_come(0, lead=1))
     gang.open_gate()
-    gang.ends_with(undisturbed, 2, 1, 2)
+    gang.ends_with(reference_digest, 2, 1, 2)
     assert len(gang.of("restore")) == 1, "neither survivors nor the newcomer need a checkpoint"
 
 
-def test_one_node_resumes_from_two(make: Make, undisturbed: str) -> None:
+def test_one_node_resumes_from_two(make: Make, reference_digest: str) -> None:
     gang = make(every=1000, gate_step=15)
     for node in (0, 1):
         gang.start_node(node)
@@ -108,7 +108,7 @@ def test_one_node_resumes_from_two(make: Make, undisturbed: str) -> None:
     (left_at,) = {gang.of(event)[-1]["step"] for event in ("commit", "stop")}
     single = make(nodes=1, every=1000)
     single.start_node(0)
-    single.ends_with(undisturbed)
+    single.ends_with(reference_digest)
     assert single.of("restore")[-1]["step"] == left_at
 
 
@@ -150,7 +150,7 @@ KILLS = [
 
 @pytest.mark.timeout(1000)
 def test_nodes_that_lose_a_rank_at_any_point_end_in_the_same_bits(
-    make: Make, undisturbed: str
+    make: Make, reference_digest: str
 ) -> None:
     gang = make(
         pace_s=0.5,
@@ -162,5 +162,5 @@ def test_nodes_that_lose_a_rank_at_any_point_end_in_the_same_bits(
     )
     played = Played(gang, KILLS)
     assert played.wrong == [], gang.logs()
-    assert gang.digests() == {undisturbed}, gang.logs()
+    assert gang.digests() == {reference_digest}, gang.logs()
     assert len(played.struck) >= 2

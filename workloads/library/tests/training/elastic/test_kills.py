@@ -9,7 +9,7 @@ from workloads.library.tests.training.elastic.kills import (
     LedgerGang,
     Played,
     Strike,
-    judged,
+    judge_gang,
 )
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(900)]
@@ -52,8 +52,8 @@ ALL_START_S = 20.0
 
 
 @pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory, server: ForkServer) -> str:
-    """Digest of one node that nothing happens to."""
+def reference_digest(tmp_path_factory: pytest.TempPathFactory, server: ForkServer) -> str:
+    """Digest of a run on one node that nothing happens to."""
     gang = LedgerGang(
         tmp_path_factory.mktemp("undisturbed"),
         server=server,
@@ -62,13 +62,13 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory, server: ForkServer) ->
     )
     assert Played(gang, [], watch=gang.commits.note).wrong == []
     (digest,) = gang.digests()
-    assert judged(gang, digest) == []
+    assert judge_gang(gang, digest) == []
     return digest
 
 
 @pytest.mark.parametrize("drill", DRILLS)
 def test_gang_losing_two_its_lead_or_all_keeps_its_bits(
-    make: Make, undisturbed: str, drill: str
+    make: Make, reference_digest: str, drill: str
 ) -> None:
     gated = GATED.get(drill)
     settings = SETTINGS | {"gather_s": ALL_START_S}
@@ -83,5 +83,5 @@ def test_gang_losing_two_its_lead_or_all_keeps_its_bits(
         return gated.point in played.struck and gang.joining(gated.place, lead)
 
     played = Played(gang, DRILLS[drill], watch=gang.commits.note, opens_gate=opens_gate)
-    assert played.wrong + judged(gang, undisturbed) == []
+    assert played.wrong + judge_gang(gang, reference_digest) == []
     assert len(played.struck) >= FEWEST.get(drill, len(DRILLS[drill])), played.struck

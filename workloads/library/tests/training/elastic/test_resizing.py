@@ -167,7 +167,7 @@ def test_the_others_go_on_without_a_lost_node_and_take_its_replacement_in(
 ) -> None:
     folder = str(tmp_path) if has_folder else ""
     gang = start_to_the_gate(make, nodes=4, copies_folder=folder)
-    gang.until(lambda: gang.copied(GATE))
+    gang.until(lambda: gang.has_copied(GATE))
     survivors = {}
     for place in (0, 1, 3):
         survivors[place] = gang.processes[place].pid
@@ -254,7 +254,7 @@ def test_noticed_neighbours_serve_their_memory_until_the_others_have_it(
 
 def test_two_nodes_may_be_lost_at_once_unless_they_are_neighbours(make: Make) -> None:
     gang = start_to_the_gate(make, nodes=4)
-    gang.until(lambda: gang.copied(GATE))
+    gang.until(lambda: gang.has_copied(GATE))
     since = lose(gang, 1, 3)
     assert wait_for_start(gang, 2, since=since) == GATE, gang.logs()
     ends_alike(gang, lost_places=(1, 3))
@@ -281,7 +281,7 @@ def reaches_the_gate(gang: ShardedGang, member: Forked) -> bool:
     """Waits until the gang is at the gate, which is true, or a member has ended before."""
 
     def is_decided() -> bool:
-        return member.poll() is not None or (gang.at_gate() and gang.copied(GATE))
+        return member.poll() is not None or (gang.at_gate() and gang.has_copied(GATE))
 
     gang.until(is_decided)
     return member.poll() is None
@@ -298,7 +298,7 @@ def test_a_node_may_be_lost_while_the_others_divide_the_state(make: Make, point:
 
 def test_a_node_that_dies_while_it_joins_is_left_out(make: Make) -> None:
     gang = start_to_the_gate(make, nodes=3)
-    gang.until(lambda: gang.copied(GATE))
+    gang.until(lambda: gang.has_copied(GATE))
     since = lose(gang, 1)
     wait_for_start(gang, 2, since=since)
     since = len(lines(gang))
@@ -327,7 +327,7 @@ def test_a_gang_that_waited_too_long_stores_what_it_holds_and_ends(
     lost_places: tuple[int, ...],
 ) -> None:
     gang = start_to_the_gate(make, nodes=nodes, min_nodes=min_nodes, wait_s=2.0)
-    gang.until(lambda: gang.copied(GATE))
+    gang.until(lambda: gang.has_copied(GATE))
     gang.lose(*lost_places)
     for place in range(nodes):
         if place not in lost_places:

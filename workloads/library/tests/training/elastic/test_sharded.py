@@ -38,7 +38,7 @@ def at_the_gate(gang: ShardedGang, *, copied: int = GATE) -> ShardedGang:
     neighbour too.
     """
     gang.start(*range(gang.nodes))
-    gang.until(lambda: gang.copied(copied) and gang.at_gate() and gang.noted(GATE))
+    gang.until(lambda: gang.has_copied(copied) and gang.at_gate() and gang.has_noted(GATE))
     return gang
 
 
@@ -127,7 +127,7 @@ def test_without_copies_a_lost_node_is_replaced_and_the_bucket_is_read(make: Mak
         bits_at=[EVERY],
     )
     gang.start(0, 1)
-    gang.until(lambda: gang.committed() and gang.noted(EVERY))
+    gang.until(lambda: gang.committed() and gang.has_noted(EVERY))
     assert not any(gang.held().values())
     gang.lose(1)
     ends_after_a_restore(gang, 1, step=EVERY, source="store")

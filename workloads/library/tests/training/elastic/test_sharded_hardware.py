@@ -50,7 +50,7 @@ def play_loss(make: Make, tmp_path: Path, *, lost_node: int, last_epoch: int) ->
         **OPTIONS,
     )
     gang.start(0, 1, 2, 3)
-    gang.until(lambda: gang.at_gate() and gang.copied(COPIED))
+    gang.until(lambda: gang.at_gate() and gang.has_copied(COPIED))
     gang.lose(lost_node)
     gang.open_gate()
     gang.until(lambda: gang.of("exit"))

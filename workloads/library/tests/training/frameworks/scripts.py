@@ -26,7 +26,7 @@ from workloads.library.tests.training.frameworks.waits import (
     WINDOW_S,
     Points,
     announce,
-    compiled,
+    compile_if_asked,
     digest,
 )
 
@@ -51,7 +51,7 @@ class Net(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.body = layers()
-        self.body.forward = compiled(self.body.forward)
+        self.body.forward = compile_if_asked(self.body.forward)
 
     def forward(self, x: torch.Tensor, labels: torch.Tensor) -> dict[str, torch.Tensor]:
         out = self.body(x)
@@ -193,7 +193,7 @@ def lit(url: str, steps: int, _: str) -> nn.Module:
     return model
 
 
-def accelerated(url: str, steps: int, _: str) -> nn.Module:
+def train_with_accelerate(url: str, steps: int, _: str) -> nn.Module:
     accelerator = Accelerator(cpu=True, gradient_accumulation_steps=2)
     net = layers()
     adam = torch.optim.AdamW(net.parameters(), lr=1e-2)
@@ -274,6 +274,6 @@ if __name__ == "__main__":
         trained = {
             "hf": hf,
             "lightning": lit,
-            "accelerate": accelerated,
+            "accelerate": train_with_accelerate,
         }[kind](words[0], int(words[1]), words[2])
         print(f"digest {digest(trained)}", flush=True)

@@ -81,7 +81,7 @@ class ShardedTitanGang(ShardedGang):
 
     def find_copied_step(self) -> int:
         """Returns the newest step of which each shard is on a neighbour too; 0: none."""
-        return max((step for step in range(1, GATE + 1) if self.copied(step)), default=0)
+        return max((step for step in range(1, GATE + 1) if self.has_copied(step)), default=0)
 
     def find_lines(self, word: str) -> list[str]:
         """Returns the lines of rank 0 that begin with the word, of all its starts."""

@@ -47,8 +47,8 @@ def digest(model: torch.nn.Module) -> str:
 
 
 def announce(moment: str) -> None:
-    """Print it; where it is the moment to wait at, rank 1 goes on when the notice has come and its
-    ballot is cast.
+    """Prints the moment. If it is the one to wait at, rank 1 goes on when the notice has come and
+    its ballot is cast.
     """
     print(moment, flush=True)
     if os.environ.get(ENV_WAIT_AT) == moment and os.environ["RANK"] == "1":
@@ -64,9 +64,9 @@ def _await_ballot() -> None:
         time.sleep(0.01)
 
 
-def compiled(function: Any) -> Any:
-    """`function`, compiled where the environment asks for it: a large model's first compile, for
-    all a notice knows.
+def compile_if_asked(function: Any) -> Any:
+    """Compiles a function without end if the environment asks for it. A notice cannot tell that
+    from the first compile of a large model.
     """
     if os.environ.get(ENV_WAIT_AT) == COMPILING:
         return torch.compile(function, backend=_backend)
