@@ -103,4 +103,4 @@ def rendered() -> "Iterator[Rendered]":
     support.require(not absent, f"`make test-node` installs {', '.join(absent)}")
     with serving(Registry(images.HOME / "registry")) as registry:
         builder = images.Builder(registry)
-        yield builder.rendered([*pins.ROLES])
+        yield builder.render([*pins.ROLES])

@@ -36,7 +36,7 @@ class Case:
     spec: Object = field(default_factory=dict)
 
 
-def mounted(path: str, volume: Object) -> dict[str, Object]:
+def mount_volume(path: str, volume: Object) -> dict[str, Object]:
     mounts = [{"name": "data", "mountPath": path}]
     return {
         "main": {"volumeMounts": mounts},
@@ -66,9 +66,9 @@ CASES = {
         main={"envFrom": [{"configMapRef": {"name": "settings"}}]},
     ),
     "secret-volume": Case(
-        texts=("FailedMount",), **mounted("/key", {"secret": {"secretName": "token"}})
+        texts=("FailedMount",), **mount_volume("/key", {"secret": {"secretName": "token"}})
     ),
-    "driver": Case(texts=("FailedMount",), **mounted("/data", {"csi": BUCKET})),
+    "driver": Case(texts=("FailedMount",), **mount_volume("/data", {"csi": BUCKET})),
     "init": Case(texts=(FAILED,), spec={"initContainers": [FETCH]}),
     "init-loop": Case(texts=("CrashLoopBackOff",), spec={"initContainers": [FETCH]} | AGAIN),
     "crash": Case(texts=(FAILED,)),
@@ -83,8 +83,8 @@ CASES = {
     ),
     "disk": Case(
         texts=(FAILED, "Evicted"),
-        main=mounted("/scratch", {})["main"] | {"command": ["/bin/sh", "-c", FULL]},
-        spec=mounted("/scratch", {"emptyDir": {"sizeLimit": "1Mi"}})["spec"],
+        main=mount_volume("/scratch", {})["main"] | {"command": ["/bin/sh", "-c", FULL]},
+        spec=mount_volume("/scratch", {"emptyDir": {"sizeLimit": "1Mi"}})["spec"],
     ),
     # Past the scheduler, which would not have let it through.
     "device": Case(
@@ -142,7 +142,7 @@ def record(world: World, name: str, pool: Pool) -> Object:
     never = made["spec"]["restartPolicy"] == "Never"  # a failure policy asks for it
     world.create_job(name, pods.job(made, policy=never))
 
-    def seen() -> Object:
+    def read_pods_and_events() -> Object:
         candidates = []
         for pod in world.pods():
             if pod["metadata"]["labels"]["job-name"] == name:
@@ -157,13 +157,13 @@ def record(world: World, name: str, pool: Pool) -> Object:
             "events": [slim(event) for event in events],
         }
 
-    def decided() -> Object | None:
-        recorded = seen()
+    def find_complete_record() -> Object | None:
+        recorded = read_pods_and_events()
         if all(text in json.dumps(recorded) for text in case.texts):
             return recorded
         return None
 
-    recorded = until(f"the kubelet has made up its mind about {name}", decided, 180)
+    recorded = until(f"the kubelet has made up its mind about {name}", find_complete_record, 180)
     recorded["job"] = slim(world.job(name))
     world.api.delete(
         f"{world.path('jobs', '/apis/batch/v1')}/{name}", propagationPolicy="Background"

@@ -103,9 +103,11 @@ def test_own_job_from_an_empty_cluster_to_its_receipt(
         google.bucket(empty, EXAMPLE.buckets["checkpoints"]) as storage,
     ):
         empty.boot("system-a", EXAMPLE.pool("system"))
-        until("the migration is complete", lambda: migrated(empty.api), LIMIT_S)
+        until("the migration is complete", lambda: is_migrated(empty.api), LIMIT_S)
         image = f"{rendered.registry.host}/them/train@{theirs}"
-        prepared = written(document, NAME, image, storage, ["python", "/app/train.py", str(STEPS)])
+        prepared = write_job(
+            document, NAME, image, storage, ["python", "/app/train.py", str(STEPS)]
+        )
         assert (
             follow(
                 empty,
@@ -117,7 +119,7 @@ def test_own_job_from_an_empty_cluster_to_its_receipt(
         state = storage.read(f"{BELOW}{NAME}/state.json")
         assert state == {
             "step": STEPS,
-            "weights": undisturbed(),
+            "weights": compute_reference_weights(),
             "starts": 2,
         }
         assert "1 evictions; on demand $" in capsys.readouterr().out
@@ -127,7 +129,7 @@ def test_own_job_from_an_empty_cluster_to_its_receipt(
             (STRANGERS / "loop.py").read_text(),
             str(STEPS),
         ]
-        prepared = written(document, LOOP, "trainer", storage, loop)
+        prepared = write_job(document, LOOP, "trainer", storage, loop)
         assert follow(empty, prepared, lambda: bool(storage.names(f"{BELOW}{LOOP}/"))) == 0
         match = re.search(
             r"by 1 evictions; .*; useful ([0-9.]+) % of its time, (no|\d+) steps? lost",
@@ -139,7 +141,7 @@ def test_own_job_from_an_empty_cluster_to_its_receipt(
         )
 
 
-def migrated(api: Api) -> bool:
+def is_migrated(api: Api) -> bool:
     jobs = api.items(
         f"/apis/batch/v1/namespaces/{NAMESPACE_BATCH}/jobs", labelSelector=f"{LABEL_NAME}=migrate"
     )
@@ -151,14 +153,14 @@ def migrated(api: Api) -> bool:
     return "Complete" in conditions
 
 
-def written(
+def write_job(
     document: Path,
     name: str,
     image: str,
     storage: google.Bucket,
     command: list[str],
 ) -> Prepared:
-    """By `new-job`, from an image by digest or role, and read again as `submit` reads it."""
+    """Writes a job by `new-job`, for an image by digest or role, and reads it as `submit` does."""
     words = [
         "new-job",
         name,
@@ -225,8 +227,8 @@ def follow(lab: Lab, prepared: Prepared, saved: Callable[[], bool]) -> int:
     return code
 
 
-def undisturbed() -> str:
-    """What the script computes where nothing interrupts it."""
+def compute_reference_weights() -> str:
+    """Computes what the script ends with if nothing interrupts it."""
     weights = ""
     for step in range(1, STEPS + 1):
         weights = hashlib.sha256(f"{weights}{step}".encode()).hexdigest()

@@ -136,13 +136,15 @@ def test_items_are_stored_once_through_a_shutdown_and_a_drain(
         assert world.wait_condition(load["metadata"]["name"], LIMIT_S) == "Complete"
         assert batch("status", "batch-drain", "--database", uri)["waiting"] == ITEMS
         port = exporter(lab, rendered, url)
-        until("the exporter shows the backlog", lambda: shown(port, BACKLOG) == ITEMS, LIMIT_S)
+        until(
+            "the exporter shows the backlog", lambda: read_metric(port, BACKLOG) == ITEMS, LIMIT_S
+        )
         options = {"--predictor": "entropy", "--set": "micro_batch=8"}
         worker = as_rendered.Lab(env={ENV_DATABASE: url}, options=options)
         drain = as_rendered.job(rendered.find("Job", "batch-drain"), world.name, worker, 1)
         machines = {name: lab.boot(name, spot_l4) for name in ("spot-a", "spot-b", "spot-c")}
         world.api.create(world.path("jobs", "/apis/batch/v1"), drain, fieldValidation="Strict")
-        for take in (seen.preempted, drained):
+        for take in (seen.preempted, drain_node):
             (pod,) = world.wait_running(1, LIMIT_S)
             machine = machines[pod["spec"]["nodeName"]]
             until("it stores items", lambda of=(machine, pod): seen.events(*of, "stored"), LIMIT_S)
@@ -157,12 +159,12 @@ def test_items_are_stored_once_through_a_shutdown_and_a_drain(
         assert status["done"] == ITEMS
         assert status["failed"] == 0
         assert status["waiting"] == 0
-        until("the exporter shows none", lambda: shown(port, BACKLOG) == 0, LIMIT_S)
+        until("the exporter shows none", lambda: read_metric(port, BACKLOG) == 0, LIMIT_S)
 
 
-def drained(lab: Lab, machine: Machine, pod: Object) -> None:
-    """While `kubectl drain` runs: it ends when its pods are gone, and with them what they ended
-    with.
+def drain_node(lab: Lab, machine: Machine, pod: Object) -> None:
+    """Drains the node of a pod, and checks how the pod ended while `kubectl drain` runs: it ends
+    when the pods are gone.
     """
     kubectl = [
         TOOLS["kubectl"].binary,
@@ -173,7 +175,7 @@ def drained(lab: Lab, machine: Machine, pod: Object) -> None:
     ]
     options = ["--ignore-daemonsets", "--delete-emptydir-data", f"--timeout={LIMIT_S}s"]
     with subprocess.Popen([*map(str, kubectl), *options]) as command:
-        ended = seen.ended(lab.api, pod, LIMIT_S)
+        ended = seen.wait_until_ended(lab.api, pod, LIMIT_S)
         assert command.wait(LIMIT_S) == 0
     assert disruption(ended) == "EvictionByEvictionAPI"
     assert exit_code(ended) == EXIT_PREEMPTED
@@ -210,7 +212,7 @@ def test_server_answers_from_its_image_and_drains_with_its_machine(
             }
         ]
     }
-    answer = posted(f"http://127.0.0.1:{serving.PORT}/v2/models/model/infer", asked)
+    answer = post_json(f"http://127.0.0.1:{serving.PORT}/v2/models/model/infer", asked)
     assert len(answer["outputs"][0]["data"]) == 2, answer
     (pod,) = lab.api.items(
         f"/api/v1/namespaces/{NAMESPACE_SERVING}/pods",
@@ -220,7 +222,7 @@ def test_server_answers_from_its_image_and_drains_with_its_machine(
     lab.api.delete(path, propagationPolicy="Foreground")
 
 
-def posted(url: str, body: Object) -> Object:
+def post_json(url: str, body: Object) -> Object:
     request = urllib.request.Request(
         url, json.dumps(body).encode(), {"Content-Type": "application/json"}
     )
@@ -229,8 +231,8 @@ def posted(url: str, body: Object) -> Object:
 
 
 def exporter(lab: Lab, rendered: Rendered, url: str) -> int:
-    """Its port, once the kubelet's probe finds it ready. Under its own account and rights; Google
-    is not asked.
+    """Starts the exporter under its own account and rights, without Google. Returns its port, once
+    the kubelet's probe finds it ready.
     """
     rendered.apply(
         lab.api, "ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding"
@@ -253,8 +255,8 @@ def exporter(lab: Lab, rendered: Rendered, url: str) -> int:
     return int(container["ports"][0]["containerPort"])
 
 
-def shown(port: int, metric: str) -> float | None:
-    """The one value of a metric, as Prometheus reads it."""
+def read_metric(port: int, metric: str) -> float | None:
+    """Returns the one value of a metric, as Prometheus reads it."""
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
         lines = answer.read().decode().splitlines()
     values = []

@@ -33,7 +33,7 @@ def start(lab: Lab, world: World, template: Object, name: str = "job") -> Object
     return pod
 
 
-def charged(world: World, job: str = "job") -> bool:
+def is_charged(world: World, job: str = "job") -> bool:
     status = world.job(job)["status"]
     return bool(status.get("failed") or status.get("failedIndexes"))
 
@@ -44,7 +44,7 @@ def test_a_node_shutdown_notifies_the_pod_and_the_job_is_not_charged(
     machine = lab.boot("spot-a", spot)
     pod = start(lab, world, pods.shell(spot, pods.STOPS_IN_ORDER))
     assert seen.preempted(lab, machine, pod)["status"]["reason"] == "Terminated"
-    assert not charged(world)
+    assert not is_charged(world)
 
 
 def test_deaf_pod_is_killed_when_its_window_ends(lab: Lab, world: World, spot: Pool) -> None:
@@ -52,7 +52,7 @@ def test_deaf_pod_is_killed_when_its_window_ends(lab: Lab, world: World, spot: P
     pod = start(lab, world, pods.shell(spot, pods.DEAF, terminationGracePeriodSeconds=30))
     start_s = time.monotonic()
     machine.notice()
-    current = seen.ended(lab.api, pod)
+    current = seen.wait_until_ended(lab.api, pod)
     took_s = time.monotonic() - start_s
     assert exit_code(current) == EXIT_KILLED
     assert DEFAULT_WINDOW.pod_s - 1 <= took_s < 30, f"killed after {took_s:.1f} s"
@@ -66,17 +66,19 @@ def test_the_extended_window_lets_a_long_save_finish(lab: Lab, world: World, spo
         lab, world, pods.shell(spot, script, terminationGracePeriodSeconds=EXTENDED_WINDOW.pod_s)
     )
     assert lab.preempt(machine)
-    assert exit_code(seen.ended(lab.api, pod)) == EXIT_PREEMPTED, f"{longer} s were granted"
+    assert exit_code(seen.wait_until_ended(lab.api, pod)) == EXIT_PREEMPTED, (
+        f"{longer} s were granted"
+    )
 
 
 def test_an_eviction_is_free_and_a_deletion_is_charged(lab: Lab, world: World, spot: Pool) -> None:
     lab.boot("spot-a", spot)
     evicted = start(lab, world, pods.shell(spot, pods.STOPS_IN_ORDER), "evicted")
     assert world.evict(evicted["metadata"]["name"]) == 201
-    current = seen.ended(lab.api, evicted)
+    current = seen.wait_until_ended(lab.api, evicted)
     assert disruption(current) == "EvictionByEvictionAPI"
     assert exit_code(current) == EXIT_PREEMPTED
-    assert not charged(world, "evicted")
+    assert not is_charged(world, "evicted")
     world.api.delete(
         f"{world.path('jobs', '/apis/batch/v1')}/evicted", propagationPolicy="Background"
     )
@@ -94,10 +96,10 @@ def test_a_no_execute_taint_ends_the_pod_by_the_taint_manager(
     pod = start(lab, world, pods.shell(spot, pods.STOPS_IN_ORDER))
     taints = [{"key": "maintenance", "effect": "NoExecute"}]
     lab.api.merge(f"{NODES}/spot-a", {"spec": {"taints": taints}})
-    current = seen.ended(lab.api, pod)
+    current = seen.wait_until_ended(lab.api, pod)
     assert disruption(current) == "DeletionByTaintManager"
     assert exit_code(current) == EXIT_PREEMPTED
-    assert not charged(world)
+    assert not is_charged(world)
 
 
 def test_a_power_loss_is_replaced_once_the_node_is_gone_and_not_charged(
@@ -108,7 +110,7 @@ def test_a_power_loss_is_replaced_once_the_node_is_gone_and_not_charged(
     lab.forget(machine)
     lab.boot("spot-b", spot)
     world.wait_running(1, 240, old=[lost_pod["metadata"]["uid"]])
-    assert not charged(world)
+    assert not is_charged(world)
 
 
 # A real kubelet freezes while its Node object stays: a job's pod is replaced on another node, and
@@ -139,7 +141,7 @@ def test_a_job_leaves_a_node_whose_kubelet_froze(lab: Lab, world: World, spot: P
     freeze(lab.machines["spot-a"])
     taints: list[str] = []
 
-    def replaced() -> bool:
+    def has_replacement() -> bool:
         node = lab.api.get(f"{NODES}/spot-a")
         if any(taint["key"] == UNREACHABLE for taint in node["spec"].get("taints", ())):
             taints.append("seen")
@@ -148,7 +150,7 @@ def test_a_job_leaves_a_node_whose_kubelet_froze(lab: Lab, world: World, spot: P
             p["metadata"]["uid"] != lost_pod["metadata"]["uid"] for p in world.pods("Running")
         )
 
-    until("a replacement runs", replaced, 240)
+    until("a replacement runs", has_replacement, 240)
     took_s = time.monotonic() - start_s
     assert taints, "the node controller found it silent; nothing else ended the pod"
     assert not world.job("job")["status"].get("failedIndexes"), "the job is not charged"

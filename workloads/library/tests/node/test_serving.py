@@ -54,7 +54,7 @@ class Site:
     """Of the Spot pool, the newest last."""
 
     def pods(self, name: str) -> list[Object]:
-        """Those that are ready and stay."""
+        """Lists the pods of a tier that are ready and stay."""
         candidates = self.lab.api.items(f"{SPACE}/pods", labelSelector=f"{LABEL_NAME}={name}")
         pods: list[Object] = []
         for pod in candidates:
@@ -63,30 +63,30 @@ class Site:
         return pods
 
     def endpoints(self) -> list[Endpoint]:
-        """Who gets requests, by the API server."""
+        """Lists who gets requests, according to the API server."""
         return choose_endpoints(
             self.lab.api.items(SLICES, labelSelector="kubernetes.io/service-name=server")
         )
 
-    def asked(self, endpoint: Endpoint) -> bool:
-        """Whether the proxy sends it requests."""
+    def gets_requests(self, endpoint: Endpoint) -> bool:
+        """Returns whether the proxy sends requests to it."""
         line = f"::{endpoint.address}:{endpoint.port}::health_flags::healthy"
         return line in admin(PROXY_ADMIN_PORT, "/clusters")[1]
 
-    def settled(self) -> Object:
-        """The Spot replica, once both tiers get requests."""
+    def wait_until_settled(self) -> Object:
+        """Waits until both tiers get requests, and returns the Spot replica."""
 
         def both() -> Object | None:
             pods = [*self.pods(BASE), *self.pods(SPOT)]
             are_all_ready = len(pods) == len(self.endpoints()) == 2 and all(
-                self.asked(where(pod)) for pod in pods
+                self.gets_requests(where(pod)) for pod in pods
             )
             return pods[-1] if are_all_ready else None
 
         return until("both tiers get requests", both, LIMIT_S)
 
-    def left(self, pod: Object) -> dict[str, float]:
-        """Seconds from now until each of these sends the pod no more."""
+    def wait_until_left(self, pod: Object) -> dict[str, float]:
+        """Waits until nobody sends requests to the pod. Returns the seconds that each one took."""
         start_s = time.monotonic()
         seconds = dict[str, float]()
         path = f"{SPACE}/pods/{pod['metadata']['name']}"
@@ -94,7 +94,7 @@ class Site:
         signs = {
             "pod": lambda: not ready(self.lab.api.find(path) or {}),
             "endpoints": lambda: place not in self.endpoints(),
-            "proxy": lambda: not self.asked(place),
+            "proxy": lambda: not self.gets_requests(place),
         }
 
         def all_seen() -> bool:
@@ -107,13 +107,13 @@ class Site:
         return seconds
 
     def shutdown(self, pod: Object) -> dict[str, float]:
-        """Of the pod's machine, as Compute Engine does it; another has come before."""
+        """Shuts the pod's machine down as Compute Engine does; another has come before."""
         machine = self.machines[-1]
         self.machines.append(
             self.lab.boot(f"spot-{len(self.machines)}", EXAMPLE.pool("spot-l4-g2-standard-8"))
         )
         machine.notice()
-        seconds = self.left(pod)
+        seconds = self.wait_until_left(pod)
         assert self.lab.leave(machine), "the kubelet gave its lock back within the window"
         status = self.lab.api.get(f"{SPACE}/pods/{pod['metadata']['name']}")
         assert disruption(status) == "TerminationByKubelet"
@@ -122,7 +122,7 @@ class Site:
 
     def delete(self, pod: Object) -> dict[str, float]:
         self.lab.api.delete(f"{SPACE}/pods/{pod['metadata']['name']}")
-        seconds = self.left(pod)
+        seconds = self.wait_until_left(pod)
         until(
             "it is gone", lambda: not self.lab.api.find(f"{SPACE}/pods/{pod['metadata']['name']}")
         )
@@ -197,11 +197,11 @@ def test_no_request_fails_while_spot_machines_are_taken_and_pods_deleted(site: S
     """
     load = Load(HOST, PORT, INFER_PATH, INFER_BODY)
     took = list[dict[str, float]]()
-    pod = site.settled()
+    pod = site.wait_until_settled()
     with load.asking(RATE):
         for n in range(EVICTIONS):
             took.append((site.delete if n % 2 else site.shutdown)(pod))
-            pod = site.settled()
+            pod = site.wait_until_settled()
     retries = admin(PROXY_ADMIN_PORT, "/stats?filter=^cluster.servers.upstream_rq_retry$")[
         1
     ].rpartition(":")[2]

@@ -70,7 +70,7 @@ class Rendered:
         return self.builder.registry
 
     def images(self, *roles: str) -> list[str]:
-        """As nodes pull them."""
+        """Lists the images by digest, as nodes pull them."""
         references: list[str] = []
         for role in roles:
             references.append(f"{self.builder.repository}/{role}@{self.digests[role]}")
@@ -80,8 +80,8 @@ class Rendered:
         return runnable.find_object(kind, name, self.folder)
 
     def apply(self, api: Api, *kinds: str) -> None:
-        """All of the platform half that is of these kinds; their namespaces without what they ask
-        of pods.
+        """Applies all of the platform half that is of these kinds; their namespaces lack what they
+        ask of pods.
         """
         for path in sorted((self.folder / "platform").glob("[0-9]*.yaml")):
             for doc in YAML(typ="safe", pure=True).load_all(path.read_text()):
@@ -108,7 +108,7 @@ class Builder:
         }
 
     def build(self, roles: Sequence[str]) -> dict[str, str]:
-        """Their digests."""
+        """Builds the images of these roles, and returns their digests."""
         with lock("node-images"):
             self._copy_tree()
             base = self._base()
@@ -118,8 +118,8 @@ class Builder:
             self._run(["buildah", "rmi", "--all", "--force"])
             return built
 
-    def rendered(self, roles: Sequence[str]) -> Rendered:
-        """The environment's manifests with the digests of its images, by the platform's own
+    def render(self, roles: Sequence[str]) -> Rendered:
+        """Renders the environment's manifests with the digests of its images, by the platform's own
         `render`.
         """
         digests = self.build(roles)
@@ -162,7 +162,7 @@ class Builder:
             parts.append(f"{path.name} {hashlib.sha256(content).hexdigest()}")
         key = _hash(*parts)
         if key not in digests or not self._is_whole(digests[key]):
-            digests[key] = self._pushed(folder, f"{self.registry.host}/{place}")
+            digests[key] = self._build_and_push(folder, f"{self.registry.host}/{place}")
             record.write_text(json.dumps(digests))
         return digests[key]
 
@@ -254,11 +254,13 @@ class Builder:
             archive_file.replace(archive)
         if not digest_file.exists() or not self.registry.blob(digest_file.read_text()).exists():
             (folder / "Dockerfile").write_text(BASE_FILE)
-            digest_file.write_text(self._pushed(folder, f"{self.registry.host}/base:{SUITE}"))
+            digest_file.write_text(
+                self._build_and_push(folder, f"{self.registry.host}/base:{SUITE}")
+            )
         return f"{self.registry.host}/base@{digest_file.read_text()}"
 
-    def _pushed(self, folder: Path, target: str) -> str:
-        """The digest of what the Dockerfile of this folder makes."""
+    def _build_and_push(self, folder: Path, target: str) -> str:
+        """Builds the Dockerfile of a folder, pushes the image, and returns its digest."""
         digest = HOME / "digest"
         build = ["buildah", "build", "--layers=false", "--timestamp=0", "--tls-verify=false"]
         self._run(
@@ -306,7 +308,7 @@ class Builder:
         subprocess.run(command, stdout=subprocess.DEVNULL, check=True)
         for lock_name, unused in UNUSED.items():
             path = self._tree / f"requirements/{lock_name}.txt"
-            path.write_text(shortened(path.read_text(), unused))
+            path.write_text(remove_packages(path.read_text(), unused))
 
     def _inputs(self, role: str, base: str) -> str:
         image = pins.ROLES[role]
@@ -333,8 +335,8 @@ class Builder:
         return done.stdout
 
 
-def shortened(locked: str, unused: tuple[str, ...]) -> str:
-    """A lock without these packages, or all that begin so where the name ends in a hyphen."""
+def remove_packages(locked: str, unused: tuple[str, ...]) -> str:
+    """Removes packages from a lock; a name that ends in a hyphen stands for all that begin so."""
     blocks = re.split(r"^(?=[a-z0-9])", locked, flags=re.MULTILINE)
     prefixes = tuple(name for name in unused if name.endswith("-"))
     text = ""

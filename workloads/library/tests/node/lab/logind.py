@@ -43,8 +43,8 @@ class Logind(ServiceInterface):
     def PrepareForShutdown(self, start: "b") -> "b":  # noqa: F821
         return start
 
-    async def released(self, within_s: float) -> bool:
-        """Whether all locks were given back in time."""
+    async def wait_for_release(self, within_s: float) -> bool:
+        """Waits until all locks are given back, and returns whether that was in time."""
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(within_s):

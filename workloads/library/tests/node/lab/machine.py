@@ -51,7 +51,7 @@ async def live(machine: MachineConfig) -> None:
     (folder / "inhibited").touch()
     await notice.wait()
     manager.PrepareForShutdown(True)
-    done = await manager.released(machine.total_s)
+    done = await manager.wait_for_release(machine.total_s)
     await asyncio.sleep(UNITS_STOP_S)
     (folder / "shutdown.json").write_text(json.dumps({"graceful": done}))
 

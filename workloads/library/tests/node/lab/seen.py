@@ -15,8 +15,8 @@ from workloads.library.tests.node.lab.lab import Lab, Machine
 
 
 def printed(machine: Machine, pod: Object) -> list[str]:
-    """Whole lines of standard output and error, from the node's disk: readable when the machine has
-    gone, too.
+    """Reads whole lines of standard output and error from the node's disk, also after the machine
+    has gone.
     """
     meta = pod["metadata"]
     folder = (
@@ -38,7 +38,9 @@ def events(machine: Machine, pod: Object, event: str) -> list[Object]:
     return [event_line for event_line in parsed if event_line.get("event") == event]
 
 
-def ended(api: Api, pod: Object, timeout_s: float = 60.0) -> Object:
+def wait_until_ended(api: Api, pod: Object, timeout_s: float = 60.0) -> Object:
+    """Waits until the pod has ended, and returns it."""
+
     def terminal() -> Object | None:
         current = api.get(pods.path(pod))
         return current if current["status"]["phase"] in ("Failed", "Succeeded") else None
@@ -47,7 +49,7 @@ def ended(api: Api, pod: Object, timeout_s: float = 60.0) -> Object:
 
 
 def preempted(lab: Lab, machine: Machine, pod: Object) -> Object:
-    """The pod as it ended when its Spot machine was taken: noticed, and within the window."""
+    """Preempts the machine of a pod, and returns the pod: it ended by its notice, in the window."""
     assert lab.preempt(machine), "the kubelet gave its lock back within the window"
     current = lab.api.get(pods.path(pod))
     assert disruption(current) == "TerminationByKubelet"
