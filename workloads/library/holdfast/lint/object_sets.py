@@ -45,6 +45,8 @@ _KUSTOMIZATION = "Kustomization"
 _MOST_LOOKUPS = 4_000_000
 """Sets times objects: beyond it all are one set, so that no input takes minutes."""
 Folder = tuple[str, ...]
+Definitions = dict[Identity, Object | None]
+"""The one object of each identity in a folder; None where there are several."""
 
 
 @dataclass(frozen=True)
@@ -81,23 +83,22 @@ def divide(objects: list[Object], index: ObjectIndex) -> list[ObjectSet]:
         is_unique = obj.identity not in places_by_identity or obj.kind in _EXTENSIONS
         if is_unique and (obj.kind in _CLUSTER_KINDS or obj.namespace in made_namespaces):
             shared_objects.append(obj)
-    definitions_by_folder: dict[Folder, dict[Identity, Object | None]] = {}
+    definitions: dict[Folder, Definitions] = {}
     for folder, neighbours in by_folder.items():
-        definitions_by_folder[folder] = _find_definitions(neighbours)
+        definitions[folder] = _find_definitions(neighbours)
     sets: list[ObjectSet] = []
     for root, members in by_root.items():
         visible_objects = {id(obj): obj for obj in members}
         for obj in _list_bases(members, by_folder):
             visible_objects[id(obj)] = obj
-        for obj in [*_list_above(root, members, definitions_by_folder), *shared_objects]:
+        for obj in [*_list_above(root, members, definitions), *shared_objects]:
             visible_objects[id(obj)] = obj
         sets.append(ObjectSet(members, ObjectIndex(visible_objects.values())))
     return sets
 
 
-def _find_definitions(neighbours: Iterable[Object]) -> dict[Identity, Object | None]:
-    """Returns the one object of each identity in a folder; None where there are several."""
-    definitions: dict[Identity, Object | None] = {}
+def _find_definitions(neighbours: Iterable[Object]) -> Definitions:
+    definitions: Definitions = {}
     for obj in neighbours:
         definitions[obj.identity] = None if obj.identity in definitions else obj
     return definitions
@@ -106,16 +107,16 @@ def _find_definitions(neighbours: Iterable[Object]) -> dict[Identity, Object | N
 def _list_above(
     root: Folder,
     members: list[Object],
-    definitions_by_folder: dict[Folder, dict[Identity, Object | None]],
+    definitions: dict[Folder, Definitions],
 ) -> Iterator[Object]:
     """Yields what the files of the folders above define once, the nearest of each name."""
-    known_identities = {obj.identity for obj in members}
+    identities = {obj.identity for obj in members}
     for depth in reversed(range(len(root) + 1)):
-        definitions = definitions_by_folder.get(root[:depth], {})
-        for identity, obj in definitions.items():
-            if obj is not None and identity not in known_identities:
+        own_definitions = definitions.get(root[:depth], {})
+        for identity, obj in own_definitions.items():
+            if obj is not None and identity not in identities:
                 yield obj
-        known_identities |= definitions.keys()
+        identities |= own_definitions.keys()
 
 
 def _get_place(obj: Object) -> Folder:

@@ -86,7 +86,7 @@ class Site:
         return until("both tiers get requests", both, LIMIT_S)
 
     def wait_until_left(self, pod: Object) -> dict[str, float]:
-        """Waits until nobody sends requests to the pod. Returns the seconds that each one took."""
+        """Waits until the pod gets no more requests. Returns the seconds that each one took."""
         start_s = time.monotonic()
         seconds = dict[str, float]()
         path = f"{SPACE}/pods/{pod['metadata']['name']}"

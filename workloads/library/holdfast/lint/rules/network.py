@@ -153,30 +153,32 @@ def port_closed(obj: Object, context: Context) -> Iterator[Hit]:
             if names:
                 yield Hit(path, f"port {number} of {pod.owner.name} is closed by {names}")
     for pod in obj.pods:
-        if any(container.runs("serve", "endpoints") for container in pod.containers):
-            for container in pod.containers:
-                name = container.option("--service")
-                namespace = container.option("--namespace")
-                yield from _check_proxy(pod, container, (name, namespace), context)
+        has_endpoints = any(container.runs("serve", "endpoints") for container in pod.containers)
         for container in pod.containers:
+            if has_endpoints:
+                name = container.option("--service")
+                service = context.index.find("Service", name, container.option("--namespace"))
+                yield from _check_proxy(pod, container, service, context)
             if container.runs("serve", "router"):
                 name = container.option("--servers").partition(":")[0]
-                yield from _check_proxy(pod, container, (name, obj.namespace), context)
+                service = context.index.find("Service", name, obj.namespace)
+                yield from _check_proxy(pod, container, service, context)
 
 
 def _check_proxy(
-    proxy: Pod, container: Container, name_and_namespace: tuple[str, str], context: Context
+    proxy: Pod,
+    container: Container,
+    service: Object | None,
+    context: Context,
 ) -> Iterator[Hit]:
     """Yields the closed ports of the servers behind a proxy: for requests and for health."""
-    name, namespace = name_and_namespace
-    service = context.index.find("Service", name, namespace)
     if service is None:
         return
     ports = [port for _, port in list_ports(service) if isinstance(port, int)]
     health_port = container.number("--health-port")
     if health_port:
         ports.append(health_port)
-    for pod in context.index.select_pods(namespace, get_selector(service)):
+    for pod in context.index.select_pods(service.namespace, get_selector(service)):
         for port in ports:
             names = _find_closing(context, proxy, pod, port)
             if names:
