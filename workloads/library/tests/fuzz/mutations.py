@@ -11,6 +11,8 @@ from typing import Any
 HUGE = 10**400
 # Places below this depth are not changed.
 DEEPEST = 300
+SMALL_BYTES = 4_096
+"""Length of a value of which many copies may be made."""
 ODD: tuple[Any, ...] = (
     None,
     True,
@@ -101,7 +103,10 @@ def _change_place(value: Any, draw: random.Random, depth: int = 0) -> Any:
     if kind < 0.05:
         del copy[key]
     elif kind < 0.1 and isinstance(copy, list):
-        copy += [copy[key]] * draw.choice((1, 3, 300))
+        count = draw.choice((1, 3, 300))
+        # Copies of copies of copies would fill the memory.
+        is_small = len(dump(copy[key])) <= SMALL_BYTES
+        copy += [copy[key]] * (count if is_small else 1)
     else:
         copy[key] = _change_place(copy[key], draw, depth + 1)
     return copy

@@ -17,6 +17,9 @@ pytestmark = pytest.mark.process
 # by ARGS.
 SEED = 20261122
 CPU_S = 0.4
+DESCENDS = 0.5
+COPIES = 0.07
+"""Draws by which a change goes one level down, and by which it copies an element."""
 NEVER_ACCEPTED = {"epochs"}
 """The fence holds whatever the object contains."""
 NEVER_REFUSED = {"event lines", "report", "gang answers", "linted files", "lists of checkpoints"}
@@ -34,6 +37,38 @@ def test_border_refuses_hostile_input_and_does_not_fail(border: str) -> None:
         assert result.cases > result.refused, "nothing was accepted: the inputs reach no depth"
     if border not in NEVER_REFUSED:
         assert result.refused, "nothing was refused: the inputs are harmless"
+
+
+class MultiplyingDraw(random.Random):
+    """Draws four changes, each of which adds 300 copies of what the one before changed."""
+
+    def __init__(self) -> None:
+        super().__init__(0)
+        self._kinds: list[float] = []
+        for depth in reversed(range(4)):
+            self._kinds += [DESCENDS] * depth + [COPIES]
+        self._asks_for_kind = False
+
+    def choice(self, options: Any) -> Any:
+        return options[-1]
+
+    def random(self) -> float:
+        self._asks_for_kind = not self._asks_for_kind
+        return DESCENDS if self._asks_for_kind else self._kinds.pop(0)
+
+
+def count_values(value: Any, counts: dict[int, int]) -> int:
+    """Counts the values in a list. A list that stands in several places is looked at once."""
+    if not isinstance(value, list):
+        return 1
+    if id(value) not in counts:
+        counts[id(value)] = sum(count_values(item, counts) for item in value)
+    return counts[id(value)]
+
+
+def test_copies_of_copies_of_copies_fit_in_memory() -> None:
+    changed = mutate(nest(1, 4), MultiplyingDraw())
+    assert 301 <= count_values(changed, {}) < 1_000_000
 
 
 def test_deeply_nested_value_is_mutated() -> None:
