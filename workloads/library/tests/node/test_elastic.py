@@ -31,6 +31,8 @@ GANG = "train-elastic"
 NODES = 2
 STEPS = 400
 SHARDS = 12
+LONG = 1500
+"""Steps of a gang that goes on while another machine boots."""
 LIMIT_S = 420
 SHARDED = ["python", "-m", "holdfast.training.examples.sharded_fsdp2"]
 
@@ -53,7 +55,7 @@ def data(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def machines(lab: Lab, world: World, rendered: Rendered) -> dict[str, Machine]:
-    """Two, and all that pods of a gang need to start on them."""
+    """Boots two machines, and applies all that pods of a gang need to start on them."""
     rendered.apply(lab.api, "PriorityClass")
     lab.pull(rendered.registry.host, rendered.images("trainer"))
     world.api.create(world.path("serviceaccounts"), {"metadata": {"name": "trainer"}})
@@ -66,7 +68,7 @@ def machines(lab: Lab, world: World, rendered: Rendered) -> dict[str, Machine]:
 
 
 def boot(lab: Lab, name: str) -> Machine:
-    """With a GPU, so that each machine holds one place of the gang; all in one zone."""
+    """Boots a machine with a GPU, so that it holds one node of the gang; all are in one zone."""
     machine = lab.boot(name, EXAMPLE.pool("spot-a100"), gpu=True)
     lab.api.merge(f"/api/v1/nodes/{name}", {"metadata": {"labels": {LABEL_ZONE: "us-central1-a"}}})
     return machine
@@ -112,19 +114,19 @@ def gang(
 
 
 def remove(world: World, doc: Object) -> None:
-    """With its pods: the next gang has the same name, by which its places know each other."""
+    """Removes the Job with its pods: the next gang has its name, by which nodes find each other."""
     path = f"{world.path('jobs', '/apis/batch/v1')}/{doc['metadata']['name']}"
     world.api.delete(path, propagationPolicy="Foreground")
     until("the first gang is gone", lambda: not world.api.find(path) and not world.pods(), LIMIT_S)
 
 
-def sizes(machine: Machine, pod: Object) -> list[int]:
-    """Of the gang, whenever this pod led it."""
+def list_sizes(machine: Machine, pod: Object) -> list[int]:
+    """Returns the sizes of the gang whenever this pod led it."""
     return [event["nodes"] for event in seen.events(machine, pod, "resized")]
 
 
 def digest(lab: Lab, world: World, doc: Object) -> str:
-    """Of the run, by whichever of its pods saw the end."""
+    """Returns the digest of the run's end, from whichever of its pods saw it."""
     name = doc["metadata"]["name"]
     assert world.wait_condition(name, LIMIT_S) in ("Complete", "SuccessCriteriaMet")
     pods = []
@@ -157,11 +159,11 @@ def test_other_node_continues_and_takes_the_replacement_in_bit_exact(
         run="disturbed",
         nodes=NODES,
     )
-    first = started(world, disturbed)
+    first = start_pods(world, disturbed)
     lead = first[0]
     other = first[1]
     survivor = machines[lead["spec"]["nodeName"]]
-    until("both train", lambda: sizes(survivor, lead)[-1:] == [NODES], LIMIT_S)
+    until("both train", lambda: list_sizes(survivor, lead)[-1:] == [NODES], LIMIT_S)
     until(
         "a first checkpoint is committed",
         lambda: bucket.names(f"{EXAMPLE.default_run}/disturbed/"),
@@ -169,12 +171,14 @@ def test_other_node_continues_and_takes_the_replacement_in_bit_exact(
     )
 
     seen.preempted(lab, machines[other["spec"]["nodeName"]], other)
-    until("the other trains alone", lambda: sizes(survivor, lead)[-1:] == [1], LIMIT_S)
+    until("the other trains alone", lambda: list_sizes(survivor, lead)[-1:] == [1], LIMIT_S)
     boot(lab, "spot-c")
-    until("the replacement is a member", lambda: sizes(survivor, lead)[-1:] == [NODES], LIMIT_S)
+    until(
+        "the replacement is a member", lambda: list_sizes(survivor, lead)[-1:] == [NODES], LIMIT_S
+    )
     disturbed_bits = digest(lab, world, disturbed)
     # A node that a busy machine holds up is met again at the same size.
-    assert [size for size, _ in groupby(sizes(survivor, lead))] == [NODES, 1, NODES], (
+    assert [size for size, _ in groupby(list_sizes(survivor, lead))] == [NODES, 1, NODES], (
         "nothing else happened to it"
     )
     assert world.pod(lead["metadata"]["name"])["metadata"]["uid"] == lead["metadata"]["uid"], (
@@ -195,15 +199,19 @@ def test_other_node_continues_and_takes_the_replacement_in_bit_exact(
     assert digest(lab, world, quiet) == disturbed_bits
 
 
-def sharded(
+def make_sharded_job(
     rendered: Rendered,
     world: World,
     bucket: Bucket,
     data: Path,
     run: str,
+    *,
+    nodes: int = NODES,
+    min_nodes: int = NODES,
+    steps: int = STEPS,
 ) -> Object:
-    """The example of a state that is sharded over nodes, in the pods of the rendered gang."""
-    doc = gang(rendered, world, bucket, data, run=run, nodes=NODES)
+    """Returns the Job that runs the sharded example in the pods of the rendered gang."""
+    doc = gang(rendered, world, bucket, data, run=run, nodes=nodes)
     (container,) = doc["spec"]["template"]["spec"]["containers"]
     url = f"gs://{bucket.name}/{EXAMPLE.default_run}"
     container["command"] = [
@@ -213,10 +221,10 @@ def sharded(
         "--",
         *SHARDED,
         url,
-        str(STEPS),
+        str(steps),
     ]
     variables = {
-        ENV_GANG_MIN_NODES: str(NODES),
+        ENV_GANG_MIN_NODES: str(min_nodes),
         ENV_RUN: run,
         ENV_CHECKPOINTS: url,
     }
@@ -226,7 +234,7 @@ def sharded(
 
 
 def losses(machine: Machine, pod: Object) -> list[str]:
-    """The line of each step, in the order in which they were done."""
+    """Returns the line of each step, in the order in which they were done."""
     lines: list[str] = []
     for line in seen.printed(machine, pod):
         if line.startswith("step "):
@@ -235,17 +243,39 @@ def losses(machine: Machine, pod: Object) -> list[str]:
 
 
 def until_step(machine: Machine, pod: Object, step: int) -> None:
-    """Fails with the end of what the pod printed."""
+    """Waits for a step; fails with the end of what the pod printed."""
     try:
         until(f"step {step}", lambda: len(losses(machine, pod)) >= step, LIMIT_S)
     except AssertionError as error:
         raise AssertionError("\n".join([str(error), *seen.printed(machine, pod)[-30:]])) from error
 
 
-def started(world: World, doc: Object) -> dict[int, Object]:
-    """Its pods by place."""
+def restores(machine: Machine, pod: Object) -> list[str]:
+    """Returns the line of each restore, in the order in which they were done."""
+    lines: list[str] = []
+    for line in seen.printed(machine, pod):
+        if "restored step" in line:
+            lines.append(line)
+    return lines
+
+
+def start_pods(world: World, doc: Object) -> dict[int, Object]:
+    """Creates the Job and returns its running pods by place."""
     world.api.create(world.path("jobs", "/apis/batch/v1"), doc, fieldValidation="Strict")
-    return {get_place(pod): pod for pod in world.wait_running(NODES, LIMIT_S)}
+    pods = world.wait_running(doc["spec"]["completions"], LIMIT_S)
+    return {get_place(pod): pod for pod in pods}
+
+
+def complete(world: World, doc: Object) -> None:
+    """Waits until the Job is complete."""
+    ends = ("Complete", "SuccessCriteriaMet")
+    assert world.wait_condition(doc["metadata"]["name"], LIMIT_S) in ends
+
+
+def check_steps(lines: list[str], steps: int) -> None:
+    """Checks that the lines are those of all steps, each of them once."""
+    numbers = [int(line.split()[1]) for line in lines]
+    assert numbers == list(range(1, steps + 1)), "a step is lost, or was done twice"
 
 
 def test_sharded_gang_gets_a_lost_shard_from_its_neighbours_memory(
@@ -256,8 +286,8 @@ def test_sharded_gang_gets_a_lost_shard_from_its_neighbours_memory(
     bucket: Bucket,
     data: Path,
 ) -> None:
-    disturbed = sharded(rendered, world, bucket, data, "disturbed")
-    first = started(world, disturbed)
+    disturbed = make_sharded_job(rendered, world, bucket, data, "disturbed")
+    first = start_pods(world, disturbed)
     lead = first[0]
     other = first[1]
     survivor = machines[lead["spec"]["nodeName"]]
@@ -266,30 +296,59 @@ def test_sharded_gang_gets_a_lost_shard_from_its_neighbours_memory(
     done = len(losses(survivor, lead))
     assert done < STEPS, "the notice came while they trained"
     boot(lab, "spot-c")
-    assert world.wait_condition(disturbed["metadata"]["name"], LIMIT_S) in (
-        "Complete",
-        "SuccessCriteriaMet",
-    )
+    complete(world, disturbed)
     after = world.pod(lead["metadata"]["name"])
     assert after["metadata"]["uid"] == lead["metadata"]["uid"], "it went on in its pod"
     assert after["status"]["containerStatuses"][0]["restartCount"] == 0
-    sources = []
-    for line in seen.printed(survivor, lead):
-        if "restored step" in line:
-            sources.append(line)
-    assert len(sources) == 1, sources
-    assert "from the memory of nodes" in sources[0], sources
+    (source,) = restores(survivor, lead)
+    assert "from the memory of nodes" in source
     each_once = losses(survivor, lead)
-    assert [line.split()[1] for line in each_once] == [str(step + 1) for step in range(STEPS)], (
-        "no step is lost"
-    )
+    check_steps(each_once, STEPS)
 
     remove(world, disturbed)
-    quiet = sharded(rendered, world, bucket, data, "undisturbed")
-    pods = started(world, quiet)
-    assert world.wait_condition(quiet["metadata"]["name"], LIMIT_S) in (
-        "Complete",
-        "SuccessCriteriaMet",
-    )
+    quiet = make_sharded_job(rendered, world, bucket, data, "undisturbed")
+    pods = start_pods(world, quiet)
+    complete(world, quiet)
     machine = lab.machines[pods[0]["spec"]["nodeName"]]
     assert losses(machine, pods[0]) == each_once
+
+
+def test_sharded_gang_goes_on_with_one_node_and_grows_back(
+    lab: Lab,
+    world: World,
+    rendered: Rendered,
+    machines: dict[str, Machine],
+    bucket: Bucket,
+    data: Path,
+) -> None:
+    disturbed = make_sharded_job(
+        rendered, world, bucket, data, "disturbed", min_nodes=1, steps=LONG
+    )
+    first = start_pods(world, disturbed)
+    lead = first[0]
+    other = first[1]
+    survivor = machines[lead["spec"]["nodeName"]]
+    until_step(survivor, lead, STEPS // 20)
+    seen.preempted(lab, machines[other["spec"]["nodeName"]], other)
+    until_step(survivor, lead, len(losses(survivor, lead)) + 5)
+    assert len(restores(survivor, lead)) == 1, "one node trains alone"
+    boot(lab, "spot-c")
+    until("the gang has grown", lambda: len(restores(survivor, lead)) == 2, LIMIT_S)
+    assert len(losses(survivor, lead)) < LONG, "it grew while it trained"
+    complete(world, disturbed)
+    after = world.pod(lead["metadata"]["name"])
+    assert after["metadata"]["uid"] == lead["metadata"]["uid"], "it went on in its pod"
+    assert after["status"]["containerStatuses"][0]["restartCount"] == 0
+    for source in restores(survivor, lead):
+        assert "from the memory of nodes" in source
+    each_once = losses(survivor, lead)
+    check_steps(each_once, LONG)
+
+    remove(world, disturbed)
+    quiet = make_sharded_job(
+        rendered, world, bucket, data, "undisturbed", nodes=1, min_nodes=1, steps=LONG
+    )
+    pods = start_pods(world, quiet)
+    complete(world, quiet)
+    machine = lab.machines[pods[0]["spec"]["nodeName"]]
+    assert losses(machine, pods[0]) == each_once, "the same bits for other numbers of nodes"

@@ -65,17 +65,20 @@ def main(url: str, steps: int, every: int, copy_every: int) -> None:
         tuning=Tuning(peer_steps=copy_every),
     ) as ckpt:
         for step in range(ckpt.step, steps):
-            loss = torch.zeros(())
+            losses = torch.zeros(SHARDS)
             optimizer.zero_grad()
             for part in parts.of_step(step):
                 first = parts.first_sample(step, part)
                 inputs, following = samples.batch(first, parts.samples)
                 loss = model.loss(inputs.to(device), following.to(device))
                 parts.backward(loss)
+                losses[part] = loss.item()
             with ckpt.lock():  # the state must not change while it is copied
                 optimizer.step()
+            # Not summed over the ranks: the mean has the same bits for any number of them.
+            dist.all_reduce(losses, op=dist.ReduceOp.MAX)
             if dist.get_rank() == 0:
-                print(f"step {step + 1} loss {loss.item():.6f}", flush=True)
+                print(f"step {step + 1} loss {losses.mean().item():.6f}", flush=True)
             ckpt.tick(step + 1)
     dist.destroy_process_group()
 
