@@ -58,7 +58,7 @@ class MultiplyingDraw(random.Random):
 
 
 def count_values(value: Any, counts: dict[int, int]) -> int:
-    """Counts the values in a list. A list that stands in several places is looked at once."""
+    """Counts the values in a list. Each list is looked at once, however often it occurs."""
     if not isinstance(value, list):
         return 1
     if id(value) not in counts:
@@ -66,7 +66,7 @@ def count_values(value: Any, counts: dict[int, int]) -> int:
     return counts[id(value)]
 
 
-def test_copies_of_copies_of_copies_fit_in_memory() -> None:
+def test_repeated_copies_fit_in_memory() -> None:
     changed = mutate(nest(1, 4), MultiplyingDraw())
     assert 301 <= count_values(changed, {}) < 1_000_000
 
