@@ -53,10 +53,12 @@ from holdfast.training.sharded.shard_notes import FILE_BYTES, read_wrong_step
 from holdfast.training.tcp_gate import LOOPBACK, Gate, Tunnel, host_loopback_store, join_key
 from holdfast.vocabulary import exit_codes
 from holdfast.vocabulary.environment import (
+    ENV_CHECKPOINTS,
     ENV_GANG_DOMAIN,
     ENV_LOCAL_RANK,
     ENV_LOCAL_WORLD_SIZE,
     ENV_PEERS,
+    ENV_RUN,
 )
 
 MEMORIES = 3
@@ -416,7 +418,8 @@ class _Launcher:
         leaving: tuple[Address, ...],
     ) -> dict[str, str]:
         """Returns the variables of a rank: those of torchrun's agent, so that init_process_group()
-        needs no arguments, and the addresses of other nodes' memory.
+        needs no arguments, where the run's checkpoints are, and the addresses of other nodes'
+        memory.
         """
         node = self._node
         size = self._node.processes
@@ -433,6 +436,8 @@ class _Launcher:
             "TORCHELASTIC_USE_AGENT_STORE": "True",
             # Part of the keys of the ranks' store: an epoch never reads the values of another.
             "TORCHELASTIC_RESTART_COUNT": str(epoch.number),
+            ENV_CHECKPOINTS: node.checkpoints,
+            ENV_RUN: node.run,
         }
         if not node.copies:
             return environment

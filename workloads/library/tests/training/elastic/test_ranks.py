@@ -107,6 +107,22 @@ def test_two_nodes_form_one_group_from_torchrun_variables() -> None:
     assert sorted(lines) == ["0 4 0 6", "1 4 1 6", "2 4 0 6", "3 4 1 6"]
 
 
+def test_program_of_a_sharded_gang_reads_where_its_checkpoints_are(tmp_path: Path) -> None:
+    program = "import os; print(os.environ['HOLDFAST_CHECKPOINTS'], os.environ['HOLDFAST_RUN'])"
+    url = str(tmp_path / "checkpoints")
+    command = ["-m", "holdfast", "train", "ranks", "--sharded", "--processes", "1"]
+    command += ["--checkpoints", url, "--run", "mine", "--", sys.executable, "-c", program]
+    result = subprocess.run(
+        [sys.executable, *command],
+        env=os.environ | LOOPBACK,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
+    assert result.stdout.splitlines()[-1:] == [f"{url} mine"], result.stderr
+
+
 NODE = {
     "PET_NNODES": "2",
     "PET_NODE_RANK": "1",
