@@ -107,7 +107,7 @@ def test_two_nodes_form_one_group_from_torchrun_variables() -> None:
     assert sorted(lines) == ["0 4 0 6", "1 4 1 6", "2 4 0 6", "3 4 1 6"]
 
 
-def test_program_of_a_sharded_gang_reads_where_its_checkpoints_are(tmp_path: Path) -> None:
+def test_sharded_program_reads_where_its_checkpoints_are(tmp_path: Path) -> None:
     program = "import os; print(os.environ['HOLDFAST_CHECKPOINTS'], os.environ['HOLDFAST_RUN'])"
     url = str(tmp_path / "checkpoints")
     command = ["-m", "holdfast", "train", "ranks", "--sharded", "--processes", "1"]
