@@ -61,14 +61,10 @@ def test_template_is_small(template: Path) -> None:
 
 
 def test_template_has_the_decisions_that_it_cites(template: Path) -> None:
-    texts = []
+    cited = set[str]()
     for path in template.rglob("*"):
         if path.suffix in {".py", ".md", ".yaml", ".toml"}:
-            texts.append(path.read_text())
-    cited = set()
-    for text in texts:
-        for number in re.findall(r"\bdecisions?[/ ](\d{4})", text):
-            cited.add(number)
+            cited.update(re.findall(r"\bdecisions?[/ ](\d{4})", path.read_text()))
     assert cited == {path.name[:4] for path in (template / "infra/decisions").iterdir()}
 
 

@@ -21,5 +21,4 @@ def events(path: Path, event_type: str) -> list[Object]:
 def find_step_before(path: Path, moment: float) -> int:
     """Returns the newest step that was committed before `moment`, or 0."""
     commits = events(path, "commit")
-    steps = [line["step"] for line in commits if line["t"] < moment]
-    return max(steps, default=0)
+    return max((line["step"] for line in commits if line["t"] < moment), default=0)
