@@ -159,9 +159,7 @@ def test_other_node_continues_and_takes_the_replacement_in_bit_exact(
         run="disturbed",
         nodes=NODES,
     )
-    first = start_pods(world, disturbed)
-    lead = first[0]
-    other = first[1]
+    lead, other = start_pods(world, disturbed)
     survivor = machines[lead["spec"]["nodeName"]]
     until("both train", lambda: list_sizes(survivor, lead)[-1:] == [NODES], LIMIT_S)
     until(
@@ -181,9 +179,7 @@ def test_other_node_continues_and_takes_the_replacement_in_bit_exact(
     assert [size for size, _ in groupby(list_sizes(survivor, lead))] == [NODES, 1, NODES], (
         "nothing else happened to it"
     )
-    assert world.pod(lead["metadata"]["name"])["metadata"]["uid"] == lead["metadata"]["uid"], (
-        "it went on in its pod"
-    )
+    check_pod_stayed(world, lead)
     assert not world.job(disturbed["metadata"]["name"])["status"].get("failedIndexes")
 
     remove(world, disturbed)
@@ -259,17 +255,23 @@ def restores(machine: Machine, pod: Object) -> list[str]:
     return lines
 
 
-def start_pods(world: World, doc: Object) -> dict[int, Object]:
-    """Creates the Job and returns its running pods by place."""
+def start_pods(world: World, doc: Object) -> list[Object]:
+    """Creates the Job and returns its running pods, in the order of their places."""
     world.api.create(world.path("jobs", "/apis/batch/v1"), doc, fieldValidation="Strict")
-    pods = world.wait_running(doc["spec"]["completions"], LIMIT_S)
-    return {get_place(pod): pod for pod in pods}
+    return sorted(world.wait_running(doc["spec"]["completions"], LIMIT_S), key=get_place)
 
 
 def complete(world: World, doc: Object) -> None:
     """Waits until the Job is complete."""
     ends = ("Complete", "SuccessCriteriaMet")
     assert world.wait_condition(doc["metadata"]["name"], LIMIT_S) in ends
+
+
+def check_pod_stayed(world: World, pod: Object) -> None:
+    """Checks that a node went on in its pod and in its container."""
+    after = world.pod(pod["metadata"]["name"])
+    assert after["metadata"]["uid"] == pod["metadata"]["uid"]
+    assert after["status"]["containerStatuses"][0]["restartCount"] == 0
 
 
 def check_steps(lines: list[str], steps: int) -> None:
@@ -287,9 +289,7 @@ def test_sharded_gang_gets_a_lost_shard_from_its_neighbours_memory(
     data: Path,
 ) -> None:
     disturbed = make_sharded_job(rendered, world, bucket, data, "disturbed")
-    first = start_pods(world, disturbed)
-    lead = first[0]
-    other = first[1]
+    lead, other = start_pods(world, disturbed)
     survivor = machines[lead["spec"]["nodeName"]]
     until_step(survivor, lead, STEPS // 20)
     seen.preempted(lab, machines[other["spec"]["nodeName"]], other)
@@ -297,9 +297,7 @@ def test_sharded_gang_gets_a_lost_shard_from_its_neighbours_memory(
     assert done < STEPS, "the notice came while they trained"
     boot(lab, "spot-c")
     complete(world, disturbed)
-    after = world.pod(lead["metadata"]["name"])
-    assert after["metadata"]["uid"] == lead["metadata"]["uid"], "it went on in its pod"
-    assert after["status"]["containerStatuses"][0]["restartCount"] == 0
+    check_pod_stayed(world, lead)
     (source,) = restores(survivor, lead)
     assert "from the memory of nodes" in source
     each_once = losses(survivor, lead)
@@ -324,9 +322,7 @@ def test_sharded_gang_goes_on_with_one_node_and_grows_back(
     disturbed = make_sharded_job(
         rendered, world, bucket, data, "disturbed", min_nodes=1, steps=LONG
     )
-    first = start_pods(world, disturbed)
-    lead = first[0]
-    other = first[1]
+    lead, other = start_pods(world, disturbed)
     survivor = machines[lead["spec"]["nodeName"]]
     until_step(survivor, lead, STEPS // 20)
     seen.preempted(lab, machines[other["spec"]["nodeName"]], other)
@@ -336,9 +332,7 @@ def test_sharded_gang_goes_on_with_one_node_and_grows_back(
     until("the gang has grown", lambda: len(restores(survivor, lead)) == 2, LIMIT_S)
     assert len(losses(survivor, lead)) < LONG, "it grew while it trained"
     complete(world, disturbed)
-    after = world.pod(lead["metadata"]["name"])
-    assert after["metadata"]["uid"] == lead["metadata"]["uid"], "it went on in its pod"
-    assert after["status"]["containerStatuses"][0]["restartCount"] == 0
+    check_pod_stayed(world, lead)
     for source in restores(survivor, lead):
         assert "from the memory of nodes" in source
     each_once = losses(survivor, lead)

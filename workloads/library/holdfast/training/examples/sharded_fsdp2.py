@@ -65,14 +65,14 @@ def main(url: str, steps: int, every: int, copy_every: int) -> None:
         tuning=Tuning(peer_steps=copy_every),
     ) as ckpt:
         for step in range(ckpt.step, steps):
-            losses = torch.zeros(SHARDS)
+            losses = torch.zeros(SHARDS, device=device)
             optimizer.zero_grad()
             for part in parts.of_step(step):
                 first = parts.first_sample(step, part)
                 inputs, following = samples.batch(first, parts.samples)
                 loss = model.loss(inputs.to(device), following.to(device))
                 parts.backward(loss)
-                losses[part] = loss.item()
+                losses[part] = loss.detach()
             with ckpt.lock():  # the state must not change while it is copied
                 optimizer.step()
             # Not summed over the ranks: the mean has the same bits for any number of them.
