@@ -21,10 +21,10 @@ from holdfast.place.simulation_arrays import Bools, Floats, Ints, Outcome
 # A death and the redone step; how long survivors pause while a newcomer gets the state.
 SHRINK_H = 2 / 3600
 GROW_H = 3 / 3600
-# The same for a gang whose nodes divide the state again, with ranks that start again: rows shrink
-# and grow of `make bench-peers`, of 512 MB on two busy cores.
-SHARDED_SHRINK_H = 6 / 3600
-SHARDED_GROW_H = 4 / 3600
+# The same for a gang whose nodes divide the state again, with ranks that start again: rows "shrink,
+# death" and "grow" of `make bench-peers`, on two cores.
+SHARDED_SHRINK_H = 3 / 3600
+SHARDED_GROW_H = 3 / 3600
 HOLD_H = 60 / 3600
 SHARDS_A_NODE = 6
 MAX_LOSSES = 200

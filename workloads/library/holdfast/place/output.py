@@ -210,7 +210,10 @@ def _copies(job: Job, interval_s: int) -> str:
     copied_s = round(advice.COPIED_EVERY_H * 3600)
     if not job.sharded or interval_s <= copied_s:
         return ""
-    text = f"; copies in memory every {copied_s} s, which is what a loss costs"
+    loss = "a loss"
+    if job.elastic:
+        loss = f"a loss without a notice (assumed: {advice.UNNOTICED:.0%} of them)"
+    text = f"; copies in memory every {copied_s} s, which is what {loss} costs"
     share = advice.neighbours_lost(job)
     if share:
         text += f", apart from the {share:.0%} that take two neighbours"

@@ -325,6 +325,14 @@ def test_sharded_gang_loses_only_the_steps_since_a_copy(tmp_path: Path) -> None:
     )
 
 
+def test_sharded_gang_that_shrinks_prints_its_share_without_notice(
+    tmp_path: Path,
+) -> None:
+    question = write_question(tmp_path, gpus="1xa100", nodes="4..8", sharded=True)
+    shown = run("place", "--anywhere", REGION, *question)[1].replace("\n", " ")
+    assert "which is what a loss without a notice (assumed: 10% of them) costs" in shown
+
+
 @pytest.mark.parametrize("gpus", ["1xa100", "8xh100"])
 def test_sharded_gang_that_shrinks_costs_what_an_elastic_one_does(
     tmp_path: Path, gpus: str
@@ -354,8 +362,8 @@ def test_sharded_gang_that_shrinks_costs_what_an_elastic_one_does(
                 options[option["how"]] = option["scenarios"]
         scenarios = options.get("elastic 4..8, wait for Spot") or options["wait for Spot"]
         means[name] = scenarios["as in the record"]["usd"]["mean"]
-    # Each loss counts as one without a notice: two neighbours are then read from the bucket.
-    assert means["elastic"] <= means["shrinking"] < 1.1 * means["elastic"]
+    # Copies to neighbours take 2 percent of the time.
+    assert means["elastic"] <= means["shrinking"] <= 1.05 * means["elastic"]
     assert means["shrinking"] < means["fixed"]
 
 
