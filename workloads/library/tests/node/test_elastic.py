@@ -206,7 +206,10 @@ def make_sharded_job(
     min_nodes: int = NODES,
     steps: int = STEPS,
 ) -> Object:
-    """Returns the Job that runs the sharded example in the pods of the rendered gang."""
+    """Returns the Job that runs the sharded example in the pods of the rendered gang.
+
+    With `min_nodes` below `nodes` the gang shrinks and grows.
+    """
     doc = gang(rendered, world, bucket, data, run=run, nodes=nodes)
     (container,) = doc["spec"]["template"]["spec"]["containers"]
     url = f"gs://{bucket.name}/{EXAMPLE.default_run}"
@@ -214,13 +217,14 @@ def make_sharded_job(
         *RANKS,
         "1",
         "--sharded",
+        "--min-nodes",
+        str(min_nodes if min_nodes < nodes else 0),
         "--",
         *SHARDED,
         url,
         str(steps),
     ]
     variables = {
-        ENV_GANG_MIN_NODES: str(min_nodes),
         ENV_RUN: run,
         ENV_CHECKPOINTS: url,
     }
