@@ -152,7 +152,9 @@ def reference_machine(accelerator: str) -> MachineType:
 def load(path: Path = TABLE) -> Table:
     """Returns the table, checked. Raises InputError if it is wrong."""
     try:
-        table = _parse(path.read_text())
+        return _parse(path.read_text())
+    except InputError:
+        raise
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise InputError(
             f"price table {path.name}",
@@ -160,22 +162,22 @@ def load(path: Path = TABLE) -> Table:
             allowed=f"an object of schema {SCHEMA}",
             fix="restore it from git, or rewrite it with `holdfast place prices --refresh`",
         ) from error
-    check(table)
-    return table
 
 
 @lru_cache(maxsize=1)
 def _parse(text: str) -> Table:
-    """Returns the table of a file; a command reads the same one several times."""
+    """Returns the checked table of a file; a command reads the same one several times."""
     body = json.loads(text)
     if body["schema"] != SCHEMA:
         raise ValueError(f"schema {body['schema']}")
-    return Table(
+    table = Table(
         fetched_at=datetime.date.fromisoformat(body["fetched_at"]),
         sources=tuple(body["sources"]),
         notes=tuple(Note(**note) for note in body["notes"]),
         skus=tuple(_parse_sku(row) for row in body["skus"]),
     )
+    check(table)
+    return table
 
 
 def dump(table: Table) -> str:

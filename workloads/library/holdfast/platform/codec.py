@@ -9,6 +9,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import MISSING, Field, fields, is_dataclass
 from enum import Enum
+from functools import cache, lru_cache
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, cast, get_args, get_origin, get_type_hints
@@ -42,8 +43,12 @@ def read(path: Path) -> Platform:
     return parse(document, str(path))
 
 
+@lru_cache(maxsize=4)
 def parse(document: str, source: str) -> Platform:
-    """Reads the platform of a document; `source` names it in errors. Raises InputError."""
+    """Reads the platform of a document; `source` names it in errors. Raises InputError.
+
+    The linter reads the same document for each file.
+    """
     if len(document) > MAX_BYTES:
         raise _reject(source, f"{len(document):,} characters", f"at most {MAX_BYTES:,}")
     try:
@@ -161,7 +166,7 @@ def _decode_object(kind: type[Any], value: Any, path: str) -> Any:
     _require(isinstance(value, dict), path, value, "an object")
     name = path or "the document"
     prefix = f"{path}." if path else ""
-    hints = get_type_hints(kind)
+    hints = _find_hints(kind)
     known_fields = {field.name: field for field in fields(kind)}
     unknown_names = sorted(set(value) - set(known_fields))
     _require(
@@ -179,6 +184,12 @@ def _decode_object(kind: type[Any], value: Any, path: str) -> Any:
             path = prefix + field_name
             arguments[field_name] = decode(hints[field_name], value[field_name], path)
     return kind(**arguments)
+
+
+@cache
+def _find_hints(kind: type[Any]) -> dict[str, Any]:
+    """Returns the types of a dataclass's fields, which Python would evaluate for each object."""
+    return get_type_hints(kind)
 
 
 def is_required(field: Field[Any]) -> bool:

@@ -67,8 +67,9 @@ def _find_misspelt(image: str) -> str:
 def _judge_repository(repository: str) -> str:
     known_names = load_table("stock_images").keys() | load_table("entrypoints").keys()
     for known_name in known_names if "/" in repository else ():
-        is_long = "/" in known_name and repository != known_name
-        if is_long and count_differences(repository[:100], known_name) == 1:
+        if "/" not in known_name or abs(len(known_name) - len(repository)) > 1:
+            continue
+        if count_differences(repository, known_name) == 1:
             return f"no public image {repository}; did you mean {known_name}?"
     return ""
 
