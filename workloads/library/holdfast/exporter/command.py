@@ -17,7 +17,7 @@ def export(
     location: Annotated[str, typer.Option(help="Region of the cluster.")] = "",
     cluster: Annotated[str, typer.Option(help="Name of the cluster.")] = "",
     port: Annotated[int, typer.Option(help="Port of /metrics.")] = 9400,
-    every_s: Annotated[float, duration_option("Time between two passes.")] = 15.0,
+    every_s: Annotated[float, duration_option("Time between two passes.")] = 15,
     team: Annotated[
         list[str] | None,
         typer.Option(help="TEAM=NAMESPACE for each namespace of jobs; none: training and batch."),

@@ -222,7 +222,7 @@ def run(
     events: Annotated[
         Path | None, typer.Option("--events-file", help="File for event lines.")
     ] = None,
-    window: Annotated[float, duration_option("Grace period of the pool after SIGTERM.")] = float(
+    window: Annotated[float, duration_option("Grace period of the pool after SIGTERM.")] = (
         DEFAULT_WINDOW.pod_s
     ),
     topic: Topic = "",

@@ -69,13 +69,5 @@ def _format_example(word: str, rule: Rule, text: str) -> str:
     return "\n".join([f"{word} ({title}):", *lines])
 
 
-def format_example(rule: Rule, text: str) -> str:
-    """Returns the example as a file: JSON is YAML, and quotes every string."""
-    if not rule.base or text.startswith("apiVersion:"):
-        return text
-    bodies = examples.build_objects(rule.base, text)
-    return "---\n".join(json.dumps(body, indent=1) + "\n" for body in bodies)
-
-
 def _encode(rule: Rule) -> dict[str, str]:
     return {field: getattr(rule, field) for field in _JSON_FIELDS}

@@ -35,7 +35,7 @@ class WayIn:
     subnet: str
     """Range of the proxy-only subnet, from which requests come."""
     window_s: float
-    """Time for which a proxy drains; `proxy_grace_s` is longer."""
+    """Time for which a proxy drains; the grace period of its pod is longer."""
     longest_s: float
     """Total time of a request."""
     external: bool = False

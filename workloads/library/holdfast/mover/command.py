@@ -13,7 +13,7 @@ from holdfast.support.duration_option import duration_option
 def move(
     project: Annotated[str, typer.Option(help="Cloud project whose log holds the event lines.")],
     cluster: Annotated[str, typer.Option(help="Name of the cluster.")],
-    every_s: Annotated[float, duration_option("Time between two passes.")] = 10.0,
+    every_s: Annotated[float, duration_option("Time between two passes.")] = 10,
     team: Annotated[
         list[str] | None,
         typer.Option(help="TEAM=NAMESPACE for each namespace of jobs; none: training and batch."),

@@ -105,10 +105,6 @@ class Forecast:
     undisturbed: float
     """Probability that nothing interrupts it any more; above 80 % its intervals hold so often."""
 
-    @property
-    def is_certain(self) -> bool:
-        return self.undisturbed >= SHARE
-
 
 def forecast(outlook: Outlook, *, draws: int = DRAWS) -> Forecast:
     """Simulate the rest of the job `draws` times; the same job has the same forecast."""

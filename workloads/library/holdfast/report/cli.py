@@ -92,7 +92,7 @@ def _compute_money(
     if not machine or not region:
         return None
     has_price = machine in MACHINE_TYPES and bool(MACHINE_TYPES[machine].accelerator)
-    # A machine of the options without a price is an error, which prices_of raises.
+    # A machine of the options without a price is an error, which find_prices raises.
     if machine == spot_machine and not has_price:
         return None
     # Baselines are never evicted, and naive twins are no product: both would distort the cost.

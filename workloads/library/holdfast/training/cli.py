@@ -284,7 +284,9 @@ def ranks(
             " memory for each process in place of five."
         ),
     ] = None,
-    wait: Annotated[float, duration_option("Time to wait for a lost node.")] = 1800.0,
+    wait: Annotated[
+        float, duration_option("Time to wait for a lost node.", show_default="30m")
+    ] = 1800.0,
     window: Window = DEFAULT_WINDOW.pod_s,
 ) -> None:
     """Start one process of a program per GPU on a node of a gang. Exit: the combined code of the

@@ -15,11 +15,10 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from holdfast.lint import engine
+from holdfast.lint import engine, examples
 from holdfast.lint.document import Document
 from holdfast.lint.engine import File, Options, Report, judge, lint_texts, parse_text
-from holdfast.lint.registry import all_rules
-from holdfast.lint.rule_pages import format_example
+from holdfast.lint.registry import Rule, all_rules
 from holdfast.vocabulary.kubernetes import LABEL_QUEUE
 from workloads.library.tests.services import example_services
 
@@ -152,7 +151,15 @@ def find_rules_in_change(base: str, change: str) -> set[str]:
     Without a base, the change is the whole object.
     """
     rule = next(rule for rule in all_rules().values() if rule.base == base)
-    return find_rules(format_example(rule, change))
+    return find_rules(make_file(rule, change))
+
+
+def make_file(rule: Rule, text: str) -> str:
+    """Returns an example of a rule as a file: JSON is YAML, and quotes every string."""
+    if not rule.base or text.startswith("apiVersion:"):
+        return text
+    bodies = examples.build_objects(rule.base, text)
+    return "---\n".join(json.dumps(body, indent=1) + "\n" for body in bodies)
 
 
 def find_rules(*texts: str, names: tuple[str, ...] = ()) -> set[str]:

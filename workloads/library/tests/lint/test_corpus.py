@@ -8,8 +8,8 @@ import pytest
 from holdfast.lint import examples
 from holdfast.lint.engine import Options, lint, lint_texts
 from holdfast.lint.registry import Rule, all_rules
-from holdfast.lint.rule_pages import format_example
 from workloads.library.tests.lint import defects
+from workloads.library.tests.lint.defects import make_file
 
 HERE = Path(__file__).parent
 CORPUS = sorted((HERE / "corpus").glob("*.yaml"))
@@ -49,7 +49,7 @@ def test_rules_have_unique_ids_and_complete_text() -> None:
 
 @pytest.mark.parametrize("rule", all_rules().values(), ids=lambda rule: rule.name)
 def test_rule_finds_its_bad_example_and_passes_its_good_one(rule: Rule) -> None:
-    bad = lint_texts({"bad.yaml": format_example(rule, rule.bad)}, Options()).active
+    bad = lint_texts({"bad.yaml": make_file(rule, rule.bad)}, Options()).active
     assert rule.id in {finding.rule for finding in bad}
-    good = lint_texts({"good.yaml": format_example(rule, rule.good)}, Options()).active
+    good = lint_texts({"good.yaml": make_file(rule, rule.good)}, Options()).active
     assert [finding.message for finding in good] == []

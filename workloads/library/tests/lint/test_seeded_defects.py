@@ -4,10 +4,15 @@ import pytest
 
 from holdfast.lint.engine import Options, lint_texts
 from holdfast.lint.registry import all_rules
-from holdfast.lint.rule_pages import format_example
 from holdfast.lint.spelling import misspells
 from workloads.library.tests.lint import defects
-from workloads.library.tests.lint.defects import SINGLE, find_rules, find_rules_in_change, pre_stop
+from workloads.library.tests.lint.defects import (
+    SINGLE,
+    find_rules,
+    find_rules_in_change,
+    make_file,
+    pre_stop,
+)
 
 HEAD = "apiVersion: v1\nkind: Pod\nmetadata: {name: a, namespace: team}\n"
 
@@ -270,7 +275,7 @@ def test_peer_service_needs_no_readiness_probe(service: str, needs_probe: bool) 
 )
 def test_variable_sleep_is_reported_as_unknown(script: str) -> None:
     rule = all_rules()["HF103"]
-    text = format_example(rule, pre_stop("sh", "-c", script))
+    text = make_file(rule, pre_stop("sh", "-c", script))
     (finding,) = lint_texts({"a.yaml": text}, Options()).active
     assert finding.rule == "HF103" and "cannot tell how long" in finding.message
 
@@ -304,7 +309,7 @@ def test_ports_have_names_and_policies_expressions(port: str, value: str, rules:
     for old, new in changes.items():
         assert old in text
         text = text.replace(old, new)
-    assert find_rules(format_example(rule, text)) & {"HF148", "HF160"} == rules
+    assert find_rules(make_file(rule, text)) & {"HF148", "HF160"} == rules
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Jobs played on the recorded zones, interval_count at a moment when they will be done.
+"""Plays jobs on the recorded zones, each asked at a moment when it will be done.
 
 The cluster has run a job of the same size since the record began, so it knows the zone.
 """
@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from holdfast.ledger.pace import LEAST_SPREAD
-from holdfast.place.forecast import Cost, Forecast, Life, Outlook, forecast
+from holdfast.place.forecast import SHARE, Cost, Forecast, Life, Outlook, forecast
 from holdfast.place.preemption_rate import PRIOR_CHURN
 from holdfast.place.scenarios import HOPELESS, RECORDED_GPU, list_scenarios, record
 from holdfast.place.simulation_arrays import Ints
@@ -34,7 +34,7 @@ class Coverage:
     dollars_held: int = 0
 
     def judge(self, answer: Forecast, end_h: float, paid_h: float) -> None:
-        if answer.is_certain:
+        if answer.undisturbed >= SHARE:
             return
         low_h, high_h = answer.hours
         low_paid_h, high_paid_h = answer.paid_hours

@@ -226,8 +226,8 @@ def test_batch_takes_the_pool_machine_and_not_the_largest() -> None:
     assert body["nodes"] == 8
     assert body["checkpoint_seconds"] is None
     local_answer = place_json(*arguments[:-2], "--platform", str(platforms.file("example")))
-    assert local_answer["machine"] == "g2-standard-8", "a platform is answered source_options it is"
-    assert local_answer["region"] == REGION, "a platform is answered source_options it is"
+    assert local_answer["machine"] == "g2-standard-8", "the pool of the platform is taken as it is"
+    assert local_answer["region"] == REGION
 
 
 def test_only_a_policy_that_leaves_spot_in_time_needs_the_mover() -> None:

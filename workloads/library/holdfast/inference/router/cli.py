@@ -76,7 +76,7 @@ def router(
     window: Annotated[
         float,
         duration_option("Grace period of the router after SIGTERM.", envvar=ENV_WINDOW_S),
-    ] = float(DEFAULT_WINDOW.pod_s),
+    ] = DEFAULT_WINDOW.pod_s,
     streams: Annotated[
         int,
         typer.Option(help="Maximum number of open requests.", envvar="HOLDFAST_ROUTER_STREAMS"),
@@ -86,7 +86,7 @@ def router(
         duration_option(
             "Time for which a request waits for a ready server.", envvar="HOLDFAST_ROUTER_HOLD_S"
         ),
-    ] = 30.0,
+    ] = 30,
     settings: Annotated[
         list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help=settings_help(SETTINGS))
     ] = None,

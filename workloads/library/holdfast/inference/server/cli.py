@@ -58,11 +58,11 @@ def run(
     window: Annotated[
         float,
         duration_option("Grace period of the pool after SIGTERM.", envvar=ENV_WINDOW_S),
-    ] = float(DEFAULT_WINDOW.pod_s),
+    ] = DEFAULT_WINDOW.pod_s,
     longest_request: Annotated[
         float,
         duration_option("Maximum time of a request; 0: as long as the grace period allows."),
-    ] = 0.0,
+    ] = 0,
     batch: Annotated[int, typer.Option(help="Maximum number of items per batch.")] = 32,
     queue: Annotated[int, typer.Option(help="Maximum number of waiting requests.")] = 1024,
     settings: Annotated[
@@ -104,7 +104,7 @@ def sidecar(
     window: Annotated[
         float,
         duration_option("Grace period of the pool after the notice.", envvar=ENV_WINDOW_S),
-    ] = float(DEFAULT_WINDOW.pod_s),
+    ] = DEFAULT_WINDOW.pod_s,
     drain: Annotated[str, typer.Option(help="URL for a POST request when the drain begins.")] = "",
     count: Annotated[
         str, typer.Option(help="URL whose last number is the number of open requests.")

@@ -9,7 +9,7 @@ without memory comes, and all restore what the keepers offer. Any copy may fail.
 node also copies its own shard there, and a rank has one staging memory less.
 
 The product decides: `Copies` on each rank, `Uploader` on the memory, `check_epoch` and
-`choose_slot` on what a keeper takes, and `whole_offers` on what is restored.
+`choose_slot` on what a keeper takes, and `list_offers` on what is restored.
 """
 
 import json

@@ -56,7 +56,7 @@ def train(
     keep: int = 9,
     change: Callable[[Adapted, int], object] = lambda *_: None,
 ) -> tuple[int, dict[str, torch.Tensor]]:
-    """Returns the step at which it first_step, and the last weights."""
+    """Returns the step at which it begins, and the last weights."""
     model = Adapted(seed, frozen=frozen)
     optimizer = make_adamw(model, lr=0.01)
     state: dict[str, Any] = {"model": model}
