@@ -101,7 +101,7 @@ def _volume(volume: Object, lab: Lab) -> Object:
     if "emptyDir" in volume:
         memory = {"sizeLimit": "256Mi"} if volume["emptyDir"].get("medium") else {}
         return volume | {"emptyDir": volume["emptyDir"] | memory}
-    if "configMap" in volume:
+    if "configMap" in volume or "projected" in volume:
         return volume
     assert lab.data is not None, f"nothing stands for {volume}"
     return {
