@@ -57,8 +57,8 @@ def set_up() -> None:
 
 
 def install_packages(uv: str) -> None:
-    """Install the lock. uv's hundreds of lines become one, on a terminal; those that are left are
-    printed if it fails.
+    """Install the lock. On a terminal, uv's hundreds of lines become one that changes; its messages
+    are printed if it fails.
     """
     # With byte code, `import torch` takes half the time, and the provider bindings a fifth.
     command = [
@@ -94,7 +94,7 @@ def install_packages(uv: str) -> None:
 
 
 def show_progress(text: str) -> None:
-    """Replace the last line of a terminal, by nothing without a text."""
+    """Replace the last line of a terminal with `text`; clear it if there is none."""
     if sys.stdout.isatty():
         line = f"setup: {text}"[: shutil.get_terminal_size().columns - 1]
         print(f"\r\x1b[2K{line if text else ''}", end="", flush=True)
@@ -102,9 +102,10 @@ def show_progress(text: str) -> None:
 
 def find_uv() -> str:
     """Return uv on PATH, else a private copy in the user's cache, which is installed if needed.
-    The processes that this one starts let it trust the system's certificates.
+    Sets a variable by which uv, in every process started from here, trusts the system's
+    certificates.
     """
-    # They include those of a company's proxy; uv's own do not.
+    # They include those of a company's proxy; the certificates that uv ships do not.
     os.environ.setdefault("UV_SYSTEM_CERTS", "true")
     program = shutil.which("uv")
     if program:

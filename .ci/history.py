@@ -49,7 +49,7 @@ def commit_release(folder: Path, version: str, *, released: bool) -> str:
     """Commit the files of `folder` on top of the last release, and move the branch `template` to
     the commit. The same source and history always give the same commit.
     """
-    # Files that a user's own settings ignore or convert belong to the template too.
+    # The user's own git settings must not leave out or convert files of the template.
     git(folder, "-c", "core.excludesFile=", "-c", "core.autocrlf=false", "add", "--force", "--all")
     parents = ["-p", BRANCH] if has_releases(folder) else []
     subject = f"Holdfast {version}" if released else f"Holdfast {version}, unreleased"

@@ -34,7 +34,7 @@ def main() -> None:
     # Tools whose pins contradict those of the groups have separate environments.
     for source in sorted((ROOT / "requirements").glob("*.in")):
         sources[source.stem] = [f"requirements/{source.name}"]
-        # What takes the place of a requirement of a package, which the index cannot meet.
+        # Replaces a requirement of a package that the index cannot meet.
         if source.with_suffix(".override").exists():
             sources[source.stem] += ["--override", f"requirements/{source.stem}.override"]
     sources["oldest"] += ["--resolution", "lowest-direct"]

@@ -34,7 +34,7 @@ def make_bill(lock: str, version: str) -> dict[str, Any]:
 def _components(lock: str) -> Iterator[dict[str, Any]]:
     for name, version, marker, hashes in _ENTRY.findall(lock):
         component = _component(name, version)
-        # Each hash is of one file of the release, of which an environment installs one.
+        # Each hash belongs to one file of the release; an environment installs one of the files.
         component["hashes"] = []
         for digest in _HASH.findall(hashes):
             component["hashes"].append({"alg": "SHA-256", "content": digest})

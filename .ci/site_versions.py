@@ -43,7 +43,7 @@ def main() -> None:
 
 
 def pack(out: Path) -> Path:
-    """Return the file with the site of this tree. Exits as the build if that fails."""
+    """Build and pack the site of this tree; return the file. Exit as a failed build does."""
     site = ROOT / "out" / "site"
     command = [sys.executable, ROOT / ".ci/site/build.py", "--out-dir", site, "--versions"]
     env = os.environ | {"PYTHONPATH": str(ROOT)}

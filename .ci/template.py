@@ -15,8 +15,8 @@ import history
 from bootstrap import ROOT, refuse
 from wheel import read_library_version
 
-# A team does not keep the library and its tests, figures and pages, and what releases this
-# repository.
+# A team keeps neither the library with its tests, figures and pages, nor the tools that release
+# this repository.
 LEFT_OUT = (
     "workloads/library/*",
     ".ci/history.py",
@@ -80,7 +80,7 @@ LEFT_OUT = (
     "tests/plan/test_template_history.py",
     "tests/plan/test_upgrade.py",
     "tests/plan/test_first_week.py",
-    # Machinery that no edit of an environment changes.
+    # Tests of code that no edit of an environment affects.
     "tests/infra/ops/test_engine.py",
     "tests/infra/ops/test_project.py",
     "tests/infra/ops/test_provider_lock.py",

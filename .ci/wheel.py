@@ -69,7 +69,7 @@ def find_address() -> str:
 
 
 def fix_links(text: str, folder: str) -> str:
-    """Return a page of `folder` with absolute links; with their text where there is no address."""
+    """Return a page of `folder` with absolute links; without an address, with their text only."""
     address = find_address()
 
     def fix(link: re.Match[str]) -> str:

@@ -55,8 +55,8 @@ def make_words(environment: Environment) -> dict[str, str]:
 
 def _guard(environment: Environment) -> Resource:
     """Return a resource of Terraform itself that stops a destroy of a protected environment here,
-    in the first stack: otherwise all alerts go before the cluster refuses. Its name is in the
-    error.
+    in the first stack: otherwise all alerts would be destroyed before the cluster refuses. The
+    error shows the resource's name.
     """
     return Resource(
         kind="terraform_data",
@@ -93,7 +93,7 @@ def resources(environment: Environment) -> list[Resource]:
         recipients = add_channels(f"email-{team.name}", team.alert_emails, team.alert_channels)
         if team.budget_usd:
             id = f"month-{team.name}"
-            # A channel of both is named once: Google notifies five.
+            # A channel in both lists is named once: Google notifies five at most.
             warned = list(dict.fromkeys([*recipients, *channels]))
             add("google_billing_budget", id, budget(environment, warned, team))
         if not recipients:

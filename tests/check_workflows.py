@@ -17,7 +17,7 @@ WORKFLOWS = Path(__file__).parents[1] / ".github" / "workflows"
 def check(folder: Path = WORKFLOWS) -> int:
     """The worst exit code of both; what they find goes to the terminal."""
     files = [str(file) for file in sorted(folder.glob("*.yml"))]
-    # What shellcheck and pyflakes of this machine say would differ on the next.
+    # The findings of this machine's shellcheck and pyflakes would differ on another machine.
     actionlint = [
         str(build.build(build.TOOLS["actionlint"])),
         "-shellcheck=",

@@ -36,8 +36,9 @@ for program, app in APPS.items():
 
 
 def find_command(words: Sequence[str]) -> tuple[Any, list[str]]:
-    """Return the command that the words begin with, and the words after its name: of a group that
-    is a command too, as `holdfast place`, its command first. Raises LookupError if there is none.
+    """Return the command that the words begin with, and the words after its name. A subcommand
+    comes before its group, as in `holdfast place`, which is a command too. Raises LookupError if
+    there is none.
     """
     for depth in (3, 2, 1):
         command = COMMANDS.get(" ".join(words[:depth]))

@@ -72,8 +72,8 @@ ODD = st.one_of(
     st.integers().map(str),
     st.floats().map(str),
 )
-# What a command is given next to the odd value, so that this is what it looks at; else a name that
-# is nowhere.
+# Values that a command gets next to the odd one, so that it reaches the odd one; NOWHERE for
+# parameters that are not here.
 SENSIBLE = {
     "env": "example",
     "events": "events",

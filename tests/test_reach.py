@@ -30,7 +30,7 @@ class Capability:
     words: str
     """The words of the page."""
     is_made: Callable[[Platform], bool]
-    """The check of an environment for what it takes."""
+    """Tells whether an environment has what the capability needs."""
     environments: tuple[str, ...]
     """The environments that have it."""
     file: str

@@ -251,7 +251,7 @@ def read_outcome(code: int, report: Path, seconds: float) -> Outcome:
 
 
 def shorten(reason: str) -> str:
-    """Return its first line and its last ones: a test that waited in vain ends with logs."""
+    """Return the first line and the last ones: after a vain wait, a reason ends with logs."""
     first, *later_lines = reason.splitlines() or [""]
     return "\n    ".join([first, *later_lines[-REASON_LINES:]])
 

@@ -96,8 +96,9 @@ def fix_links(text: str, page: str, tracked: set[str]) -> str:
 
 
 def show_pictures_by_palette(text: str) -> str:
-    """Return the text with both forms of each picture, of which the site's palette hides one. The
-    browser would choose by the system's colours, and a reader can choose others on the site.
+    """Return the text with the light and the dark form of each picture; the site's palette hides
+    one. The browser would choose by the system's colors, but a reader can choose others on the
+    site.
     """
 
     def write_both(picture: re.Match[str]) -> str:
@@ -113,8 +114,8 @@ def show_pictures_by_palette(text: str) -> str:
 
 
 def indent_steps(text: str) -> str:
-    """Return the text with what belongs to a numbered step indented by four spaces. The site's
-    Markdown ends a list at three, and would number the next step 1.
+    """Return the text with the contents of each numbered step indented by four spaces. At three,
+    the site's Markdown ends the list, and would number the next step 1.
     """
     lines: list[str] = []
     is_step = False
@@ -157,8 +158,8 @@ def commands() -> str:
 
 
 def _show_whole_list(command: Any) -> None:
-    """Give each command its whole sentence in the list of its group, and show what help texts hide
-    from users: processes that manifests start.
+    """List each command with its whole sentence, and also the commands that help texts hide from
+    users: processes that manifests start.
     """
     sentence = cleandoc(command.help or "").partition("\n\n")[0].replace("\n", " ")
     command.short_help = f"{sentence} Manifests start it." if command.hidden else sentence

@@ -85,7 +85,7 @@ def numbers(prefix: str, section: Any, **ranges: tuple[float, float]) -> None:
 
 
 def forms(prefix: str, section: Any, *names: str) -> None:
-    """Require that each named field has its form in FORMS; of a tuple, each item. A field whose
+    """Require that each named field, or each item of a tuple, has its form in FORMS. A field whose
     default is empty may be empty.
     """
     defaults = {field.name: field.default for field in fields(section)}

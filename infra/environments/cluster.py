@@ -54,8 +54,8 @@ class Freeze:
     """A moment in UTC: 2026-12-01T00:00:00Z."""
     ends: str
     scope: str = "NO_MINOR_OR_NODE_UPGRADES"
-    """This one keeps nodes as they are, so that a month of training is not drained, and patches the
-    control plane. NO_UPGRADES stops that too, for 30 days at most.
+    """The default keeps nodes as they are, so that a month of training is not drained, but still
+    patches the control plane. NO_UPGRADES stops patches too, for 30 days at most.
     """
 
     def __post_init__(self) -> None:

@@ -124,7 +124,7 @@ class Network:
 
     Google takes 8 to 256. Less than 16 is refused here: ten pods of GKE run on each GPU node of
     this cluster (logs, metrics, Prometheus, Dataplane V2, netd, metadata, DNS cache, two disk
-    drivers, GPU plugin), and one is ours, so that 8 have no place for a job.
+    drivers, GPU plugin), and one of this platform, so 8 would leave no room for a job.
     """
     authorized_ranges: tuple[AuthorizedRange, ...] = ()
     flow_logs: bool = False

@@ -121,7 +121,7 @@ class Environment:
     labels: tuple[tuple[str, str], ...] = ()
     """Set on every resource that supports labels, for billing."""
     enable_apis: bool = True
-    """False if the organisation enables APIs centrally."""
+    """False if the organization enables APIs centrally."""
     production: bool = False
     """True: the rules require every protection, including those that cost money or limit access."""
     allow_drills: bool = False
@@ -206,7 +206,7 @@ class Environment:
         for purpose in names.BUCKETS:
             self.bucket(purpose)
 
-    # Computed values. Deployed projects use these names: Terraform replaces what gets another.
+    # Computed values. Deployed projects use these names: Terraform replaces a renamed resource.
 
     @property
     def stem(self) -> str:
@@ -328,7 +328,7 @@ class Environment:
         )
 
     def with_run_label(self, run: str) -> "Environment":
-        """Return the same environment, its resources labelled with the run of a proof."""
+        """Return the same environment, its resources labeled with the run of a proof."""
         return replace(self, labels=(*self.labels, (names.LABEL_RUN, run)))
 
     def pools(self) -> tuple[Pool, ...]:

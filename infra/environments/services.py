@@ -80,8 +80,8 @@ class Security:
     """
     gpu_exporter: bool = True
     """NVIDIA's DCGM exporter on each GPU node, which gives the alerts on GPU faults their series.
-    It is privileged: False if a policy forbids that; if it was applied before, delete the namespace
-    gpu-metrics.
+    It is privileged: set False if a policy forbids that. If the exporter was applied before, delete
+    the namespace gpu-metrics.
     """
     faulty_nodes_per_hour: int = 0
     """Spot nodes with a broken GPU that the mover may replace in an hour, up to 60; it then may
@@ -89,17 +89,17 @@ class Security:
     infra/decisions/0111.
     """
     ratings_every_s: int = 0
-    """Seconds after which the exporter asks Google again how obtainable machines are for which pods
-    wait, 600 to 86400; it may then read Compute Engine, and the report says how often they came.
-    0: never. infra/decisions/0178.
+    """Seconds between the exporter's questions to Google how obtainable the machines are for which
+    pods wait, 600 to 86400; it may then read Compute Engine, and the report says how often the
+    machines came. 0: never. infra/decisions/0178.
     """
     secret_manager: bool = False
     """GKE's Secret Manager add-on: jobs mount secrets that no manifest contains. Secrets are billed
     by version.
     """
     data_access_logs: bool = False
-    """Cloud Audit Logs record who reads and writes objects of buckets, and secrets. It holds for
-    the whole project, replaces its setting for these services, and logs are billed by GiB.
+    """Cloud Audit Logs record who reads and writes objects of buckets, and secrets. This holds for
+    the whole project and replaces its own setting for these services; logs are billed by GiB.
     """
 
     def __post_init__(self) -> None:
@@ -270,8 +270,8 @@ class Delivery:
 
     @property
     def subjects(self) -> tuple[str, str]:
-        """The subjects of tokens of the gate: GitHub's form by numbers, which repositories have
-        that were made, renamed or transferred since July 2026, and the older form by names.
+        """The subjects of the gate's tokens: GitHub's form by numbers, for repositories that were
+        created, renamed or transferred since July 2026, and the older form by names.
         """
         owner, _, name = self.repository.partition("/")
         numbered = f"repo:{owner}@{self.owner_id}/{name}@{self.repository_id}"
@@ -282,7 +282,7 @@ class Delivery:
 
     @property
     def condition(self) -> str:
-        """The tokens that Google accepts: a recycled name has other numbers."""
+        """The condition on tokens. It compares numbers: those of a recycled name differ."""
         return (
             f'assertion.repository_id == "{self.repository_id}" &&'
             f' assertion.repository_owner_id == "{self.owner_id}"'
@@ -366,7 +366,7 @@ class Serving:
 
     @property
     def peak_inflight(self) -> int:
-        """Requests that all replicas together have at once, above which more would be added."""
+        """Requests in flight above which the autoscaler would add to the maximum of replicas."""
         return (self.base_most + self.overflow_most) * self.inflight_target
 
     @property

@@ -63,8 +63,8 @@ class Team:
     queue counts them. 0: it has no services.
     """
     budget_usd: int = 0
-    """A month, by Google's cost allocation, in the currency of `budget`; 0: none. It warns as
-    `budget` does, the team's channels first. `holdfast report` compares receipts with it.
+    """Budget of a month, by Google's cost allocation, in the currency of `budget`; 0: none. It
+    warns as `budget` does, the team's channels first. `holdfast report` compares receipts with it.
     """
     alert_emails: tuple[str, ...] = ()
     """Addresses that get the alerts about the team's jobs; those of `alerts` get them too."""

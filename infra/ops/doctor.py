@@ -355,7 +355,7 @@ def _check_network(environment: Environment) -> Answer:
 
 
 def _check_peering(environment: Environment) -> Answer:
-    """Check that a peering for managed services that this platform would create is not there."""
+    """Check that no other peering for managed services exists where this one would be made."""
     existing = environment.network.existing
     if existing is None or not makes_peering(environment):
         return True, "of this platform, or none", ""

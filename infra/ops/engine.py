@@ -139,7 +139,7 @@ def packages(folder: Path, source: str, version: str = "*") -> list[Path]:
 
 
 def registry() -> str:
-    """Return the host of the engine's registry. Their packages and checksums differ."""
+    """Return the host of the engine's registry: each has packages and checksums of its own."""
     return REGISTRIES[command()[0].endswith("tofu")]
 
 

@@ -21,7 +21,7 @@ class ResourceQuery(NamedTuple):
     filter: str
     """gcloud's filter; {cluster}, {network} and {run} are filled in."""
     place: tuple[str, ...] = ("zone", "region")
-    """Keys of its location, which the command to delete it needs; none: it has no location."""
+    """Keys of its location, which the delete command needs; empty: it has no location."""
     bills: bool = True
     name: str = "name"
     in_host: bool = False
@@ -54,7 +54,8 @@ SOURCES = (
         bills=False,
     ),
 )
-# In a network of other teams, theirs match its name too: the subnet and the cluster tell ours.
+# In another team's network, that team's resources match the network's name too: the subnet and the
+# cluster identify those of this environment.
 IN_SUBNET = "subnetwork~/{subnet}$"
 SOURCES_IN_EXISTING = (
     *SOURCES[:2],

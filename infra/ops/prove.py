@@ -151,7 +151,7 @@ class Script:
         return succeeded and all(results)
 
     def _run_step(self, step: Step, deadline: float, notices: int) -> bool:
-        """Run a step until `deadline`, its own limit, or one notice more than `notices`."""
+        """Run a step until `deadline`, its own limit, or the next notice after `notices`."""
         start = time.monotonic()
         deadline = min(deadline, start + step.minutes * 60)
         number = len(self.done)

@@ -21,8 +21,8 @@ Change = dict[str, Any]
 # Terraform requires a lineage, and compares it with nothing here. It is constant, so that a state
 # is the same in every run.
 LINEAGE = "00000000-0000-0000-0000-000000000000"
-# What the cloud chooses and other resources refer to, apart from the id. A list must not hold a
-# null instead, and a required argument must have a value.
+# Attributes that the cloud chooses and other resources refer to, apart from the id. A list must
+# not hold a null instead, and a required argument must have a value.
 CHOSEN_BY_GOOGLE = {
     "google_monitoring_notification_channel": ("name", ""),
     "google_monitoring_alert_policy": ("name", ""),
@@ -73,7 +73,7 @@ def _to_state(resource: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def remove_protections(stack: Path) -> dict[str, Any]:
-    """Return the configuration of a synthesised stack without its protections."""
+    """Return the configuration of a synthesized stack without its protections."""
     configuration = json.loads((stack / "cdk.tf.json").read_text())
     for resources in configuration.get("resource", {}).values():
         for resource in resources.values():
@@ -200,8 +200,8 @@ def _plan_stack(
 
 
 def _effect(resource: str, change: Change, before: Change) -> list[Effect]:
-    """Describe what the other side changes and this side does not: both show the gaps of a state
-    that is made from a plan.
+    """Describe the changes of the other side that this side does not have. Those on both sides are
+    gaps of a state that is made from a plan.
     """
     if change["actions"] == ["delete"]:
         return [("destroyed", resource)]

@@ -1,4 +1,4 @@
-"""Synthesises environments in separate processes."""
+"""Synthesizes environments in separate processes."""
 
 import hashlib
 import json

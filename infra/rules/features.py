@@ -46,7 +46,7 @@ APIS: dict[str, dict[str, tuple[str, ...]]] = {
     },
     POOL: {STREAMING[0]: ("containerfilesystem",)},
 }
-# The roles that nodes need on the project for a feature of theirs.
+# Path of a node's feature -> the role that nodes need for it on the project.
 NODE_ROLES = {
     "node_config.service_account": "roles/container.defaultNodeServiceAccount",
     STREAMING[0]: "roles/serviceusage.serviceUsageConsumer",
@@ -64,7 +64,7 @@ def features_have_what_they_need(facts: Facts) -> Iterator[Finding]:
     """Each feature that needs an API or a role has it."""
     hosts = [str(service.get("service")) for service in facts.of(SERVICE)]
     enabled = {host.partition(".")[0] for host in hosts}
-    # Without any, the organisation enables APIs, or another stack was planned; doctor asks then.
+    # Without any, the organization enables APIs, or another stack was planned; then doctor asks.
     if enabled:
         for address, path, name in _iter_apis(facts):
             if name not in enabled:

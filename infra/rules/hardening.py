@@ -27,7 +27,7 @@ STATEFUL = (
     "google_storage_bucket",
 )
 DENIES = ("ALWAYS_DENY", "REQUIRE_ATTESTATION")
-# Where a kind states the key that it is encrypted with.
+# Kind -> paths at which it states the key that it is encrypted with.
 KEYS = {
     "google_artifact_registry_repository": ("kms_key_name",),
     "google_container_cluster": (

@@ -19,7 +19,7 @@ from infra.rules.model import (
 PROJECT_ROLES = {
     "roles/container.defaultNodeServiceAccount": "nodes",
     "roles/monitoring.metricWriter": "exporter",
-    # Image streaming calls an API in the name of the node's account.
+    # Image streaming calls an API as the node's account.
     "roles/serviceusage.serviceUsageConsumer": "nodes",
 }
 READER_ROLE = "roles/monitoring.viewer"

@@ -1,4 +1,4 @@
-"""Lists sentences of `check` on what is allowed and may surprise; they are no findings."""
+"""Lists notes that `check` prints on settings that are allowed but may surprise; not findings."""
 
 from collections.abc import Iterator
 

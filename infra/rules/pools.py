@@ -216,7 +216,7 @@ def disks_fit(facts: Facts) -> Iterator[Finding]:
                 f"{', '.join(allowed)} on {machine}",
                 "set disk_type",
             )
-    # With H200 and A100 no one type fits all: then the pod or its class states one.
+    # No single type fits both H200 and A100: then the pod or its class states one.
     common = _common_boot_disks(facts)
     for cluster in facts.cluster():
         if common and cluster.get(f"{DEFAULTS}.disk_type") not in common:

@@ -13,7 +13,7 @@ from infra.rules.network import address_ranges
 from infra.rules.services import INSTANCE
 
 LABEL_MAPS = ("labels", "resource_labels", "user_labels", "node_config.resource_labels")
-# Their `labels` is an address, not labels.
+# In these kinds, `labels` holds an address, not labels.
 NOT_LABELLED = ("google_monitoring_notification_channel",)
 MAX_LABELS = 64
 LABEL_KEY = re.compile(r"(?!goog)[a-z][-_a-z0-9]{0,62}")

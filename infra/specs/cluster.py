@@ -31,8 +31,8 @@ METRICS = sorted(
 )
 # The first three belong to the default pool, which exists for a minute, and to the pool that the
 # API shows in its place. The lists of components would differ in every plan
-# (infra/decisions/0016); drift compares them as sets. The provider replaces the whole cluster for
-# another description.
+# (infra/decisions/0016); drift compares them as sets. If the description changed, the provider
+# would replace the whole cluster.
 IGNORED = (
     "initial_node_count",
     "node_config",

@@ -72,8 +72,8 @@ def _user(environment: Environment, role: str) -> Resource:
         "deletion_policy": "ABANDON",
     }
     if role == "migrator":
-        # An IAM login has no rights at first. The platform's Job gives the others theirs as this
-        # user.
+        # An IAM login has no rights at first. As this user, the platform's Job grants the other
+        # users their rights.
         arguments["database_roles"] = [DATABASE_OWNER]
     return Resource(
         kind="google_sql_user",

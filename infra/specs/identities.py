@@ -19,7 +19,7 @@ PROJECT_ROLES = {
     "exporter": "roles/monitoring.metricWriter",
 }
 STREAMING_ROLE = "roles/serviceusage.serviceUsageConsumer"
-# Read of Compute Engine, for its ratings: Google's narrowest role with compute.advice.capacity.
+# To read Compute Engine's ratings: Google's narrowest role with compute.advice.capacity.
 RATINGS_ROLE = "roles/compute.viewer"
 # A listing with any prefix is a request to the bucket, so no condition on objects admits it.
 LIST_ROLE = "roles/storage.legacyBucketReader"

@@ -15,7 +15,7 @@ APIS = (
     "cloudresourcemanager",
     "compute",
     "container",
-    # Image streaming; without it, nodes pull whole images and say nothing.
+    # Image streaming; without it, nodes pull whole images without a message.
     "containerfilesystem",
     "cloudkms",
     "dns",
@@ -36,7 +36,7 @@ PEERING = "google_service_networking_connection.managed-services"
 
 
 def api(environment: Environment, name: str) -> tuple[str, ...]:
-    """Return the address of an API that a resource depends on; nothing if the organisation enables
+    """Return the address of an API that a resource depends on; nothing if the organization enables
     APIs.
     """
     return (f"google_project_service.{name}",) if environment.enable_apis else ()

@@ -51,8 +51,8 @@ def _bucket(environment: Environment, purpose: str) -> Resource:
     storage = environment.storage
     is_checkpoints = purpose == "checkpoints"
     # A checkpoint lives for hours; soft delete bills each for days more. Nothing is overwritten:
-    # the writer is create-only, and restore falls back to the checkpoint before. It is for deletes
-    # by mistake, or by somebody who may write.
+    # the writer is create-only, and restore falls back to the checkpoint before. Soft delete helps
+    # after a delete by mistake, or by an attacker who may write.
     soft_delete_days = storage.checkpoint_soft_delete_days if is_checkpoints else SOFT_DELETE_DAYS
     version_days = storage.checkpoint_version_days if is_checkpoints else OLD_VERSIONS_DAYS
     arguments: dict[str, object] = {

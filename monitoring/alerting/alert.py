@@ -111,7 +111,7 @@ def fill(text: str, values: Values) -> str:
 
 
 ERROR_BUDGET = 0.001
-"""The share of a month's answers that may fail by our fault: 99.9 % are promised."""
+"""The share of a month's answers that may fail through our fault: 99.9 % are promised."""
 BURN = 14.4
 SLOW_BURN = 6
 """Rates at which the budget is consumed: with 14.4 times its monthly rate, 2 % of it in an hour;
@@ -141,10 +141,10 @@ SERVING = {
     "drain_over_budget": serving.OVER_BUDGET,
     "burn": f"{BURN * ERROR_BUDGET:g}",
     "slow_burn": f"{SLOW_BURN * ERROR_BUDGET:g}",
-    # Seconds: many batches of a GPU, and a longer wait is a wait for replicas.
+    # In seconds: a GPU finishes many batches in it, so a longer wait means too few replicas.
     "queue_s": "1",
     "shed": "0.05",
-    # A hang is found after a second, and a long prompt takes some to be read again.
+    # A hang is found after one second, and a long prompt takes a few more to be read again.
     "seam_s": "5",
 }
 """Series that managed Prometheus scrapes from servers and proxies without an exporter, and the

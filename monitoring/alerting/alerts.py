@@ -115,7 +115,7 @@ def _parse(
     return Alert(
         severity=Severity(severity),
         query=" or ".join(parts),
-        # The counter is of jobs; a query together with it is of the platform.
+        # The counter is about jobs; a query before it is about the platform.
         job_query=parts[-1] if of_jobs else "",
         source=AlertSource(source),
         **text,

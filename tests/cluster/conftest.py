@@ -35,9 +35,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> Generator[None]:
             item.add_marker(pytest.mark.k8s(cluster_name="holdfast", keep=True))
     yield
     # The walk watches the whole cluster: what another test leaves behind, a budget or a queued job,
-    # would wake people in it. So it has the cluster while that is new. And before the walk the
-    # doctor, who begins with a cluster that is not set up. Of two workers each has a cluster of
-    # its own, and gets one of the two first.
+    # would wake people in it. So the walk gets the cluster while it is new, and only the doctor
+    # runs before it, because it begins with a cluster that is not set up. Each of two workers has
+    # its own cluster, and gets one of the two files first.
     order = {"test_doctor.py": 0, "test_walkthrough.py": 1}
     items.sort(key=lambda item: order.get(item.path.name, len(order)))
 
@@ -72,7 +72,7 @@ def no_job_outlives(request: pytest.FixtureRequest) -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def k8s_manager(request: pytest.FixtureRequest) -> Callable[..., type[OwnManager]]:
-    """Ours, of host processes, or a real kind cluster with `--k8s-provider=kind`."""
+    """Returns our manager of host processes; with `--k8s-provider=kind`, that of a kind cluster."""
     if request.config.getoption("k8s_provider") == "kind":
         support.require(not kind.missing(), kind.missing())
         kind.KindManager.mounts = HOST_FOLDERS
@@ -129,7 +129,7 @@ def jobset(cluster: OwnManager, api: Api) -> None:
 @pytest.fixture
 def kueue(jobset: None, cluster: OwnManager, api: Api) -> None:
     """The cluster with the real JobSet and Kueue controllers; Kueue makes ProvisioningRequests,
-    none fulfils them.
+    which nothing fulfills.
     """
     flex.install(api)
     _install(operators.KUEUE, cluster, api)
@@ -161,7 +161,7 @@ def mover_account(platform: None, cluster: OwnManager, api: Api) -> Generator[cl
 
 
 def _as_account(name: str, cluster: OwnManager, api: Api) -> Generator[client.ApiClient]:
-    """Under the rendered service account of monitoring, and with its rights."""
+    """Yields a client with the rendered service account of monitoring, and with its rights."""
     assert cluster.host
     account = f"/api/v1/namespaces/monitoring/serviceaccounts/{name}/token"
     token = api.create(account, {"spec": {"expirationSeconds": 86_400}})["status"]["token"]

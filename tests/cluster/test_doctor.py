@@ -30,7 +30,7 @@ pytestmark = pytest.mark.usefixtures("kueue")
 
 
 class Google:
-    """gcloud's answers; it refuses what it does not know, as one without access does."""
+    """Plays gcloud: it finds everything except the images that `images` marks as absent."""
 
     def __init__(self) -> None:
         self.images: dict[str, bool] = {}

@@ -37,7 +37,7 @@ def plane() -> Iterator[ControlPlane]:
 
 @pytest.fixture(scope="module")
 def own(plane: ControlPlane) -> Api:
-    """Of that one, with a system pool."""
+    """Returns the API of that control plane, after adding a system pool."""
     api = Api(plane.kubeconfig("admin"))
     system = RenderContext(platforms.load("example")).system
     bodies = [nodes.node(system, f"system-{n}") for n in range(2)]
@@ -137,7 +137,7 @@ def test_stock_webhooks_and_old_objects_are_removed_once(own: Api, digests: Path
 
 
 def before_every_pod(api: Api) -> bool:
-    """Return whether a fail-closed webhook of Kueue judges pods of other namespaces than ours."""
+    """Return whether a webhook of Kueue judges pods."""
     return "pods" in {
         name
         for w in api.get(STOCK)["webhooks"]

@@ -93,7 +93,7 @@ def test_a_dry_run_names_what_goes_and_changes_nothing(api: Api) -> None:
 
 @pytest.mark.usefixtures("gke_kinds", "platform_cleanup")
 def test_gpu_fault_exporter_runs_on_gpu_nodes_only(world: World, api: Api) -> None:
-    """Admitted by Pod Security and past the taints of Spot; the simulated node starts nothing."""
+    """Pod Security admits it, and it tolerates the taints of Spot; no process starts here."""
     example = platforms.with_images("example")
     list(platform.apply(api, RenderContext(example)))
     wanted = set(
@@ -124,8 +124,8 @@ def _list_running(api: Api) -> set[str]:
 
 
 def _prunes_only_its_own(api: Api, context: RenderContext) -> None:
-    """A class that is rendered no more goes; one that carries another's label, and a namespace,
-    stay.
+    """Expects that a class that is no longer rendered is removed, and that a class with another
+    label and a namespace stay.
     """
     classes = "/apis/scheduling.k8s.io/v1/priorityclasses"
     for name, labels in (

@@ -82,7 +82,7 @@ def test_the_real_api_server_accepts_every_rendered_object_strictly(api: Api) ->
         except ApiError as error:
             refused.append(f"{doc['kind']}/{doc['metadata']['name']}: {error}")
     assert not refused, "\n".join(refused)
-    # Else it could not fail: a misspelled field of a pod in each kind.
+    # Shows that the check can fail: a pod of each kind gets a misspelled field.
     for kind in ("Deployment", "Job", "JobSet"):
         original = next(doc for doc in load_portable_objects() if doc["kind"] == kind)
         doc = copy.deepcopy(original)
@@ -93,7 +93,7 @@ def test_the_real_api_server_accepts_every_rendered_object_strictly(api: Api) ->
 
 
 def test_every_pod_is_admitted_at_its_namespace_security_level(api: Api) -> None:
-    """Of a workload the API server only warns; a pod that breaks the level it refuses."""
+    """The API server only warns about a workload, but refuses a pod that breaks the level."""
     for doc in load_portable_objects():
         if doc["kind"] in PLATFORM_KINDS:
             api.apply(api.path_of(doc), doc)
@@ -211,11 +211,11 @@ def test_no_workload_lands_on_a_pool_that_it_does_not_tolerate(world: World) -> 
 
 def belongs(spec: Object, pool: Pool) -> bool:
     """Decides by the taints and labels of the pool alone, not through our own helpers."""
-    output = spec.get("tolerations") or ()
+    tolerations = spec.get("tolerations") or ()
     for taint in pool.taints:
         node_taint = {"key": taint.key, "effect": taint.effect.value}
         fits = []
-        for t in output:
+        for t in tolerations:
             if (
                 t.get("key") in (None, node_taint["key"])
                 and t.get("effect") in (None, "", node_taint["effect"])
@@ -255,7 +255,7 @@ def test_the_rendered_gang_is_admitted_and_survives_a_preemption(world: World, a
 
 
 def test_an_index_that_was_evicted_counts_its_starts(world: World, api: Api) -> None:
-    """Of a Job by index, with the variables as rendered."""
+    """The Job is indexed, and its variables are as rendered."""
     sweep = next(
         doc for doc in load_portable_objects() if doc["metadata"]["name"].startswith("train-sweep")
     )

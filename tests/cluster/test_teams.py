@@ -121,7 +121,7 @@ def test_people_submit_and_read_in_their_namespace_and_nothing_else(api: Api) ->
         two_teams().teams, "Namespace", "Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding"
     ):
         api.apply(api.path_of(body), body)
-    # The API server learns of each kind of right by itself.
+    # The API server learns of each kind of right separately.
     until("rights are in force", lambda: may(api, "get", "batch", "jobs", "vision"))
     until("rights of the cluster are in force", lambda: may(api, "get", "", "nodes", ""))
     until(

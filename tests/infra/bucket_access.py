@@ -15,7 +15,7 @@ TABLE = tomllib.loads(Path(__file__).with_name("permissions.toml").read_text())
 OBJECTS = ("create", "delete", "get", "update")
 LIST = "list"
 PREFIX = "storage.objects."
-# What of storage.objects.* each role holds.
+# The permissions on storage.objects of each role.
 ROLES: dict[str, set[str]] = {}
 for _role, _permissions in TABLE["roles"].items():
     ROLES[_role] = {name.removeprefix(PREFIX) for name in _permissions if name.startswith(PREFIX)}
@@ -28,8 +28,9 @@ def may(
     bucket: str,
     name: str = "",
 ) -> bool:
-    """`policy`: bindings of role, member(s) and condition. `name`: of the object; a listing is
-    asked of the bucket.
+    """Tells whether the policy (bindings of role, members and condition) grants the permission.
+
+    `name` is that of the object; permission to list is judged for the bucket.
     """
     resource = f"projects/_/buckets/{bucket}" + (f"/objects/{name}" if permission != LIST else "")
     attributes = conditions.Attributes(name=resource)
@@ -58,7 +59,7 @@ def _is(identity: str, member: str) -> bool:
 
 
 def _expression(condition: Any) -> str:
-    """Returns the block itself, which a plan shows as a list of one."""
+    """Returns the expression of a condition block, which a plan shows as a list of one."""
     if isinstance(condition, list):
         (condition,) = condition or [None]
     return condition["expression"] if condition else ""

@@ -1,5 +1,5 @@
-"""An environment in a network of another team uses the network and makes nothing of it but what it
-names.
+"""An environment in another team's network uses that network, and creates only those parts of it
+that it names.
 """
 
 from dataclasses import replace

@@ -1,5 +1,5 @@
-"""The composition root: no environment by default, and what one loses that is to go. Its stacks:
-plan/test_cdktf_cli.py.
+"""The composition root: it has no default environment, and one that is to be destroyed loses its
+protections. plan/test_cdktf_cli.py tests its stacks.
 """
 
 import os
@@ -25,7 +25,7 @@ def test_no_environment_is_deployed_because_nobody_named_one(tmp_path: Path) -> 
 
 @needs("prod")
 def test_an_environment_that_is_to_go_loses_its_protections(tmp_path: Path) -> None:
-    """That others keep theirs shows in the inventories."""
+    """The inventories show that other environments keep theirs."""
     variables = {
         "HOLDFAST_ENV": "prod",
         "HOLDFAST_STATE": "local",

@@ -40,7 +40,7 @@ LISTED_RUNS = ("detector", "train-gang")
 
 
 def identities(environment: Environment, namespace: str) -> set[str]:
-    """What a pod can act as under the accounts that the namespace has."""
+    """Return the identities that pods have under the accounts of the namespace."""
     bodies = rendering.platform(RenderContext(describe.platform(environment, {})))
     accounts = []
     for b in bodies:

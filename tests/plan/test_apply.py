@@ -29,7 +29,7 @@ from tests.plan.stand_in.world import World
 
 pytestmark = [pytest.mark.plan, pytest.mark.timeout(900)]
 STACKS = names.stacks("prod")
-# Of two teams, of a listed run that batch and server read, of a run that is not listed.
+# Folders of two teams, of a listed run that batch and server read, and of an unlisted run.
 FOLDERS = ("teams/vision", "teams/speech", "train-gang", "elsewhere")
 NewProject = Callable[[str], apply.Project]
 
@@ -106,7 +106,7 @@ def no_exceptions(resources: dict[str, Any]) -> None:
 
 
 def change_by_hand(world: World) -> None:
-    """Past Terraform, which ignores both lists."""
+    """Change two lists past Terraform, which ignores both."""
     cluster = next(r for path, r in world.resources.items() if re.search(r"/clusters/[^/]+$", path))
     cluster["monitoringConfig"]["componentConfig"]["enableComponents"].remove("DCGM")
     pool = next(
@@ -118,8 +118,8 @@ def change_by_hand(world: World) -> None:
     pool["config"]["taints"] = [taint for taint in taints if taint["key"] != "provisioning-tier"]
 
 
-# World -> the resource of the foundation that Google then refuses, in what words, and what is
-# wrong.
+# World -> the resource of the foundation that Google refuses, the words of the refusal, and the
+# edit that causes it.
 WRONG: dict[str, tuple[str, str, Callable[[dict[str, Any]], object]]] = {
     "hasty": (  # a key is used before its grants are in force
         "google_storage_bucket.data",

@@ -26,8 +26,8 @@ from tests.plan.stand_in.server import serving
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "infra/docs/how-to/upgrading.md").read_text()
-# Of each command, what a page does not show: the mirror has no checksums of other platforms, and
-# no server answers here.
+# Options of each command that the page does not show: the mirror has no checksums of other
+# platforms, and no server answers here.
 MIRRORED = ["--skip-provider-lock"]
 AT_ONCE = [
     *MIRRORED,
@@ -35,7 +35,7 @@ AT_ONCE = [
     "--terraform-parallelism",
     "40",
 ]
-# One stack without those before it, which are there.
+# Deploys one stack without those before it, which exist already.
 ALONE = "--ignore-missing-stack-dependencies"
 OFFLINE = {
     "diff": MIRRORED,
@@ -222,8 +222,8 @@ def test_outputs_match_the_environment(by_hand: dict[str, str]) -> None:
 
 
 def checkout_with_environment(fork: Path, **fields: str) -> Path:
-    """A copy of this checkout whose `example` says something else. Without checksums: a mirror's
-    provider has its own.
+    """Copy this checkout and change fields of its `example`. The copy has no checksums, because a
+    mirror's provider has its own.
     """
     for room in ("infra", "monitoring", "workloads"):
         shutil.copytree(

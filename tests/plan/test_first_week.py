@@ -41,8 +41,8 @@ cp -r "{buckets}/${{4#gs://}}" "$5"
 
 
 def state_fields(file: Path, fragment: str) -> None:
-    """Each assignment of a fragment as a field of the environment, in place of the one that is
-    there.
+    """Set the fields of the environment that a fragment assigns, in place of their present
+    values.
     """
     fields = re.findall(r"^(\w+) = ", fragment, re.M)
     names = ", ".join(sorted(set(re.findall(r"\b[A-Z][A-Za-z]+(?=\()", fragment))))

@@ -19,7 +19,7 @@ from tests.tiers import TIERS
 __all__ = ["fork"]
 pytestmark = [pytest.mark.plan, pytest.mark.timeout(900)]
 
-# Each environment is a parameter of these.
+# These tests take each environment as a parameter.
 JUDGES = (
     "tests/workloads/manifests",
     "tests/workloads/operators",
@@ -30,7 +30,7 @@ JUDGES = (
 
 
 def run_in_fork(fork: Path, *command: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    """A command in the fork that ended well: with its own code, whatever is installed here."""
+    """Run a command with the fork's own code, whatever is installed here; it must succeed."""
     library = fork / "workloads" / "library"
     python_path = f"{fork}{os.pathsep}{library}"
     variables = {

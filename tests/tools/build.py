@@ -28,8 +28,8 @@ PROVIDER_VERSION = "7.39.0"
 # A tier of its own plans with this one: the move to it is planned (infra/docs/reference/pins.md).
 NEXT_PROVIDER_VERSION = "8.0.0"
 KUBERNETES_VERSION = "1.36.3"
-# Of the oldest minor that an environment may name; HOLDFAST_KUBERNETES=oldest builds and starts
-# this control plane.
+# A release of the oldest minor version that an environment may name; HOLDFAST_KUBERNETES=oldest
+# builds and starts this control plane.
 OLDEST_KUBERNETES = "1.33.13"
 SERVERS = ("kube-apiserver", "kube-scheduler", "kube-controller-manager")
 SERVER_VERSION = (

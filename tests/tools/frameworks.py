@@ -54,7 +54,7 @@ def folder(name: str = FRAMEWORKS) -> Path:
 
 
 def install(name: str = FRAMEWORKS) -> Path:
-    """Into the user's cache, once for each lock; a run that is killed leaves nothing half done."""
+    """Installs a set into the user's cache, once per lock; a killed run leaves no partial set."""
     place = folder(name)
     if not place.exists():
         place.parent.mkdir(parents=True, exist_ok=True)

@@ -15,7 +15,7 @@ class Tool:
 
     copies: tuple[str, ...]
     asks: tuple[str, ...]
-    """The last one prints the digest of {target}, or JSON that has it under `key`."""
+    """Commands; the last one prints the digest of {target}, or JSON that has it under `key`."""
     key: str = ""
 
 

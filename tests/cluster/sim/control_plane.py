@@ -71,7 +71,7 @@ class ControlPlane(Host):
         return False
 
     def kubeconfig(self, identity: str) -> Path:
-        """Of one of IDENTITIES, by client certificate."""
+        """Writes the kubeconfig of one of IDENTITIES, with its client certificate."""
         user = {
             "client-certificate": str(self.authority.certificate(identity)),
             "client-key": str(self.authority.key(identity)),
@@ -171,7 +171,7 @@ class ControlPlane(Host):
             "authentication_kubeconfig": config,
             "authorization_kubeconfig": config,
             "bind_address": "127.0.0.1",
-            # No client asks it, and another process could take a free port before it does.
+            # No client needs this port, and another process could take a free port first.
             "secure_port": 0,
         }
 
@@ -199,7 +199,7 @@ class ControlPlane(Host):
 
 @contextmanager
 def running(*tools: str, scale: Scale | None = None) -> Generator[ControlPlane]:
-    """One that no other test needs, in a folder of its own. `tools`: what else must be built."""
+    """Runs a control plane of the caller's own, in a new folder. `tools` must be built, too."""
     missing = missing_tools(*tools)
     require(not missing, f"`make tools` has not built {', '.join(missing)}")
     plane = ControlPlane(Path(tempfile.mkdtemp(prefix="holdfast-plane-")), scale)

@@ -23,5 +23,5 @@ def ask(world: World, job: str, reason: str) -> Explanation:
 def one_pod(
     world: World, pool: Pool, annotations: dict[str, str] | None = None, **spec: Any
 ) -> Any:
-    """Returns a Job of one pod with `spec` changed."""
+    """Returns the spec of a Job with one pod; `spec` replaces fields of the pod's spec."""
     return world.job_spec(pool, 1) | {"template": world.pod_template(pool, annotations, **spec)}

@@ -1,5 +1,5 @@
 """The queue of flex-start as a test plays it: Kueue waits for a ProvisioningRequest that no one
-here fulfils.
+here fulfills.
 
 The resource is that of GKE's autoscaler, with its conditions; the real Kueue reserves the quota and
 waits.
@@ -16,7 +16,7 @@ PLURAL = "provisioningrequests"
 
 
 def install(api: Api) -> None:
-    """Once for the cluster. A Kueue that starts afterwards makes requests of its own."""
+    """Installs the resource, once per cluster. A Kueue that starts later makes its own requests."""
     define(api, "ProvisioningRequest", PLURAL, PROVISIONING.split("/")[2])
 
 
@@ -27,7 +27,7 @@ def define(
     group: str,
     scope: str = "Namespaced",
 ) -> None:
-    """A kind that only GKE serves, whose objects are not judged."""
+    """Installs a kind that only GKE serves; its objects are not validated."""
     schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
     version = {
         "name": "v1",
@@ -47,8 +47,8 @@ def define(
         "names": names,
         "versions": [version],
     }
-    # The API server refuses a resource of a group of Kubernetes without its reviewers'
-    # word.
+    # The API server refuses a resource in a Kubernetes API group without this annotation, by which
+    # its reviewers approve it.
     meta = {
         "name": f"{plural}.{group}",
         "annotations": {"api-approved.kubernetes.io": "unapproved, for a test"},
@@ -80,7 +80,7 @@ def request(world: World, name: str, owner: Object, *conditions: Object) -> None
 
 
 def _create(world: World, path: str, body: Object) -> Object | None:
-    """None while the API server has not opened the new resource yet."""
+    """Creates the object; returns None while the API server does not serve the resource yet."""
     try:
         return world.api.create(path, body)
     except ApiError as error:

@@ -22,12 +22,12 @@ from tests.tools.build import TOOLS
 
 @dataclass(frozen=True, kw_only=True)
 class Scale:
-    """What a large cluster needs otherwise than a small one."""
+    """Settings in which a large cluster differs from a small one."""
 
     lease_s: int = 40
     parallelism: int = 4
     apiserver_heap_mib: int = 0
-    """Above it the API server collects garbage more often; 0: it takes what it likes."""
+    """Heap size above which the API server collects garbage more often; 0 sets no limit."""
 
 
 class Host(ABC):
@@ -42,12 +42,12 @@ class Host(ABC):
     @property
     @abstractmethod
     def url(self) -> str:
-        """Of the API server."""
+        """The address of the API server."""
 
     @property
     @abstractmethod
     def cluster_ca(self) -> Path:
-        """What the API server's certificate is judged by."""
+        """The certificate authority by which clients verify the API server."""
 
     def stop(self) -> None:
         self._is_over.set()
@@ -90,7 +90,7 @@ class Host(ABC):
         configuration: dict[str, Any] = {
             "apiVersion": "config.kwok.x-k8s.io/v1alpha1",
             "kind": "KwokConfiguration",
-            # Debugging is what kubelets call logs.
+            # Kubelets serve logs by their debugging handlers.
             "options": {name: 4 * scale.parallelism for name in _KWOK_PARALLELISM}
             | {"enableDebuggingHandlers": True},
         }
@@ -108,7 +108,7 @@ class Host(ABC):
         Thread(target=resync, args=(Api(kubeconfig), self._is_over), daemon=True).start()
 
     def _kubelet(self) -> dict[str, object]:
-        """Where the API server asks for the logs of simulated pods."""
+        """Returns options for the address where the API server asks for logs of simulated pods."""
         self.authority.issue("kubelet")
         (port,) = free_ports(1, self.address)
         served = {

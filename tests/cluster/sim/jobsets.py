@@ -1,5 +1,5 @@
-"""A JobSet as the platform renders it: a preempted child fails as a whole and is made again, free
-of charge.
+"""A JobSet as the platform renders it: a preempted child fails as a whole and is created again,
+which counts toward no limit of restarts.
 """
 
 from holdfast.clients.api import Object
@@ -17,7 +17,7 @@ PREEMPTED_CHILD = {
 
 
 def jobset(name: str, job_spec: Object) -> Object:
-    """Around one indexed Job; no restart is granted for anything but a preemption."""
+    """Returns a JobSet around one indexed Job; it restarts after preemptions only."""
     child = {}
     for key, value in job_spec.items():
         if key != "backoffLimitPerIndex":

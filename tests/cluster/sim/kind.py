@@ -88,7 +88,7 @@ class KindManager(OwnManager):
         return self.folder / "shared"
 
     def _start(self, folder: Path) -> Path:
-        """Starts the cluster. It first removes those of killed runs of the same owner."""
+        """Starts the cluster, after it has removed those that killed runs of this host left."""
         self._reap()
         self.pod_folder.mkdir()
         self.pod_folder.chmod(0o777)  # pods do not run as root
@@ -196,7 +196,7 @@ class KindManager(OwnManager):
 
 
 def prefix() -> str:
-    """The engine may be another host's, so a process id alone says nothing."""
+    """Returns a prefix with the host in it: on a shared engine a process id alone says nothing."""
     return f"holdfast-tests-{hashlib.sha256(socket.gethostname().encode()).hexdigest()[:8]}-"
 
 

@@ -1,4 +1,4 @@
-"""The providers that pytest-kubernetes gets from us, behind the interface of its own.
+"""Our providers of clusters for pytest-kubernetes, behind its own interface.
 
 They touch no cluster but the one that they made: `create` makes a new one, `delete` ends exactly
 that.
@@ -20,8 +20,8 @@ from tests.tools.build import TOOLS
 
 
 class OwnManager(AClusterManager):
-    """What both have in common: a folder for each cluster, kubectl of our own build, and nothing
-    passes through a shell.
+    """The common part of both providers: a folder for each cluster, kubectl of our own build, and
+    no command that passes through a shell.
     """
 
     scale = Scale()
@@ -35,7 +35,7 @@ class OwnManager(AClusterManager):
     def create(
         self, cluster_options: ClusterOptions | None = None, timeout: int = 90, **_: object
     ) -> None:
-        """Idempotent; the options of other providers mean nothing here."""
+        """Creates the cluster unless it exists; the options of other providers have no effect."""
         if self.folder is None:
             self.folder = Path(tempfile.mkdtemp(prefix="holdfast-cluster-"))
             try:
@@ -58,7 +58,7 @@ class OwnManager(AClusterManager):
         raise NotImplementedError
 
     def _end(self, folder: Path) -> None:
-        """What is not a process of this host."""
+        """Ends the parts of the cluster that are not processes of this host."""
 
     def kubectl(self, args: list[str], as_dict: bool = True, timeout: int = 60) -> Any:
         command = [

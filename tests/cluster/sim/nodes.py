@@ -67,7 +67,7 @@ def taints(pool: Pool) -> list[dict[str, str]]:
 
 
 def add(api: Api, wanted: list[Object]) -> list[str]:
-    """Their names; wait with `ready` for kwok to have taken them over."""
+    """Creates the nodes, and returns their names. Use `ready` to wait until kwok manages them."""
     for each in wanted:
         api.create(NODES, each)
     return [each["metadata"]["name"] for each in wanted]

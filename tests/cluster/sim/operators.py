@@ -40,13 +40,13 @@ REPLACED_BY_THE_PROCESS = {
 # Manifests of Trainer; there if its binary is.
 TRAINER = TOOLS["trainer"].binary.parent / "manifests"
 TRAINER_API = "/apis/trainer.kubeflow.org/v1alpha1"
-# Where a binary insists on its metrics certificate, below /etc.
+# Folder below /etc in which a binary insists on finding its metrics certificate.
 FIXED_CERTIFICATES = {"kueue": "kueue/metrics/certs"}
 
 
 def install(operator: Operator, plane: Host, api: Api) -> None:
-    """What `apply --operators` sends, its process, and last its webhooks, which would refuse
-    everything before it serves.
+    """Applies what `apply --operators` sends, starts the operator's process, and applies its
+    webhooks last: they would refuse everything before the process serves.
     """
     if operator is KUEUE:
         _define_train_jobs(api)
@@ -77,7 +77,7 @@ def is_served_by_cluster(each: Object) -> bool:
 
 
 def _define_train_jobs(api: Api) -> None:
-    """The definitions of Kubeflow Trainer, for Kueue: it looks for them ever more rarely."""
+    """Defines TrainJobs before Kueue starts, which looks for them ever less often."""
     files = sorted(TRAINER.glob("base/crds/trainer.kubeflow.org_*.yaml"))
     for file in files:
         (body,) = yaml.load_all(file.read_text(), yaml.CSafeLoader)
@@ -93,7 +93,7 @@ def _configuration(
     health: int,
     metrics: int,
 ) -> Object:
-    """The platform's own, but for addresses, certificates and the pace of one client in a storm."""
+    """Returns the platform's own, but with other addresses, certificates and client rate limits."""
     config = json.loads(overlay.configuration_text(operator)) | {
         "webhook": {
             "port": webhook,
@@ -126,8 +126,8 @@ def redirect_webhooks(each: Object, address: str, ca: Path) -> Object:
 
 
 def _certificates(operator: Operator, plane: Host) -> Path:
-    """The layout that controllers expect: tls.crt and tls.key in a folder; below it what /etc
-    should hold.
+    """Writes tls.crt and tls.key into one folder, as controllers expect, and returns it. It lies in
+    the folder whose files `under_etc` adds to /etc.
     """
     etc = plane.folder / operator.name / "etc"
     folder = etc / FIXED_CERTIFICATES.get(operator.name, "certs")
@@ -142,7 +142,7 @@ def _certificates(operator: Operator, plane: Host) -> Path:
 
 
 def _start(operator: Operator, plane: Host, api: Api, config: Object) -> None:
-    """Under the token of its own service account, so that its shipped roles are what is tested."""
+    """Starts it with the token of its own service account, so that its shipped roles are tested."""
     accounts = f"/api/v1/namespaces/{operator.namespace}/serviceaccounts"
     account = f"{accounts}/{operator.name}-controller-manager/token"
     token = api.create(account, {"spec": {"expirationSeconds": 86_400}})["status"]["token"]
@@ -157,10 +157,10 @@ def _start(operator: Operator, plane: Host, api: Api, config: Object) -> None:
 
 
 def under_etc(extra: Path, command: list[str]) -> list[str]:
-    """`command` in a mount namespace of its own, where /etc also holds what `extra` holds.
+    """Returns `command` in its own mount namespace, where /etc also has the files of `extra`.
 
-    For a path that is fixed in a binary. Entering the namespace forgets the signal of a parent's
-    death.
+    It serves a path that is fixed in a binary. Entering the namespace clears the parent-death
+    signal, so setpriv sets it again.
     """
     lacking = []
     for name in ("mount", "setpriv", "unshare"):

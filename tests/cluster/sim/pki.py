@@ -43,8 +43,8 @@ class Authority:
         return self.folder / f"{name}.key"
 
     def issue(self, name: str, *, common_name: str = "", organization: str = "") -> None:
-        """A certificate that serves this host and is a client named `common_name` of group
-        `organization`.
+        """Issues a certificate for servers on this host and for a client: user `common_name` of
+        group `organization`.
         """
         key = ec.generate_private_key(ec.SECP256R1())
         alternatives = []
@@ -60,7 +60,7 @@ class Authority:
         self._write_key(name, key)
 
     def issue_signing_key(self, name: str) -> None:
-        """For service account tokens; the API server reads no PKCS8 key of an elliptic curve."""
+        """Writes a key for service account tokens; the API server reads no EC key as PKCS8."""
         self._write_key(name, ec.generate_private_key(ec.SECP256R1()))
 
     def _builder(

@@ -1,5 +1,6 @@
-"""What a simulated kubelet is to do with one pod, and what a real one would put into it. A pod that
-is gone meanwhile is as good as one that obeyed.
+"""Tells a simulated kubelet what to do with a pod, and computes the variables that a real one sets.
+
+A pod that has disappeared meanwhile counts as one that obeyed.
 """
 
 import re

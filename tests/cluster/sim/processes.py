@@ -20,10 +20,10 @@ _libc = ctypes.CDLL(None) if sys.platform == "linux" else None
 
 
 def free_ports(count: int, address: str = "127.0.0.1") -> list[int]:
-    """Ports of `address` that were free a moment ago, all different.
+    """Returns ports of `address` that were free a moment ago, all different.
 
-    They are below those that the kernel gives to sockets without a port of their own: one of these
-    would take the port while the process that is to listen on it starts.
+    They are below the kernel's range of ephemeral ports: from that range, a socket could get the
+    port while the process that is to listen on it starts.
     """
     ports: list[int] = []
     with contextlib.ExitStack() as stack:
@@ -45,14 +45,14 @@ def alive(pid: int) -> bool:
 
 
 def owner() -> str:
-    """This test run in a name: its process id and, since those are given again, two digits of its
-    start.
+    """Returns a name for this test run: its process id and, since ids are reused, two digits of its
+    start time.
     """
     return f"{os.getpid()}x{_start(os.getpid())}"
 
 
 def is_orphan(name: str) -> bool:
-    """`name` begins with the owner() of a run that has died."""
+    """Tells whether `name` begins with the owner() of a run that has died."""
     match = re.match(r"(\d+)x([0-9a-f]{2})(?![0-9a-f])", name)
     if match is None:
         return False
@@ -106,8 +106,8 @@ class Processes:
         return {name: process.pid for name, process in self._running}
 
     def wait_until(self, what: str, answers: Callable[[], bool], timeout_s: float = 240.0) -> None:
-        """Poll until `answers` says yes; a process that ended, or the time, is an error with its
-        log.
+        """Polls until `answers` returns true. Raises an error with the end of a log if a process
+        ends or the time runs out.
         """
         deadline = time.monotonic() + timeout_s
         while not answers():

@@ -68,7 +68,7 @@ def priority(world: World, name: str, value: int) -> str:
 def submit(
     world: World, pool: Pool, name: str, priority_class: str = "", *, pods: int = 1, **how: Any
 ) -> None:
-    """One GPU a pod. The selector is left to Kueue, which puts in that of the flavor."""
+    """Submits a Job. Its pods have no selector: Kueue adds that of the flavor."""
     spec = world.job_spec(pool, pods, suspend=True, **how)
     del spec["template"]["spec"]["nodeSelector"]
     labels = {QUEUE_LABEL: QUEUE} | ({PRIORITY_LABEL: priority_class} if priority_class else {})

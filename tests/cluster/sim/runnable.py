@@ -1,4 +1,4 @@
-"""Rendered workloads as they run on a laptop's nodes: everything as rendered but what only GKE has.
+"""Rendered workloads on a laptop's nodes: everything is as rendered except what only GKE has.
 
 Image, GPU, bucket, database proxy and queue are replaced; policies, security, restarts, signals and
 services stay. The interpreter and its packages are this host's own, mounted read-only at their own

@@ -24,7 +24,7 @@ def preempt(
 ) -> int:
     """Preempts nodes, and returns how many pods were hit. Their containers end with `code`.
 
-    All victims are closed before the first pod ends, or replacements would land on the next victim.
+    All victims are cordoned before the first pod ends, or replacements would land on the next one.
     """
     notice = {
         "metadata": {"labels": {GOING: "true"}},

@@ -37,13 +37,15 @@ class StoryClock:
         return self._held if self._held is not None else self.of(time.time())
 
     def of(self, real_s: float) -> float:
-        """When in the story something happened that really happened then."""
+        """Returns the time in the story of an event at this real time."""
         jumps = [skipped for jump_s, skipped in self._jumps if jump_s <= real_s]
         return real_s + sum(jumps)
 
     def skip(self, minutes: int, each_minute: Callable[[], None]) -> None:
-        """The cluster is paused meanwhile: what it records carries whole seconds, so the jump is
-        on one.
+        """Skips minutes of the story, and calls `each_minute` in each of them.
+
+        Nothing happens in the cluster meanwhile. Its timestamps are whole seconds, so the clock
+        jumps on a whole second.
         """
         first = self()
         for minute in range(1, minutes + 1):
@@ -71,7 +73,7 @@ class StoryClock:
 
 
 class StoryApi(Api):
-    """The API as somebody sees it who lives in the story: for `list` and `explain`."""
+    """The API with all times translated to those of the story, for `list` and `explain`."""
 
     def __init__(self, api: Api, clock: StoryClock) -> None:
         self._api = api
@@ -125,7 +127,7 @@ class Watched:
         return replace(kind, apply=apply)
 
     def catch_up(self, api: Api) -> None:
-        """Until the exporter has seen every object as it is now."""
+        """Waits until exporter and mover have seen every object as it is now."""
 
         def same() -> bool:
             for watcher in self.watchers:

@@ -86,8 +86,10 @@ class World:
         nodes.remove(self.api, self.nodes)
 
     def _end_pods_elsewhere(self) -> None:
-        """Rendered jobs have namespaces that all tests share, and fixed names: on a node that is
-        gone a pod would stay for a minute, and the next test would take it for its own.
+        """Deletes the pods of rendered jobs on this test's nodes.
+
+        Such jobs have fixed names in namespaces that all tests share. Once its node is gone, a pod
+        would stay for a minute, and the next test would take it for its own.
         """
         for space in RENDERED_NAMESPACES:
             path = f"/api/v1/namespaces/{space}/pods"
@@ -109,8 +111,9 @@ class World:
         zone: str = "",
         labels: dict[str, str] | None = None,
     ) -> list[str]:
-        """Ready nodes of `pool`; names are never used twice. `labels`: instead of those that keep
-        others away.
+        """Adds nodes of `pool`, waits until they are ready, and returns their names.
+
+        Names are never used twice. `labels` replace those that keep other tests away.
         """
         first = self._made
         self._made = self._made + count
@@ -159,7 +162,7 @@ class World:
     def job_spec(
         self, pool: Pool, size: int, *, run_s: float = 3600, code: int = 0, **spec: Any
     ) -> Object:
-        """Makes an indexed Job that runs `run_s` on each index and ends with `code`."""
+        """Returns the spec of an indexed Job whose indexes run for `run_s` and end with `code`."""
         annotations = {RUN_S: str(run_s)} | ({EXIT_CODE: str(code)} if code else {})
         return {
             "completionMode": "Indexed",
@@ -223,7 +226,7 @@ class World:
         return self.api.get(f"{self.path('pods')}/{name}")
 
     def evict(self, name: str) -> int:
-        """The HTTP status of the Eviction API."""
+        """Asks the Eviction API to evict a pod, and returns its HTTP status."""
         body = {
             "apiVersion": "policy/v1",
             "kind": "Eviction",

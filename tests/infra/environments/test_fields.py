@@ -76,7 +76,7 @@ def on(section: Any, **wrong: Any) -> Make:
 
 
 def wrong(section: Any, **fields: Any) -> list[tuple[str, str, Make]]:
-    """A row for each field, alone wrong, whose name the error gives."""
+    """Returns a row for each field: it alone is wrong, and the error must name it."""
     cases: list[tuple[str, str, Make]] = []
     for name, value in fields.items():
         title = f"{type(section).__name__}.{name}"
@@ -259,7 +259,7 @@ WRONG: list[tuple[str, str, Make]] = [
     ("Environment.state_bucket", "single dots", on(ENV, state_bucket="acme..state")),
     ("Environment.state_bucket", "single dots", on(ENV, state_bucket="goog-state")),
     ("Team.runs", "storage.runs", on(ENV, teams=(replace(TEAM, runs=("train",)),))),
-    # Of these the name of the field is in the message.
+    # For these, the message has the name of the field.
     *wrong(
         ENV,
         name="Dev!",

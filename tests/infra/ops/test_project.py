@@ -205,7 +205,9 @@ def test_doctor_does_not_judge_where_it_has_no_access(
 
 
 def with_gpus(accelerator: str, machine_type: str, gpus: int) -> Environment:
-    """Two Spot machines of it and a cap of 24 GPUs, in a zone that need not sell it."""
+    """Returns an environment with two Spot machines of this type and a cap of 24 GPUs, in a zone
+    that need not sell them.
+    """
     group = next(g for g in EXAMPLE.groups if g.name == "spot-a100")
     group = replace(
         group,

@@ -45,8 +45,8 @@ def proof(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> Proof:
-    """Plays the steps of a proof; `faults`: what a step does instead. Exit code, verdict of each
-    step, what was printed.
+    """Returns a function that plays the steps of a proof. `faults`: code that a step runs instead.
+    The function returns the exit code, the verdict of each step, and what was printed.
     """
     gcloud.refuse("container clusters describe", "NOT_FOUND: no such cluster")
     gcloud.refuse("storage buckets describe", "404: no such bucket")
@@ -130,7 +130,7 @@ def test_a_failure_destroys(
 def test_second_interrupt_ends_the_destroy_and_still_lists_leftovers(
     proof: Proof, deployment: Path
 ) -> None:
-    """The first one, half way through the apply, goes on with it."""
+    """After the first interrupt, halfway through the apply, the proof goes on to the destroy."""
     code, steps, printed = proof(deploy=f"open(made, 'w'); {INTERRUPTED}", destroy=INTERRUPTED)
     assert (code, deployment.exists()) == (EXIT_FINDINGS, True)
     assert steps["deploy"] == steps["destroy"] == "interrupted"

@@ -73,7 +73,7 @@ CLOUDSQL = {"role": "roles/cloudsql.client", "member": ANYBODY}
 
 @cache
 def sound() -> Facts:
-    """Facts without a finding, an alert included. Edits make others of them."""
+    """Returns facts without a finding, an alert included, which the edits change."""
     facts = read_specs(make_hardened())
     query = {
         "query": 'sum(rate(x{a="}"}[5m])) > 1',

@@ -54,7 +54,7 @@ def ignore(address: str, *paths: str) -> Edit:
 
 
 def state(**fields: Any) -> Edit:
-    """Another environment with the same resources."""
+    """Change fields of the environment, and leave the resources as they are."""
     return lambda facts: replace(facts, environment=replace(facts.environment, **fields))
 
 
@@ -120,7 +120,7 @@ def group(name: str, **fields: Any) -> Edit:
 
 
 def unread(facts: Facts) -> Facts:
-    """No run lets servers load it."""
+    """Let servers load no run."""
     settings = facts.environment.storage
     runs = []
     for run in settings.runs:

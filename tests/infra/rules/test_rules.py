@@ -46,7 +46,7 @@ def test_the_sound_facts_break_no_rule() -> None:
 
 
 def broken(edit: Edit) -> Facts:
-    """The edited resources; those of the edited environment, where it changed that alone."""
+    """Returns the edited resources; reads them again if only the environment was edited."""
     facts = edit(sound())
     if facts.resources != sound().resources:
         return facts

@@ -23,7 +23,7 @@ Series = dict[str, dict[int, float]]
 Labels = tuple[tuple[str, str], ...]
 Minutes = dict[tuple[str, Labels], set[int]]
 """Alert and labels -> the minutes in which it fired."""
-# Two questions a window: the first and the last of its minutes in which an alert fired.
+# Each window is queried for the first and for the last minute in which an alert fired.
 WINDOW_MIN = 5
 _FIRING = f'(timestamp(ALERTS{{alertstate="firing"}})[{WINDOW_MIN * 60 - 1}s:1m])'
 _ASKED = tuple(f"{which}_over_time{_FIRING}" for which in ("min", "max"))

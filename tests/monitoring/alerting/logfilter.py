@@ -10,7 +10,7 @@ COMPARISON = re.compile(r'([\w.]+)=(\([^()]*\)|"[^"]*")')
 
 
 def matches(text: str, entry: dict[str, Any]) -> bool:
-    """Each comparison becomes its answer; what is left then is Python."""
+    """Tell whether an entry matches: comparisons become their results, and Python joins those."""
 
     def compare(match: re.Match[str]) -> str:
         values = set(re.findall(r'"([^"]*)"', match[2]))

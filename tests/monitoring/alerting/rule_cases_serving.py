@@ -49,8 +49,8 @@ def _burn(
     then: tuple[int, int] = (0, 0),
     step: int = 1,
 ) -> tuple[tuple[str, str], ...]:
-    """One listener's answers, `then` (minute, answers a minute), with failures of others that must
-    not count.
+    """Return one listener's answers, whose rate changes by `then` (minute, answers a minute), and
+    failures of others, which must not count.
     """
     total = sum(minutes for minutes, _ in bad)
     changed, later = then if then[0] else (total - step, good)

@@ -64,8 +64,8 @@ def gauge(
     fires: Firings = (),
     **own: str,
 ) -> tuple[History, ...]:
-    """A `bad` value fires `at`, not at `quiet`; a `good` one and `other` in another cluster do not
-    until `end`.
+    """Makes a history with `bad` values, which fires at `at` and not yet at `quiet`, and one with
+    `good` values, and `other` in another cluster, which does not fire by `end`.
     """
     text = ",".join(f'{name}="{value}"' for name, value in own.items())
     return (
@@ -100,7 +100,7 @@ def risen_series(
     limit: int = 0,
     window: int = 60,
 ) -> tuple[History, ...]:
-    """The same for a series by its full name, and `other`, that of another cluster."""
+    """Does the same for a series with its full name; `other` is a series of another cluster."""
     news = limit + 1
     w = window
     fewer = (

@@ -39,7 +39,7 @@ NEW = "  SUCCESS\n\n  FAILED:\n    alertname: A, time: 3m, \n        exp:[], \n\
 
 
 def test_promtool_2_and_3_verdicts_are_read_and_other_output_is_not() -> None:
-    """It must never read as `every alert is broken`."""
+    """Other output must never read as `every alert is broken`."""
     for output in (OLD, NEW):
         (passed, _), (broken, detail) = promtool.verdicts(output, 2)
         assert passed
@@ -70,7 +70,7 @@ def list_namespaces(history: promtool.History) -> set[str]:
 @pytest.mark.process
 @pytest.mark.usefixtures("engine")
 def test_team_hears_about_its_own_jobs_only() -> None:
-    """The histories of each alert about jobs, to the team of their namespaces and to another."""
+    """Plays each alert about jobs for the team of its history's namespaces and for another."""
     cases = []
     strangers = {alert.name: alert for alert in list_team_alerts(EXAMPLE, ("elsewhere",))}
     for name, stranger in strangers.items():

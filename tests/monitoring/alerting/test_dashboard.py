@@ -74,7 +74,7 @@ def test_hourly_cost_is_nodes_times_price() -> None:
 
 
 def test_every_metric_that_somebody_is_woken_by_can_be_seen() -> None:
-    """Returns our metrics, except those whose alert says everything."""
+    """Our metrics have a chart, except those whose alert says everything."""
     shown = set(re.findall(r"holdfast_(\w+)", "".join(SCREENS.values())))
     queries = "".join(alert.query for alert in alerts(EXAMPLE))
     metrics = set(re.findall(r"holdfast_(\w+)", queries))

@@ -60,7 +60,7 @@ def test_a_section_has_all_its_parts_in_order_and_fits(alert: Alert) -> None:
 
 @pytest.mark.parametrize("slug", list(runbook.sections()))
 def test_every_command_parses(slug: str) -> None:
-    """That our commands exist is what tests/test_pages.py asks of every page."""
+    """tests/test_pages.py checks on every page that our commands exist."""
     commands = runbook.commands(runbook.sections()[slug])
     assert commands
     for command in commands:

@@ -34,7 +34,7 @@ def fill_placeholders(name: str) -> Environment:
         security=security,
         alerts=replace(environment.alerts, emails=("oncall@acme.example",)),
         budget=environment.budget and replace(environment.budget, billing_account=BILLING_ACCOUNT),
-        # Off in it: here it has all three, so that their resources are applied, too.
+        # prod has none of these three; here they are on, so that their resources are applied, too.
         delivery=DELIVERY if name == "prod" else None,
         queue=Queue(lanes=1) if name == "prod" else environment.queue,
         teams=TEAMS if name == "prod" else environment.teams,

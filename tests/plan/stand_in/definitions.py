@@ -28,7 +28,7 @@ COMMON = {"alt", "prettyPrint", "fields", "key", "quotaUser", "userProject", "$.
 # published definitions do not have them.
 UNPUBLISHED = {"NetworkRoutingConfig.deleteBgpAlwaysCompareMed", "RouterNat.initialNatIps"}
 
-# Descriptions hold most ranges, of a duration in seconds, and which fields never change.
+# Descriptions have most ranges (a duration is in seconds), and say which fields never change.
 RANGE = re.compile(
     r"\b(?i:value) (?:must|should) be (?:an integer )?between (\d+) and (\d+)"
     r"|Range: \[(\d+), (\d+)\]"
@@ -226,7 +226,7 @@ def list_immutable(call: Call) -> list[str]:
 
 
 def _camel(name: str) -> str:
-    """Both spellings of a parameter are read."""
+    """Return a parameter's name in camel case, since requests use both spellings."""
     return re.sub(r"_(\w)", lambda match: match[1].upper(), name)
 
 

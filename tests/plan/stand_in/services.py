@@ -221,7 +221,7 @@ def _project(world: World, call: Call) -> Json:
 
 
 def _image_policy(world: World, call: Call) -> Json:
-    """There is one always; Google's own until somebody writes another."""
+    """Return the policy: there always is one, Google's own until somebody writes another."""
     usual = {
         "name": call.path,
         "defaultAdmissionRule": {"evaluationMode": "ALWAYS_ALLOW"},

@@ -230,7 +230,7 @@ class World:
         return self.operation(call, resource)
 
     def check(self, call: Call, body: Json) -> None:
-        """Require that references exist, and that the service may use the key that encrypts it."""
+        """Require that references exist, and that the service may use the key that it is given."""
         for name, text in _texts(body):
             self._check_reference(text)
             if "/cryptoKeys/" in text:

@@ -31,8 +31,8 @@ class EverySteps:
 
 
 class EverySeconds:
-    """Saves when `interval_s` has passed. The coordinator calls it at each planned step, so it may
-    change as measurements come.
+    """Saves when `interval_s` has passed. The coordinator calls `interval_s` at each planned step,
+    so the interval may change as measurements come.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class EverySeconds:
         """Returns whether a save is due, and the step at which to plan again."""
         now = self._clock()
         steps = step - self._first_step
-        # Over the whole launch, saves included: that is what a second between saves is made of.
+        # An average over the whole launch, saves included: time on the clock passes in both.
         step_s = (now - self._started_at) / steps
         remaining_s = self._last_save + self._interval_s() - now
         is_due = remaining_s < step_s / 2
@@ -162,7 +162,9 @@ class SaveCostModel:
         self.blocking_s = 0.0
         """Time that the newest save held training."""
         self.persist_s = 0.0
-        """Time from the start of a save until it is durable, by the newest one."""
+        """Time from the start of the newest save until it was durable; excludes its part for bytes
+        that a run stores once.
+        """
         self.repeated_bytes = 0
         """Bytes that each save writes; less than the state if parameters are frozen."""
         self._large_bytes = 0
@@ -190,11 +192,12 @@ class SaveCostModel:
     def estimate_s(self, written_bytes: int) -> float:
         """Returns how long this rank alone takes to store `written_bytes`; 0 before its first save.
 
-        A save that writes again what the others only name takes longer than `persist_s`.
+        A save that writes the once-stored bytes again takes longer than `persist_s`.
         """
         if not self._large_bytes:
             return 0.0
-        # Fewer bytes take as long as their request. A rank may have few, since tensors stay whole.
+        # A smaller save takes as long as its request. A rank may have few bytes, since tensors stay
+        # whole.
         saved_bytes = max(self._large_bytes, MIN_SHARD_BYTES)
         return self._large_save_s * max(written_bytes, MIN_SHARD_BYTES) / saved_bytes
 
@@ -225,6 +228,5 @@ class SaveCostModel:
         )
         if not self.hazard.is_measured:
             best_s = min(best_s, self.cost_s / UNKNOWN_CHURN_COST)
-        # Not below the time of an upload: saves would queue, and each would protect no earlier than
-        # before.
+        # Not below the time of an upload: saves would queue, and none would be durable any earlier.
         return min(max(best_s, self._floor_s, self.persist_s), self._ceiling_s)

@@ -293,7 +293,7 @@ class Checkpointer:
         error: BaseException | None,
         _: TracebackType | None,
     ) -> None:
-        if not self._in_use:  # the end of a fork: the trainer's block goes on
+        if not self._in_use:  # a forked process ends; the trainer's block goes on
             return
         self._reports.flush()
         try:
@@ -320,7 +320,7 @@ class Checkpointer:
         """
         peer = str(error)[:160] if is_lost_peer(error) else ""
         if not peer:
-            # The state that was staged before it is sound and is worth the wait.
+            # A state that was staged before the error is sound and is worth the wait.
             self.wait(self._seconds_left())
             self._reports.report_loss(self._writer, self.step)
             return

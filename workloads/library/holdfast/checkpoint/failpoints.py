@@ -58,7 +58,7 @@ def _kill_at() -> str:
     return os.environ.get(ENV_KILL_AT, "")
 
 
-# A test sets it for one child process, and the forked server may have read it before.
+# A test sets the variable for one child process; the fork server may have read it before.
 os.register_at_fork(after_in_child=_kill_at.cache_clear)
 
 

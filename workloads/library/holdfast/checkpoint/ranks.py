@@ -31,7 +31,7 @@ Outcome = dict[str, Any]
 _FIRST_PAUSE_S = 0.0002
 _LONGEST_PAUSE_S = 0.05
 _READ_S = 10.0
-"""Longest wait for ranks that read the decision after which all end."""
+"""Longest wait until all ranks have read the last decision, after which they end."""
 
 _generation = 0
 
@@ -81,7 +81,7 @@ class Ranks:
 
     @property
     def on_this_machine(self) -> int:
-        """Number of ranks on this machine, as the launcher states it; else all."""
+        """Number of ranks on this machine, as the launcher states it; without a launcher, all."""
         return int(os.environ.get("LOCAL_WORLD_SIZE", self.world_size))
 
     def agree(
@@ -126,9 +126,10 @@ class Ranks:
         return decision
 
     def await_readers(self) -> None:
-        """Waits a moment for all ranks to read the last decision, after which this one ends.
+        """Lets rank 0 wait a moment, before it ends, until the others have read the last decision.
 
-        The store may end with rank 0, and a slower rank would take the refusal for a lost peer.
+        The store may end with rank 0, and a slower rank would take the refused connection for a
+        lost peer.
         """
         if self.world_size == 1:
             return
@@ -167,8 +168,8 @@ def describe_lost_store(error: Exception) -> str:
 
 
 def is_lost_peer(error: BaseException) -> bool:
-    """Tells whether an error means that another rank was lost: worth another start, and no bug of
-    the program.
+    """Tells whether an error means that another rank was lost: another start is worthwhile, and
+    the program has no bug.
     """
     # RankLost: a peer that is silent while a start or a save is agreed on, which no socket reports.
     return isinstance(error, RankLost) or says_lost_peer(error)

@@ -121,8 +121,8 @@ class SurvivorCommits:
     ) -> str:
         """Commits `step`, of which this rank holds the state, unless another survivor does.
 
-        Returns an empty text once it is committed; else `peer`, the reason why a rank was lost, and
-        the reason why it is not.
+        Returns an empty text once it is committed. Otherwise returns `peer`, the reason why a rank
+        was lost, followed by the reason why the step is not committed.
         """
         if step <= max(self._writer.last_step, self._writer.durable_step):
             return peer  # handed over by all

@@ -109,8 +109,8 @@ def explain(
             " random or numpy.random itself, or give the state an object whose state_dict() returns"
             f" the state of {name}"
         )
-    # Before what was drawn or computed with them: a count is a cause, and a tensor mostly a
-    # consequence.
+    # Plain values are named before tensors that were drawn or computed from them: a counter is a
+    # cause, and a tensor is mostly a consequence.
     values = ", ".join(different["value"])
     if values and not data:
         return f"{lead}, and so do {values}, which are not in the state"
@@ -133,7 +133,7 @@ def explain(
 
 
 def _explain_data(lead: str, data: NamesByKind) -> str:
-    # Not the iterator that was made of a loader, which cannot start again.
+    # The loader, and not an iterator that was made from it: an iterator cannot start again.
     if data["loader"]:
         name = data["loader"][0]
         return f'{lead}; write {name} = track({name}), and add "data": {name}'

@@ -88,8 +88,9 @@ class Trial:
         state: Mapping[str, Any],
         frame: FrameType | None,
     ) -> None:
-        """Records the state of `step`, before a save or a stop. `frame`: of the function that the
-        loop called.
+        """Records the state of `step`, before a save or a stop.
+
+        `frame` is the frame of the function that the loop called.
         """
         loop = frame.f_back if frame else None
         line = {
@@ -107,8 +108,8 @@ class Trial:
 
     def end_if_due(self, step: int) -> None:
         """Ends the process if the orders say so, after a save that was due. Raises SystemExit."""
-        # The next step lasts about as long as this one: half of it later, the kill falls into its
-        # middle.
+        # The next step takes about as long as this one, so a kill after half that time falls into
+        # its middle.
         step_s = time.monotonic() - self._step_started_at
         self._step_started_at = time.monotonic()
         if step == self.orders.die_at and self.orders.death == KILL_SAVING:
@@ -178,7 +179,7 @@ def _digest_stateful(value: Stateful) -> Variable | None:
         digests = digest_state({"it": value})
     except (InputError, TypeError, AssertionError):
         return None
-    # The rest is of random streams, which every state holds.
+    # The other digests are those of the random streams, which every state holds.
     digests = {key: digest for key, digest in digests.items() if key.startswith("it")}
     return "stateful", _digest_text(json.dumps(digests))
 

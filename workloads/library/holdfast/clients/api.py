@@ -32,7 +32,7 @@ _READ_S = 60.0
 class ApiError(Unjudged):
     """The API server refused; `status` is its HTTP status.
 
-    A command that has no answer of its own for it ends as for everything that cannot be judged.
+    A command that does not handle it ends as for any other Unjudged.
     """
 
     def __init__(self, status: int, message: str) -> None:

@@ -53,7 +53,7 @@ class Advice:
     uptime_s: float | None
     """Expected life of most Spot machines; None if Google does not say."""
     zones: tuple[str, ...]
-    """The zones in which it would place them."""
+    """The zones in which Google would place the machines."""
 
     def text(self) -> str:
         """Return `0.9, 1 h`."""

@@ -29,7 +29,7 @@ _FIRST_PAUSE_S = 0.5
 
 
 class UnknownKind(HoldfastError):
-    """Reports a kind that this cluster does not know or show, and that nothing waits for."""
+    """Reports an optional kind that this cluster does not know, or hides from this account."""
 
 
 class Answer(Protocol):
@@ -46,7 +46,7 @@ class ListAndWatch(threading.Thread):
     """Runs until `stop` is set. `ready` is set after the first list."""
 
     breaks: ClassVar[tuple[type[Exception], ...]] = (OSError, HTTPException, ValueError, KeyError)
-    """Errors after which the list is repeated. ValueError: a line that the server's end cut."""
+    """Errors after which the list is repeated. ValueError: a line was cut off."""
     longest_pause_s: ClassVar[float] = 15.0
 
     def __init__(
@@ -63,7 +63,7 @@ class ListAndWatch(threading.Thread):
     def get(self, query: Mapping[str, str], timeout_s: float) -> Answer:
         """Sends a request. `timeout_s` bounds each wait for bytes.
 
-        Raises NotThere, or one of `breaks`.
+        Raises UnknownKind, or one of `breaks`.
         """
         raise NotImplementedError
 

@@ -1,1 +1,1 @@
-"""Watches a cluster under a lease. The exporter and the mover share this room."""
+"""Watches a cluster under a lease. The exporter and the mover share this package."""

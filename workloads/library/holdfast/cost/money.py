@@ -214,10 +214,11 @@ def _find_mean_restart_h(ledgers: Sequence[JobLedger]) -> float:
 
 
 def break_even_share(pools: Iterable[Pool], region: str) -> float | None:
-    """Returns the share of useful time below which the most expensive Spot pool costs too much.
+    """Returns the share of useful time below which some Spot pool costs more than on-demand.
 
-    That is more than on-demand; None without prices. The metric has no label for the capacity: one
-    threshold may fire early for cheaper GPUs, never late.
+    It is that of the pool whose Spot price is the largest part of its on-demand price; None without
+    prices. The metric has no label for the capacity, so this one threshold may fire early for other
+    GPUs, never late.
     """
     table = prices.load()
     shares: list[float] = []

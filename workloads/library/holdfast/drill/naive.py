@@ -45,7 +45,8 @@ def train(
     corpus: Corpus,
     rendezvous: str,
 ) -> None:
-    # A handler of Python would run after whatever a rank waits for; its launcher exits with 0.
+    # The default action, because a Python handler runs only after the call in which a rank waits.
+    # The launcher exits with 0.
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)

@@ -5,7 +5,7 @@ STALE_S are not shown. The series ends, so an outage does not look like an empty
 
 Pub/Sub's num_undelivered_messages would not do: it is minutes old, counts leased messages as
 waiting, and is zero for items that were registered but never published. The view is the interface
-to the batch room, which monitoring may not import.
+to the batch code, which monitoring may not import.
 """
 
 import threading

@@ -212,9 +212,10 @@ class RunRecord:
         return self._summary
 
     def _owes_a_commit(self, now_s: float, running_since_s: float, usual_s: float) -> bool:
-        """Start-up time does not count, nor does work lost without notice.
+        """Returns whether commits can be expected of the present attempt by now.
 
-        An attempt owes a commit after its first save, or after twice the usual interval.
+        They can after its first commit, or once twice the usual interval has passed since its
+        restore. Start-up time does not count, nor does work lost without notice.
         """
         if self.commits[-1] >= running_since_s:
             return True
@@ -277,8 +278,8 @@ class Jobs:
     def _take(self, event: Event, writer: str) -> None:
         """Adds a line to its run.
 
-        `writer` is the namespace of the pod that wrote it. Watchers write the namespace of the job
-        into the line; files know none.
+        `writer` is the namespace of the pod that wrote it; it is empty for a line from a file.
+        Watchers write the namespace of the job into the line.
         """
         namespace = writer
         if writer in ("", NAMESPACE_MONITORING):

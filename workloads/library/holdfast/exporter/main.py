@@ -143,7 +143,7 @@ def serve(
             find_platform=lambda: read_platform(api),
             every_s=ratings_every_s,
         )
-    # With a kubeconfig and without a project, a person looks at a cluster.
+    # With a kubeconfig and without a project, a person only looks at a cluster: no lease.
     is_observer = bool(kubeconfig) and not project
     exporter = Exporter(
         cluster=cluster,

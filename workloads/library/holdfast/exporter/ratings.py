@@ -148,7 +148,7 @@ class Ratings:
         asked_s = self._asked_s.get(machines, -math.inf)
         if self._platform is None or now_s - asked_s < self.every_s:
             return
-        # What the platform's own limit keeps away says nothing of Google.
+        # Machines beyond the platform's own limit cannot come, whatever Google could provide.
         free = machines.limit - len(machines.select(nodes))
         size = min(size, free, MAX_SIZE)
         if size < 1:
@@ -204,7 +204,8 @@ class Ratings:
 def find_machines(pod: Pod, platform: Platform) -> Machines | None:
     """Returns the machines that a pod on Spot or flex-start waits for; None if none are known.
 
-    Those of node pools, else the smallest that auto-provisioning may make for it.
+    They are those of matching node pools; without such a pool, the smallest machine that
+    auto-provisioning may create for the pod.
     """
     capacity = RATED[pod.capacity]
     machine_types: dict[str, int] = {}

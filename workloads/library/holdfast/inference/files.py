@@ -194,8 +194,8 @@ def upload(path: Path, url: str) -> None:
     try:
         storage = Retrying(open_foreign_bucket(folder), budget_s=Tuning().retry_s)
         with path.open("rb") as file:
-            # Mapped, so that its memory is that of the page cache; as a copy, since checksums take
-            # writable memory only.
+            # Mapped, so that it uses the page cache and no memory of its own; copy-on-write, since
+            # the checksum takes only writable memory.
             size = path.stat().st_size
             content = (
                 mmap.mmap(file.fileno(), size, access=mmap.ACCESS_COPY) if size else bytearray()

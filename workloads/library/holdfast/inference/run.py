@@ -182,7 +182,7 @@ def _load_predictor(
 ) -> tuple[ProcessPredictor, str, tuple[int, int]]:
     """Loads the model and pins the job's configuration.
 
-    Returns the fingerprint, and how many items the job has, and has left.
+    Returns the predictor, the fingerprint, and the numbers of items that the job has and has left.
 
     It holds no connection while the model loads, which may take longer than an idle connection
     lasts.

@@ -73,7 +73,7 @@ def folder_items(job: str, source: str) -> Iterator[Item]:
     """Makes an item of every file below a folder, sorted; its id is its path below it."""
 
     def load(file: SourceFile) -> Item:
-        # Before it is read.
+        # Check the size before the file is read.
         require_size(file.name, file.measure(), source=file)
         return make_item(job, file.name, file.read(), source=file)
 

@@ -65,7 +65,7 @@ def submit(
     from holdfast.jobs.submit import prepared_job
     from holdfast.services.cli import submit_service
 
-    # Without a cluster only a dry run has an answer, by a document that was given or is near.
+    # Without a cluster only a dry run works, with a platform document that is given or near.
     document, api = _choose_platform(manifest, platform, kubeconfig, context, dry_run=dry_run)
     service = _read_service(manifest)
     if service is not None:
@@ -136,9 +136,9 @@ def _judge_obtainability(
     *,
     dry_run: bool,
 ) -> None:
-    """Warn of many nodes that probably do not come; refuse them below a limit.
+    """Warn of jobs whose many nodes are hard to obtain; refuse jobs below a limit.
 
-    A dry run asks Google only with a limit, and few nodes are not asked for without one.
+    Without a limit, a dry run does not ask Google, and no run asks about jobs of few nodes.
     """
     from holdfast.clients import capacity_advice
     from holdfast.jobs import output
@@ -202,7 +202,8 @@ def _start(api: "Api", plan: "PurchasePlan", *, yes: bool, replace: bool) -> Non
             " checkpoint is lost"
         )
     output.ask_to_start(yes)
-    # Before anything is deleted for it. A job of this name would refuse the change of its template.
+    # Before any job is deleted. Jobs to be replaced are left out: they would refuse the change of
+    # their template.
     submission.dry_run(
         api, [document for document in sent if api.path_of(document) not in replaced]
     )

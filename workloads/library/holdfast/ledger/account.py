@@ -24,7 +24,7 @@ class Recovery:
     signal: str
     target: str
     back_us: int | None
-    """Begin of the first step, or of the first item, after it. None if no work followed."""
+    """Start of the first step, or of the first item, after it. None if no work followed."""
     lost_steps: int = 0
     """Steps known to be repeated; for batch, items given up in mid-work."""
     lane: int = 0

@@ -41,9 +41,9 @@ def _read_count(event: Event, name: str) -> int:
 
 
 def below_size_since_us(sizes: Sequence[GangSize]) -> int | None:
-    """Returns since when the gang has had fewer nodes than places; None if it has all.
+    """Returns the time since which the gang has lacked nodes for its places; None if it has all.
 
-    Which places are missing may change meanwhile.
+    The places that lack a node may change during that time.
     """
     since: int | None = None
     for size in reversed(sizes):

@@ -141,7 +141,7 @@ def _list_machines_us(events: Sequence[Event], leads: Sequence[ProcessRun]) -> l
     for run in leads:
         number = bisect_right(scheduled_us, run.begins_us)
         newest_us = scheduled_us[number - 1] if number else 0
-        # An older line is that of a former attempt: the process started again on its node.
+        # An older line is about an earlier attempt: the process started again on the same node.
         is_own = newest_us and newest_us >= ended_us
         machines_us.append(newest_us if is_own else run.begins_us)
         ended_us = run.ends_us
@@ -205,7 +205,7 @@ def _find_down_since_s(
 
 
 def _find_total_steps(leads: Sequence[ProcessRun]) -> float | None:
-    """Returns the newest word of the program; a restart may have another number of steps."""
+    """Returns the total that the program reported last; a restart may change it."""
     for run in reversed(leads):
         steps = run.first_value("start", "steps", 0)
         if steps:

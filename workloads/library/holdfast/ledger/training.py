@@ -144,7 +144,7 @@ def close_killed_runs(leads: Sequence[ProcessRun], evictions: Sequence[Event]) -
 
 
 def _find_kept_steps(leads: Sequence[ProcessRun]) -> list[int]:
-    """Returns for each run the last step that no later run went back behind."""
+    """Returns for each run the last step that it keeps: no later run restored an earlier one."""
     floor = NOTHING_LOST
     steps: list[int] = []
     for run in reversed(leads):

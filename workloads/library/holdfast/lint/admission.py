@@ -52,7 +52,7 @@ _JOB_CONTROLLERS = {
     "JobSet": (api_group(JOBSET_API), [f"system:serviceaccount:{NAMESPACE_JOBSET}:"]),
     "CronJob": (api_group(JOB_API), [f"{_KUBE_SYSTEM}cronjob-controller", _CONTROLLER_MANAGER]),
 }
-# All by which the labels of a pod can change: the server copies those of a Binding to its pod.
+# Every resource that can change a pod's labels: the server copies a Binding's to its pod.
 _POD_RESOURCES = ("pods", "pods/status", "pods/binding", "bindings")
 _OLD = "old_"
 _DEFAULT_NOTES = {"HF102": f", or states the default of {DEFAULT_GRACE_S} s"}
@@ -207,7 +207,7 @@ def _make_variables(jobs: str) -> list[Body]:
 
 
 def _add_field(jobs: str, field: str, expression: str) -> str:
-    """Writes a list of Jobs with one field more: CEL has no other way to name a value."""
+    """Writes CEL that adds a field to the Jobs of a list: CEL cannot name a value otherwise."""
     former_fields = _FIELDS[: _FIELDS.index(field)]
     fields = [f"'{name}': dyn(j.{name})" for name in former_fields]
     fields.append(f"'{field}': dyn({expression})")
@@ -301,7 +301,7 @@ def _make_policy(
 
 
 def _passes(prefix: str, rule_id: str, variable: str, condition: str) -> str:
-    """Writes that a condition holds for every spec of a list, or that the finding is accepted."""
+    """Writes CEL that is true if every spec of a list passes, or if the finding is accepted."""
     reasons: list[str] = []
     # A Job that states the default grace period breaks HF101; the server finds HF102.
     for name in (rule_id, "HF101") if rule_id == "HF102" else (rule_id,):
@@ -311,7 +311,7 @@ def _passes(prefix: str, rule_id: str, variable: str, condition: str) -> str:
 
 
 def _is_made_by_controller() -> str:
-    """Writes that the controller of the object's owner asks."""
+    """Writes CEL that is true if the request comes from the controller of the object's owner."""
     options: list[str] = []
     for kind, (group, users) in _JOB_CONTROLLERS.items():
         is_owner = (
@@ -324,7 +324,7 @@ def _is_made_by_controller() -> str:
 
 
 def _is_requested_by(prefixes: list[str]) -> str:
-    """Writes that the name of the user begins with one of these."""
+    """Writes CEL that is true if the name of the requesting user begins with one of these."""
     options = [f"request.userInfo.username.startsWith({_cel(prefix)})" for prefix in prefixes]
     return " || ".join(options)
 
@@ -341,7 +341,7 @@ def _make_resource_rule(version: str, *plurals: str) -> Body:
 
 def _make_message(rule_id: str) -> str:
     rule = all_rules()[rule_id]
-    # Of a Job that states the default, the server cannot tell that it does.
+    # The server cannot tell a Job that states the default from one that states nothing.
     what = rule.what.rstrip(".") + _DEFAULT_NOTES.get(rule_id, "") + "."
     return f"{rule.name}: {what} Fix: {rule.fix}."
 
@@ -420,7 +420,7 @@ _IS_ADMITTED = (
     f"{_SELECTOR}.size() == 0 || j.matching.size() == 0"
     f" || j.matching.exists(p, variables.taints[p].all(x, {_IS_GPU_TAINT} || {_IS_TOLERATED}))"
 )
-# Where the pod can run; where it can nowhere, what its selectors mean.
+# The offers where the pod can run; if there are none, those that its selectors match.
 _OFFERS = f"(j.reached.size() > 0 || {_SELECTOR}.size() == 0 ? j.reached : j.matching)"
 _ALLOWED_SPOT = "j.offers.filter(p, p in variables.windows)"
 _SPOT_OFFERS = f"({_ALLOWED_SPOT}.size() > 0 ? {_ALLOWED_SPOT} : variables.windows.map(p, p))"

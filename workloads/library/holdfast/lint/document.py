@@ -178,7 +178,7 @@ def _find_child(parent: Any, step: str | int, *, of_key: bool) -> tuple[Any, Mar
 
 
 _START = re.compile(r"^---(?=\s|$)", re.MULTILINE)
-# Before a document it is for the reader, and is no document itself.
+# A directive before a document is for the YAML reader, and is no document itself.
 _DIRECTIVE = re.compile(r"^%(?:YAML|TAG)\b.*$", re.MULTILINE)
 # Helm and Go, Jinja, ERB, Terraform
 _TEMPLATES = (("{{", "}}"), ("{%", "%}"), ("<%", "%>"), ("%{", "}"))
@@ -238,7 +238,7 @@ class _Reader:
     """
 
     def __init__(self) -> None:
-        # What the whole file may still spend.
+        # What is left of the limits of the whole file.
         self.values = MAX_FILE_VALUES
         self.characters = MAX_FILE_CHARACTERS
 

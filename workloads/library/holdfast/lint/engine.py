@@ -307,7 +307,7 @@ def _judge_object(obj: Object, context: Context) -> Iterator[Finding]:
 
 
 def _is_left_open(hit: Hit, obj: Object) -> bool:
-    """Returns whether the value comes later. In a command it is of a shell, or meant to be."""
+    """Returns whether a value comes later. In a command, ${NAME} is a shell variable instead."""
     in_command = not _COMMANDS.isdisjoint(hit.path)
     return not in_command and is_left_open(dig(obj.body, *hit.path))
 

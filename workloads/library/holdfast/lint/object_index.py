@@ -202,7 +202,7 @@ class ObjectIndex:
         return files
 
     def is_patch(self, obj: Object) -> bool:
-        """Returns whether this is a piece that is merged into an object with the rest."""
+        """Returns whether this is a patch: a part that is merged into an object with the rest."""
         if obj.file in self.patch_files:
             return True
         containers = 0

@@ -1,8 +1,8 @@
 """Divides the objects of a run into sets, each for one cluster.
 
 A repository may hold several clusters, overlays, or samples that have nothing to do with each
-other. Where two files define an object of one name in two ways, these do not go into one cluster,
-and a name is not looked up in the folder of the other.
+other. If two files define an object of the same name differently, they belong to different
+clusters, and a name in one of them is not looked up in the folder of the other.
 """
 
 # Why it is so: infra/decisions/0190.
@@ -40,7 +40,7 @@ _CLUSTER_KINDS = frozenset(
 )
 """Kinds without a namespace, which objects of any folder may name."""
 _EXTENSIONS = ("APIService", "CustomResourceDefinition")
-"""Kinds of which a name says all: it does not matter which of two is looked up."""
+"""Kinds whose objects of one name are interchangeable: it does not matter which one is found."""
 _KUSTOMIZATION = "Kustomization"
 _MOST_LOOKUPS = 4_000_000
 """Sets times objects: beyond it all are one set, so that no input takes minutes."""

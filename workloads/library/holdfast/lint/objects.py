@@ -358,7 +358,7 @@ class Container:
         return None
 
     def seconds(self, option: str) -> float | None:
-        """Returns the seconds of an option that is a duration, as 15 or 15s; None for no such."""
+        """Returns the seconds of an option that is a duration, as 15 or 15s; None for any other."""
         text = self.option(option)
         seconds = duration_s(text)
         return duration_s(f"{text}s") if seconds is None else seconds

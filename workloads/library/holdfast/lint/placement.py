@@ -97,7 +97,7 @@ class Placement:
         return [pool for pool in offers if self._is_offered(pool) and self._allows(pool)]
 
     def _is_offered(self, pool: Pool) -> bool:
-        # Auto-provisioning makes flex-start nodes for those that ask by name only.
+        # Auto-provisioning makes flex-start nodes only for pods that ask for them by name.
         return pool in self.platform.pools or pool.capacity not in FLEX or self.means_flex
 
     def _allows(self, pool: Pool) -> bool:
@@ -153,7 +153,7 @@ class Placement:
 
     @property
     def means_spot(self) -> bool:
-        """Returns whether the pod says Spot, with or without a pool that answers."""
+        """Returns whether the pod asks for Spot, whether or not any pool offers it."""
         if self.means_flex:
             return False
         for demand in self.find_demands(contract.LABEL_SPOT, contract.LABEL_PROVISIONING):
@@ -163,7 +163,7 @@ class Placement:
 
     @property
     def nearly_means_spot(self) -> bool:
-        """Returns whether the pod names a Spot pool, or has a typo in what would.
+        """Returns whether the pod names a Spot pool, or has a typo in such a name or a Spot key.
 
         One error must not hide what is wrong on Spot.
         """

@@ -125,7 +125,11 @@ class Context:
 
     def place(self, pod: Pod) -> Placement:
         """Computes the placement of a pod once, since most rules ask for it."""
-        return self._placements.setdefault(id(pod), Placement(pod, self.platform))
+        placement = self._placements.get(id(pod))
+        if placement is None:
+            placement = Placement(pod, self.platform)
+            self._placements[id(pod)] = placement
+        return placement
 
 
 Subject = Object | Pod | Job

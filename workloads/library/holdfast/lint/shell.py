@@ -1,6 +1,6 @@
 """Finds sleeps, traps and lost exit codes in a container's script, by patterns.
 
-Each pattern is linear: no text makes one start at a place and give up far behind it more than once.
+Each pattern takes linear time: no text makes it scan far ahead and give up at more than one place.
 """
 
 import re

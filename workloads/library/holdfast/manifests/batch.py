@@ -1,8 +1,8 @@
 """Builds batch inference: a Job that fills a queue, a Job that drains it, and steady workers.
 
 The Job that drains scales to zero; a Deployment would restart workers that exit 0 with the queue
-drained. Steady workers follow the backlog of a queue that never ends. It costs one Spot node while
-idle, and none where Kubernetes 1.37 lets its autoscaler end at zero.
+drained. Steady workers follow the backlog of a queue that never ends. They cost one Spot node while
+idle, and none where Kubernetes 1.37 lets their autoscaler scale to zero.
 """
 
 from collections.abc import Iterator
@@ -47,7 +47,7 @@ def samples(context: RenderContext) -> Iterator[Body]:
 def queue_options(context: RenderContext, lane: int) -> list[str]:
     """Returns the options of the lane that a job has to itself.
 
-    None where the environment has no such lane: the job then queues in the database.
+    Empty where the environment has no such lane: the job then queues in the database.
     """
     if not 1 <= lane <= context.platform.lanes:
         return []

@@ -99,8 +99,8 @@ def _keeper(context: RenderContext, place: list[str], health_url: str) -> client
 def _start_hook() -> client.V1LifecycleHandler:
     """Drops the caches when an engine starts again that was never ready with them.
 
-    Files that make it fail would else do so at every start. The rest of a fetch that was cut short
-    goes too. The kubelet ends an engine whose hook fails, so this one never does.
+    Otherwise files that make it fail would do so at every start. The remains of an interrupted
+    fetch go too. The kubelet ends an engine whose hook fails, so this one never does.
     """
     caches: list[str] = []
     for folder in serving.COMPILER_FOLDERS.values():

@@ -28,12 +28,12 @@ SIDECAR = {
 # The driver's sidecar caches in a volume of this name, if the pod has one.
 CACHE = "gke-gcsfuse-cache"
 # https://cloud.google.com/kubernetes-engine/docs/how-to/cloud-storage-fuse-csi-driver-perf: large
-# files come in several parts at once; and names of data that does not change are kept for ever.
+# files come in several parts at once; and names of data that does not change are kept forever.
 _CACHE_OPTIONS = ",file-cache:enable-parallel-downloads:true,metadata-cache:ttl-secs:-1"
 
 
 def add_cache(attributes: dict[str, str], size_mib: int) -> dict[str, str]:
-    """Returns the attributes of a mount that keeps what it read, and the whole of a file."""
+    """Returns the attributes of a mount that caches each file that it reads, as a whole."""
     return attributes | {
         "mountOptions": attributes["mountOptions"] + _CACHE_OPTIONS,
         # Never -1: the cache would grow until its volume is full, and then fail.

@@ -34,8 +34,7 @@ def deployment(
         progress_deadline_seconds=4 * 3600,  # Spot may be sold out for hours
         strategy=client.V1DeploymentStrategy(
             type="RollingUpdate",
-            # No machine may be available for one replica more; a lost machine also costs one
-            # replica.
+            # There may be no machine for one more replica; a lost machine also costs one replica.
             rolling_update=client.V1RollingUpdateDeployment(
                 max_surge=1, max_unavailable=unavailable
             ),

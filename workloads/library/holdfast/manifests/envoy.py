@@ -207,7 +207,7 @@ def _retry_later() -> dict[str, Any]:
 
 
 def _caller_filters(proxy: Proxy) -> Iterator[dict[str, Any]]:
-    """Yields what comes before the routes: who calls, and how often."""
+    """Yields the filters before the routes, which check who calls, and how often."""
     if not proxy.keys_file:
         return
     source = {
@@ -232,7 +232,7 @@ def _quota(proxy: Proxy) -> dict[str, Any]:
     shared = {"local_cluster_rate_limit": {}} if _shares_quota(proxy) else {}
     always = {"default_value": {"numerator": 100}}
     action = {"request_headers": {"header_name": serving.CALLER_HEADER, "descriptor_key": "caller"}}
-    # Without a value it holds for each caller by itself.
+    # A descriptor without a value applies to each caller separately.
     descriptor = {"entries": [{"key": "caller"}], "token_bucket": _bucket(proxy, 1)}
     retry_after = {"header": {"key": "retry-after", "value": "1"}}
     return {
@@ -293,7 +293,7 @@ def _http(
         "name": "all",
         "domains": ["*"],
         "routes": routes,
-        # Shows a server that a request may have hung another server before.
+        # Tells a server that the request may have hung another server before.
         "include_request_attempt_count": True,
         "per_request_buffer_limit_bytes": _REPEATABLE_BYTES,
     }

@@ -1,12 +1,12 @@
 """Keeps the mover to the changes of jobs that a move takes.
 
 RBAC knows no fields: the right to patch a job is the right to start it, to change its labels, and
-while it is suspended to send its pods to other nodes. The policies leave of it what the mover does:
+while it is suspended to send its pods to other nodes. The policies allow only what the mover does:
 stop a job, name another queue, take from the pods what Kueue had added, give a gang a size that it
-asked for, and stop a job before the price that it states. A mover that was taken over adds nothing
-to a pod, and changes no job that asks for none of this. It can still end the Workload of any job,
-which stops it, and starts none but those: neither by activating a Workload nor by deleting it, of
-which Kueue would make another, active one.
+asked for, and stop a job before the price that it states. A compromised mover adds nothing to a
+pod, and changes no job that asks for none of this. It can still end the Workload of any job, which
+stops the job, but it can start only such jobs again: it can neither activate the Workload of
+another stopped job nor delete it, which would make Kueue create a new, active one.
 """
 
 # Why it is so: infra/decisions/0146, infra/decisions/0183.
@@ -72,7 +72,7 @@ def _make_job_policy(
     validations_of_spec: dict[str, str],
     moved_fields: tuple[str, ...] = (),
 ) -> Iterator[Body]:
-    """`moved_fields`: fields of the spec that only a move changes."""
+    """Makes the policies of a kind of job. Only a move changes `moved_fields` of the spec."""
     suspended = "object.spec.?suspend.orValue(false)"
     was_suspended = "oldObject.spec.?suspend.orValue(false)"
     moves = f"oldObject.metadata.?labels[?{json.dumps(LABEL_MOVES)}].orValue('') == 'true'"
@@ -111,7 +111,7 @@ def _make_job_policy(
 
 
 def _compare_sizes() -> dict[str, str]:
-    """Writes that a gang has a size between its least and all its nodes, and other jobs the old."""
+    """Writes that a gang has between its least and all its nodes, and other jobs their old size."""
     unchanged = "object.spec.?parallelism == oldObject.spec.?parallelism"
     label = f"oldObject.metadata.?labels[?{json.dumps(LABEL_LEAST_NODES)}]"
     size = "object.spec.?parallelism.orValue(0)"
@@ -149,12 +149,12 @@ def _make_workload_policy() -> Iterator[Body]:
         _equal("object.spec", "oldObject.spec", _WORKLOAD_SPEC, "active"): (
             "of a Workload the mover changes active"
         ),
-        # Otherwise it could mark what a person has stopped, and start that.
+        # Otherwise it could mark a Workload that a person has stopped, and start it.
         f"!({new_mark}) || ({was_active} && {ends})": (
             f"the mover writes {ANNOTATION_QUEUED_AGAIN} and {ANNOTATION_REQUEST_ENDED} where it"
             " ends the Workload"
         ),
-        # With a mark that stays it could start what a person stops later.
+        # If the mark stayed, the mover could start a Workload that a person stops later.
         f"{same_active} || {ends} || (oldObject{queued_again} && !object{queued_again})": (
             "the mover activates none but what it ended, and removes its mark"
         ),

@@ -192,7 +192,7 @@ def template(context: RenderContext, work: PodSettings) -> client.V1PodTemplateS
 def _avoid(classes: tuple[str, ...]) -> client.V1Affinity | None:
     """Keeps a pod away from classes of pools.
 
-    Kueue counts GPUs and knows no machines: it would lend eight of them on nodes of one.
+    Kueue counts GPUs and knows no machines: it would lend eight GPUs on nodes that have one each.
     """
     if not classes:
         return None

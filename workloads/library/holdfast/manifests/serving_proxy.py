@@ -37,12 +37,12 @@ HOST_NAME = "kubernetes.io/hostname"
 _SCALE_UP_SHARE = 0.6
 """Share of what a proxy carries, above which another one is added."""
 _SPARE_S = 15
-"""The part of a proxy's grace period after its drain, of which the hook gets all."""
+"""The part of a proxy's grace period after its drain. The hook gets all of the drain."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class FirstHop:
-    """Names and sizes of the pods that clients reach, and of both of their sides."""
+    """Names and sizes of the pods that clients reach, and of what is before and behind them."""
 
     name: str
     servers: str

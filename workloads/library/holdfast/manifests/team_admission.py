@@ -103,7 +103,7 @@ def objects() -> Iterator[Body]:
 
 
 def priority_quotas(namespace: str, service_gpus: int) -> Iterator[Body]:
-    """Quotas of pods by priority. Other than the policies they also stop pods that a controller
+    """Builds quotas of pods by priority. Unlike the policies, they also stop pods that a controller
     creates.
     """
     allowed = JOB_PRIORITIES
@@ -212,14 +212,14 @@ def _network_policies() -> Iterator[Body]:
 
 
 def _workloads() -> Iterator[Body]:
-    """RBAC knows no fields: a patch of a Workload could also raise its priority."""
+    """Limits patches of a Workload, which could also raise its priority: RBAC knows no fields."""
     names = ("podSets", "queueName", "priority", "priorityClassRef", "maximumExecutionTimeSeconds")
     conditions = [f"object.spec.?{name} == oldObject.spec.?{name}" for name in names]
     conditions.append("object.metadata.?labels == oldObject.metadata.?labels")
     before = "oldObject.metadata.?annotations.orValue({})"
     after = "object.metadata.?annotations.orValue({})"
     conditions.append(f"{after}.all(key, {before}[?key] == optional.of({after}[key]))")
-    # A stop takes back what the mover would do with a gang that gave its nodes back.
+    # A stop removes the mark by which the mover would queue again a gang without its nodes.
     mark = f"key == '{ANNOTATION_QUEUED_AGAIN}'"
     conditions.append(f"{before}.all(key, {mark} || key in {after})")
     yield from _policy(

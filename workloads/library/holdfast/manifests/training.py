@@ -118,7 +118,7 @@ def rights(context: RenderContext) -> Iterator[Body]:
         home = platform.namespace_of(run.name)
         accounts.setdefault(home, []).append(run.account)
     for namespace in platform.job_namespaces:
-        # If runs are listed, only those of teams may have another name.
+        # If runs are listed, only runs of teams may have a name that is not in the list.
         if namespace == NAMESPACE_BATCH or (platform.runs and namespace == NAMESPACE_TRAINING):
             continue
         accounts.setdefault(namespace, []).append(SHARED_ACCOUNT)
@@ -315,7 +315,7 @@ def failure_policy(*ignored_codes: int, on_bug: str = "FailJob") -> client.V1Pod
 
 
 def _exit_codes(codes: Iterable[int]) -> client.V1PodFailurePolicyOnExitCodesRequirement:
-    # With a name: else a sidecar that ends after the main container would be judged by its code.
+    # Without a name, a sidecar that ends after the main container would be judged by its exit code.
     return client.V1PodFailurePolicyOnExitCodesRequirement(
         container_name=MAIN,
         operator="In",

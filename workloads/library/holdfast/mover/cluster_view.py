@@ -98,7 +98,7 @@ class View(Cluster):
             )
 
     def root(self, uid: str) -> str:
-        """Returns the JobSet of a Job that it made, or the Job or JobSet itself; else empty."""
+        """Returns the JobSet that made a Job, else the Job or JobSet itself; empty for others."""
         for parents in self.parents.values():
             if uid in parents:
                 return parents[uid] or uid
@@ -197,7 +197,7 @@ class View(Cluster):
         if not kind.startswith("/"):
             super().forget_all_but(kind, keys)
             return
-        # Without any job so far, none has an entry.
+        # A mapping has no entry for a kind of which no job was seen.
         for jobs_by_path in (self.over, self.parents, self.limited):
             jobs = jobs_by_path.get(kind, {})
             for key in jobs.keys() - keys:

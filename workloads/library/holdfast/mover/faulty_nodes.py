@@ -80,15 +80,15 @@ class FaultyNodes:
     reported: set[str] = field(default_factory=set)
     """Nodes whose fault was reported."""
     _next_s: float = 0.0
-    """Earliest time of the next replacement. A mover that restarts knows no earlier one, so it
-    waits a full turn.
+    """Earliest time of the next replacement. A mover that restarts does not know the
+    previous one, so it waits a full turn.
     """
     _checked_s: float = 0.0
     _wrong: set[str] = field(default_factory=set)
     """Nodes that computed wrong."""
 
     def suspect(self, nodes: Iterable[str]) -> None:
-        """Takes nodes of which a pod said that it computed wrong there."""
+        """Adds nodes on which a pod said that it computed wrong."""
         self._wrong |= set(nodes)
 
     def step(self, nodes: Mapping[str, Node], now_s: float) -> list[Line]:
@@ -137,7 +137,7 @@ class FaultyNodes:
             fault = find_fault(text)
             if fault:
                 yield name, fault
-        # A fault that the driver reports says more about the same node.
+        # These come last: a fault that the driver reports says more about the same node.
         for name in sorted(self._wrong):
             yield name, WRONG_RESULT
 

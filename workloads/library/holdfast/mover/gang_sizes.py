@@ -42,7 +42,7 @@ LOG = get_logger("move")
 SHRUNK = "GangShrunk"
 GROWN = "GangGrown"
 CALM_S = 60.0
-"""Time without a waiting job after which a gang grows: each change of its size stops it shortly."""
+"""Time without a waiting job after which a gang grows: each change of its size stops it briefly."""
 POKE = "-1"
 """Boost that makes Kueue look at a waiting job again; a positive one would push equals out."""
 
@@ -98,7 +98,7 @@ class GangSizes:
                 quotas,
                 now_s,
             )
-            # Before a gang is smaller, and before Kueue looks again.
+            # Boosts are written before a gang shrinks, and before Kueue looks again.
             exposed |= plan.exposed
             self._write_shields(members, exposed)
             for resize in plan.resizes:

@@ -41,7 +41,7 @@ STORE_S = 120.0
 SKEW_S = 30.0
 """The mover sees a loss a pass later than the gang, which has begun to wait by then."""
 START_S = 420.0
-"""Shortest time in which the nodes of a start may come, from the first one on."""
+"""Shortest time that the nodes of a start have to come, counted from the first one."""
 PAUSE_S = 900.0
 """First pause: GKE removes a node that is idle for 10 minutes."""
 MOST_PAUSE_S = 3_600.0

@@ -65,7 +65,7 @@ class Process:
             self.view.count_time(now)
             observation = self.view.observe(self.progress.events)
             nodes = dict(self.view.nodes)
-            # Without the lease too: these lines are read once.
+            # Done without the lease too, because these lines are read only once.
             self.faulty.suspect(self.view.find_nodes(self.progress.take_wrong_pods()))
             waits = self.view.without_node()
         if self.lease and not loop.leads(self.lease):
@@ -98,7 +98,7 @@ class Process:
         event_lines.write([_make_line(move) for move in moves])
 
     def _boost_priorities(self, now_s: float) -> None:
-        """Runs less often than passes: work at stake grows slowly, and the list may be long."""
+        """Writes boosts in some passes: work at stake grows slowly, and the list may be long."""
         if now_s - self.weighed_s < WEIGH_EVERY_S:
             return
         self.weighed_s = now_s

@@ -96,7 +96,7 @@ def list_movable_jobs(
         if find_end_s(job) or meta.get("deletionTimestamp"):
             continue
         job_workload = workload_by_job.get(meta["uid"])
-        # A move deletes the Workload: of a job that was stopped Kueue would make an active one.
+        # A move deletes the Workload: Kueue would make an active one for a job that was stopped.
         if job_workload and not job_workload["spec"].get("active", True):
             continue
         try:

@@ -200,7 +200,7 @@ class Mover:
         return True
 
     def _is_unfinished(self, job: Movable) -> bool:
-        """A mover died after its patch.
+        """Returns whether a mover died after its patch.
 
         The job was started again where it had been, with the other queue's name.
         """

@@ -1,7 +1,7 @@
 """Sends a gang on queued flex-start back to its queue when the nodes of its request have ended.
 
 Such nodes are used once: after their planned end Kueue deactivates the Workload (CapacityRevoked),
-or its new pods wait for ever for nodes of the old request. The run saved before it left, and
+or its new pods wait forever for nodes of the old request. The run saved before it left, and
 resumes from there. Guarantee: each time takes one of the job's `restarts`, and none is later than
 its deadline; a Workload that a person deactivated stays so, as does one stopped for its max_usd. A
 mover that dies between two requests loses one restart at most.

@@ -1,7 +1,7 @@
 """Ends the pods of jobs on silent nodes.
 
 A node whose kubelet stopped reporting keeps its pods Terminating, and a Job that replaces only
-failed pods waits for ever. Guarantee: a pod is ended only after its own grace period, on a node
+failed pods waits forever. Guarantee: a pod is ended only after its own grace period, on a node
 that is still silent, and only if its annotation says that a second copy does no harm. Kueue's
 FailureRecoveryPolicy does the same 60 s later.
 """

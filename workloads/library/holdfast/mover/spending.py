@@ -276,7 +276,7 @@ def _stop(
     if job.queued:
         namespace = job.body["namespace"]
         path = f"{api_path(KUEUE_API)}/namespaces/{namespace}/workloads"
-        # With a mark of one that had ended its nodes before, the mover would start it again.
+        # With a mark from an earlier end of its nodes, the mover would start it again.
         marks = {ANNOTATION_QUEUED_AGAIN: None, ANNOTATION_REQUEST_ENDED: None}
         end = {"metadata": {"annotations": marks}, "spec": {"active": False}}
         workloads = find_held(api.items(path))

@@ -73,7 +73,7 @@ def interval_h(job: Job, churn: float) -> float:
 
 
 def find_save_interval(job: Job, churn: float) -> tuple[float, float]:
-    """Return the hours of work between states that a loss goes back to, and what one blocks.
+    """Return the hours of work between saved states, and the hours for which saving one blocks it.
 
     A sharded gang goes back to copies in memory, or to the bucket if the lost nodes include two
     neighbours: then the mean is returned.
@@ -96,7 +96,7 @@ def neighbours_lost(job: Job) -> float:
     group = job.sharded // groups(job)
     if group < 2:
         return 0.0
-    # Of all choices of nodes on the ring, those without two that are next to each other.
+    # Subtracts the share of choices of nodes on the ring that have no two next to each other.
     survivors = nodes - group
     return 1 - nodes / survivors * math.comb(survivors, group) / math.comb(nodes, group)
 
@@ -186,7 +186,7 @@ def options(job: Job, world: World, region: str) -> list[Option]:
 
 
 def _compare(job: Job, option: Option) -> Option:
-    """Return the option, marked if no job of the platform runs so."""
+    """Return the option, marked if no job of the platform runs that way."""
     if not job.offers or option.refused or option.unavailable:
         return option
     reason = ""
@@ -249,8 +249,8 @@ def on_spot(job: Job, world: World, region: str, *spot_policies: Policy) -> list
             policy=policy.shown,
             region=region,
         )
-        # As many evictions come in SLOWEST times the work only: the pace ends it, not the limit of
-        # the simulation.
+        # Only a run that takes SLOWEST times its work has so many evictions: it is given up for its
+        # pace, not for the limit of the simulation.
         if float(np.mean(outcome.evictions >= max_evictions)) > GAVE_UP:
             rows.append(replace(option, refused=_ENDLESS))
             continue

@@ -261,7 +261,7 @@ def outcomes(
             grow_h=SHARDED_GROW_H,
             checkpoint_h=job.checkpoint_h + sharding.copying * interval_h,
         )
-    # Fewer nodes to begin with are there sooner.
+    # The gang can begin with fewer nodes, which come sooner.
     largest_gang = world.scenarios(job, job.max_nodes)
     smallest_gang = world.scenarios(job, job.min_nodes)
     results: list[Outcome] = []
@@ -297,7 +297,7 @@ def _draw_counts(
     waits = largest.draw(rng, runs, 1 + units * lives)
     first_of_all = waits[:, 0]
     first_of_some = smallest.draw(rng, runs, 1)[:, 0]
-    # The same luck for both: where the least wait long, all wait longer.
+    # The same luck for both: where the smallest gang waits long, the largest waits longer.
     ranks = np.argsort(np.argsort(first_of_all))
     first_of_some = np.sort(first_of_some)[ranks]
     first_of_all = np.maximum(first_of_some, first_of_all)

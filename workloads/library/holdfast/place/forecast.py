@@ -29,7 +29,9 @@ NEVER_PER_HOUR = 1e-9
 RATE_CHANGES = 0.6
 """Probability that the rate is another one after an interruption."""
 TAILS = np.array([3.0, 5.0, 10.0, 1_000.0])
-"""Shapes of the law of lives: small ones have long lives and many short ones, the last has none."""
+"""Shapes of the law of lives: small ones have a heavy tail, with some long lives and many short
+ones; the last has none.
+"""
 
 
 @dataclass(
@@ -103,7 +105,9 @@ class Forecast:
     """Hours on machines, which are billed."""
     median_paid_h: float
     undisturbed: float
-    """Probability that nothing interrupts it any more; above 80 % its intervals hold so often."""
+    """Probability that nothing interrupts it any more. Above 80 %, its intervals hold with this
+    probability.
+    """
 
 
 def forecast(outlook: Outlook, *, draws: int = DRAWS) -> Forecast:
@@ -173,7 +177,7 @@ class _Rest:
         """Count the life of the machines of all other lanes, and the interruption that ends it."""
         self.hours += self.running * (life_h + cost.wait_h + cost.restart_h)
         self.paid_h += self.running * (life_h + cost.restart_h)
-        # Of a commit that is older than this moment nothing is lost twice.
+        # A loss goes back at most one save interval beyond the start of this life.
         lost_h = np.minimum(cost.lost_h, life_h + save_every_h)
         self.left_h = np.where(self.running, self.left_h - life_h + lost_h, self.left_h)
 
@@ -241,7 +245,7 @@ def _draw_rates(
     tail: Floats,
     scale_h: Floats,
 ) -> Floats:
-    """Draw interruptions an hour: lives are then of a Lomax law of this tail and scale.
+    """Draw interruptions an hour, with which lives follow a Lomax law of this tail and scale.
 
     An attempt of some age has such a rate too, with its age added to the scale.
     """
@@ -253,7 +257,7 @@ def _draw_life_laws(
     rng: np.random.Generator,
     draws: int,
 ) -> tuple[Floats, Floats]:
-    """Draw tail and scale of the law of lives, as likely as they make the lives that were seen.
+    """Draw tails and scales of the law of lives, weighted by how well they fit the seen lives.
 
     The record counts as PRIOR_EVENTS more lives, of its mean.
     """

@@ -148,7 +148,7 @@ class Job:
         return math.isfinite(self.checkpoint_h)
 
     def machine_for(self, capacity: Capacity) -> MachineType | None:
-        """Return the machine to use, of those that make up the GPUs by a whole number.
+        """Return the machine to use, of those whose number of GPUs divides that of the job.
 
         Training takes the largest, a queue the one with the least host for a GPU; among equals the
         usual machine is taken. Returns None if none is sold on this capacity.

@@ -3,7 +3,7 @@
 Rules are tried in order and the first match answers; every workload matches one. The matrix is the
 answer without numbers: `holdfast place` computes the same question from prices and churn; if the
 two disagree for a given job, `place` is right. The ids of rules are in the vocabulary, so that a
-manifest can cite its rule without importing this room.
+manifest can cite its rule without importing this package.
 """
 
 import math

@@ -1,4 +1,4 @@
-"""Prints the answers of this room: tables on standard output, JSON on request, notes on stderr.
+"""Prints the answers of this package: tables on standard output, JSON on request, notes on stderr.
 
 The answer of `place` has at most 25 lines.
 """

@@ -12,7 +12,7 @@ import numpy as np
 
 from holdfast.place.simulation_arrays import Bools, Floats, Runs
 
-# Sums of event times differ in the last bits; without it a run stays at its own event for ever.
+# Sums of event times differ in the last bits; without it a run stays at its own event forever.
 EPS_H = 1e-9
 
 

@@ -188,9 +188,9 @@ def lifetimes(rng: np.random.Generator, churn: Floats, per_path: int) -> Floats:
 
 
 def residuals(rng: np.random.Generator, churn: Floats) -> Floats:
-    """Draw the hours that a machine still lives, which was met at any moment.
+    """Draw the remaining hours of machines that are observed at a random moment.
 
-    They are spread as its survival function, so that long lives weigh more.
+    Their density follows the survival function, so that long lives weigh more.
     """
     factor = _factor(churn)[:, None]
     integrated_shape = np.interp(_GRID_H, AGES_H, _integrate_shape())
@@ -257,7 +257,7 @@ def gang_lives(
     paths = len(churn)
     unit_churn = np.repeat(churn, units)
     mean = per_path / units
-    # A unit may be unlucky often; with too few lives it would seem to live for ever afterwards.
+    # A unit may be unlucky often; with too few lives it would seem to live forever afterwards.
     lives = math.ceil(mean + 4.0 * math.sqrt(mean)) + 4
     spans = lifetimes(rng, unit_churn, lives).reshape(paths, units, lives)
     if settled:

@@ -163,7 +163,7 @@ def _matches(region: str, names: list[str]) -> bool:
 def select_in_time(job: Job, options: list[Option]) -> list[Option]:
     """Return the options with a price that can be taken and keep the deadline in every scenario.
 
-    The bad end of the middle scenario comes before the job is stopped.
+    Their bad end in the middle scenario also comes before the job is stopped.
     """
     priced: list[Option] = []
     for option in options:

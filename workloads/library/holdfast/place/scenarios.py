@@ -1,6 +1,6 @@
 """Scenarios of how long a job waits for Spot; two of the three come from the one public record.
 
-The record (availability.json, with source and licence) says how many of 16 H100 machines could be
+The record (availability.json, with source and license) says how many of 16 H100 machines could be
 started, in 13 zones, every ten minutes for 15 days. One week of it hardly predicts the next, so the
 user judges. Why: infra/decisions/0055.
 """
@@ -106,7 +106,7 @@ def _make_record_scenarios(
         regions = _list_regions(size, zones)
     if not regions:
         regions = _select_better(all_regions, accelerator)
-    # Of any region: the record is too short for the worst week of one.
+    # The worst week of all regions: the record is too short to look for it in one region.
     name, week = _find_worst_week(all_regions)
     available = np.mean([region.up.mean() for region in regions])
     assumption = "" if accelerator == RECORDED_GPU else "; assumed for this GPU"
@@ -162,7 +162,7 @@ def _list_regions(size: int, places: tuple[str, ...] = ()) -> list[_Region]:
 
 
 def _select_better(regions: list[_Region], accelerator: str) -> list[_Region]:
-    """Return all regions, for other GPUs the better half of them, since H100 is the scarcest."""
+    """Return all regions; for other GPUs only the better half, since H100 is the scarcest."""
     if accelerator == RECORDED_GPU:
         return regions
     ranked = sorted(regions, key=lambda region: -float(region.up.mean()))
@@ -190,7 +190,7 @@ def flex_waits() -> Waits:
 
 
 def lognormal(mean_h: float, median_h: float) -> Waits:
-    """Return the same wait at every start, with a tail: the mean is above the median."""
+    """Return waits of one law for every start, with a tail: the mean is above the median."""
     skew = max(mean_h / median_h, 1.0 + 1e-9)
     sigma = math.sqrt(2.0 * math.log(skew))
     rng = np.random.default_rng(0)

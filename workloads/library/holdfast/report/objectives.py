@@ -106,7 +106,7 @@ def _batch(summary: Mapping[str, Any]) -> Iterable[Objective]:
 
 
 def _judge_count(goal: str, count: int | None, total: int, n: int) -> Objective:
-    """Judges a goal that nothing of a kind happened; a missing count is inconclusive."""
+    """Judges the goal of a count of 0; a missing count is inconclusive."""
     if count is None:
         return judge(goal, None, "not counted", n)
     return judge(goal, count == 0, f"{count} of {total:,}", n)

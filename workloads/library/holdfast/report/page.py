@@ -136,7 +136,7 @@ def _make_capacity_tables(capacity: Capacities) -> list[tables.Table]:
 
 
 def window(ledgers: Sequence[JobLedger]) -> str:
-    """Returns the begin of the events and their duration."""
+    """Returns the start of the events and their duration."""
     if not ledgers:
         return "no events"
     begin_t = min(ledger.begin_us for ledger in ledgers) / 1e6

@@ -1,4 +1,4 @@
-"""Colours, theme and scales of all plots; style.css repeats every colour for dark mode."""
+"""Colors, theme and scales of all plots; style.css repeats every color for dark mode."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from holdfast.ledger.timeline import STATES, State
 
 WIDTH = 740
 FONT = "system-ui, -apple-system, 'Segoe UI', 'Liberation Sans', sans-serif"
-# The order of drawing and listing: kept work first. Colours also differ in lightness.
+# The order of drawing and listing: kept work first. Colors also differ in lightness.
 COLOR = {
     State.PRODUCTIVE: "#0f766e",
     State.STRAGGLING: "#5eada4",
@@ -106,7 +106,7 @@ def rows_axis(names: Sequence[str]) -> alt.Axis:
 
 
 def job_color(ledgers: Sequence[JobLedger]) -> alt.Color:
-    """Returns the colours of jobs: fixed ones for baselines and naive twins, listed last."""
+    """Returns the colors of jobs: fixed ones for baselines and naive twins, listed last."""
     jobs = [ledger.run for ledger in ledgers]
     names = sorted(jobs, key=lambda job: job.endswith(("-baseline", "-naive")))
     colors: list[str] = []
@@ -146,7 +146,7 @@ def time_unit(ledgers: Iterable[JobLedger]) -> tuple[str, int]:
 
 
 def state_color(present: set[str]) -> alt.Color:
-    """Returns the colours of the states that a plot contains."""
+    """Returns the colors of the states that a plot contains."""
     names: list[str] = []
     colors: list[str] = []
     for state, color in COLOR.items():

@@ -172,7 +172,7 @@ def _draw(
 
 
 Stretch = tuple[int, int, State]
-"""Begin and end in microseconds, and the state between them."""
+"""Start and end in microseconds, and the state between them."""
 
 
 def _make_bars(lane: Lane, unit_s: float, limit: int) -> Iterator[Row]:

@@ -20,7 +20,7 @@ def get(path: str, *, timeout_s: float) -> Any:
 
 
 def merge(path: str, patch: Any, *, timeout_s: float) -> None:
-    """Changes the fields of an object that `patch` has. Raises as `open_path`."""
+    """Changes the fields of an object that are in `patch`. Raises like `open_path`."""
     with open_path(path, timeout_s=timeout_s, patch=patch) as response:
         response.read()
 

@@ -43,7 +43,7 @@ def find_planned_end(
     if not text:
         return None
     end = moment(text)
-    # An error, not an immediate stop: the job would start, stop and be restarted for ever.
+    # An error, not an immediate stop: the job would start, stop and be restarted forever.
     if end is None or end.timestamp() <= now:
         now_text = f"{datetime.fromtimestamp(now, UTC):%FT%TZ}"
         raise InputError(

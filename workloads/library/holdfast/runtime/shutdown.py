@@ -36,7 +36,7 @@ DRAIN_SIGNAL = signal.SIGUSR1
 # flight continues in its own session, and the steps since the last checkpoint are lost.
 ECHO_S = 0.5
 LAST_S = 0.5  # part of the margin
-# The thread that reads a delivered signal needs microseconds, and a starved machine longer.
+# The thread that reads a delivered signal needs microseconds, or longer on a starved machine.
 READ_S = 2.0
 
 

@@ -172,7 +172,7 @@ def judge(result: Figures) -> dict[str, bool]:
         "first_save_alone_faster_than_a_copy_to_fresh_memory": first["over_fresh_copy"] < 1,
         "slowdown_below_every_dcp_async": our_medians["factor"] < best_async["factor"],
         "time_lost_below_every_dcp_async": our_medians["extra"] < best_async["extra"],
-        # Noise or a busy neighbour may cost more than 3 percent: the goal counts from there.
+        # Noise or a busy neighbor may cost more than 3 percent: the goal counts from that cost.
         "slowdown_at_most_3_percent_over_a_busy_neighbour": (
             spare["upload"]["p95"] <= 1.03 * slowest_control
         ),
@@ -230,7 +230,7 @@ def _judge_against_rivals(medians: dict[str, dict[str, float]]) -> dict[str, boo
 
 
 def _is_no_slower(ratio: Figures) -> bool:
-    """Tells whether a ratio is at most 1.03 and not above 1 by its whole 95 % interval."""
+    """Tells whether a ratio is at most 1.03, and its 95 % interval not entirely above 1."""
     lowest, _ = ratio["p95_95_percent"]
     return lowest <= 1 and ratio["p95"] <= 1.03
 

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 SCHEMA = "holdfast.checkpoint/1"
-# Of a manifest with what version 1 does not have: a reader of that version then says so, and does
-# not take the checkpoint for a damaged one.
+# Marks a manifest with content that version 1 does not have: a reader of version 1 then reports
+# another version, instead of a damaged checkpoint.
 SCHEMA_2 = "holdfast.checkpoint/2"
 _MARKS_OF_2 = (b'"$wrapped":', b'"$dtype":', b'"sha256":')
 # These names on disk are older than the code's: a new name would make checkpoints unreadable, or
@@ -90,7 +90,7 @@ class Manifest:
     def encode(self) -> bytes:
         fields = shallow_asdict(self)
         encoded = _encode({"schema": SCHEMA, **fields})
-        # Exact: inside of a text the quotes would be escaped.
+        # No false match: inside a JSON string the quotes would be escaped.
         if any(mark in encoded for mark in _MARKS_OF_2):
             return _encode({"schema": SCHEMA_2, **fields})
         return encoded

@@ -288,8 +288,8 @@ def _write(
 
     Raises Fenced if a newer trainer has taken the right to commit.
     """
-    # Never at once under its name: a trainer may be frozen for an hour between any two lines, and
-    # the move of its draft fails then.
+    # Never directly under its final name: a trainer may be frozen for an hour between any two
+    # lines, and the move of its draft then fails.
     draft = object_names.draft_object(record.run, record.epoch, random_hex(6))
     data = memoryview(bytearray(record.encode()))
     put_object(storage, draft, data, crc32c(data))
@@ -324,8 +324,8 @@ def _publish(
             return True
         is_newer = present.epoch >= record.epoch
         if is_newer and present.attempt not in damaged:
-            # A copied or repeated step may stay. Within one start, the work of the second save
-            # would count as safe although it is not stored.
+            # Without a fence, the commit of a copied or repeated step may stay. Within one start,
+            # the work of the second save would count as safe although it is not stored.
             if record.epoch:
                 fence.check(storage, record.run, record.epoch)
                 raise StorageError(
@@ -335,7 +335,7 @@ def _publish(
             storage.delete(draft)
             return False
     # The present commit is unreadable, damaged, or of a trainer that this one has superseded. A
-    # newer trainer cannot have written it: our draft would be deleted.
+    # newer trainer cannot have written it: it would have deleted our draft.
     try:
         storage.move(draft, name, replace=True)
         return True

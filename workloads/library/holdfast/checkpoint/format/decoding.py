@@ -269,7 +269,8 @@ def _check_schema(body: Body, schemas: tuple[str, ...]) -> None:
     schema = body.get("schema")
     if schema in schemas:
         return
-    # Other text is no version of this format; to refuse it would be a way to block every restore.
+    # Other text is no version of this format. It counts as damage, so that restore goes on to an
+    # older checkpoint: otherwise such a text would block every restore.
     if not isinstance(schema, str) or not _OTHER_VERSION.fullmatch(schema):
         raise Damaged("it has no schema of a checkpoint")
     raise InputError(

@@ -65,7 +65,7 @@ def walk_nodes(entries: list[Json]) -> Iterator[tuple[str, Json]]:
 
     Raises ValueError at anything that is no skeleton.
     """
-    # A list and no recursion: a forged depth of a million would end the process, not the read.
+    # A list instead of recursion: a forged depth of a million would crash the whole process.
     waiting: list[tuple[Json, int]] = [(entries, 0)]
     while waiting:
         node, depth = waiting.pop()

@@ -37,7 +37,7 @@ class AdapterConfig:
 def name_adapter(keys: Iterable[str], adapter: str | None, config: AdapterConfig) -> dict[str, str]:
     """Return the names in PEFT's file of an adapter's tensors, by key.
 
-    `adapter` may be None if there is only one. Raises InputError for an adapter that is unclear.
+    `adapter` may be None if there is only one. Raises InputError if the choice is unclear.
     """
     names_by_adapter: dict[str, dict[str, str]] = {}
     bias_names: dict[str, str] = {}
@@ -86,7 +86,8 @@ def write_adapter(
 def read_config(path: Path) -> AdapterConfig:
     """Return an adapter's configuration.
 
-    Raises InputError for another file, and for a method whose tensors have other names.
+    Raises InputError if the file is no such configuration, or the tensors of its PEFT method have
+    other names.
     """
     try:
         text = path.read_text()

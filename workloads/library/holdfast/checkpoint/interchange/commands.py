@@ -75,7 +75,7 @@ def export_checkpoint(
     adapter: str | None = None,
     adapter_config: Path | None = None,
 ) -> Exported:
-    """Write the newest checkpoint that verifies, or a step, in another format.
+    """Write `step`, by default the newest checkpoint that verifies, in another format.
 
     With `adapter_config` only the tensors of `adapter` are written, as PEFT does. Raises
     InputError if none verifies, a key is unknown, or `out` exists.

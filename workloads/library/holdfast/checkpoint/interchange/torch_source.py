@@ -70,7 +70,7 @@ def read_torch_file(path: Path, entry: str) -> Source:
     state = _load_fake(str(path), path)
     if not isinstance(state, dict):
         raise make_source_error(path, f"a {type(state).__name__}", "save a dict")
-    # The habit of saving a module's state itself, and not a dict of several states.
+    # Many programs save a module's state itself, and not a dict of several states.
     if any(isinstance(value, torch.Tensor) for value in state.values()):
         state = {entry: state}
     source = Source(kind="torch.save", path=path)
@@ -84,7 +84,7 @@ def read_torch_file(path: Path, entry: str) -> Source:
 
 
 def _make_entry_value(value: Any) -> Any:
-    """Return what an entry of a state can be: a container of the value if it is none itself."""
+    """Return the value if an entry of a state can hold it, else a dict that contains it."""
     return value if isinstance(value, dict | list | torch.Tensor) else {"value": value}
 
 

@@ -48,7 +48,7 @@ class VerifiedReader:
             yield block
 
     def _read_linear(self, source: ShardSource, dtype: torch.dtype) -> Iterator[torch.Tensor]:
-        """Yield a tensor that one part holds whole, flat."""
+        """Yield flat blocks of a tensor that one part holds whole."""
         length = source.part.bytes
         step = BLOCK_BYTES // dtype.itemsize * dtype.itemsize
         for start in range(0, length, step):
@@ -62,7 +62,7 @@ class VerifiedReader:
         block: torch.Tensor,
         start: int,
     ) -> None:
-        """Copy the rows that a part has of a block, which begins at row `start`."""
+        """Copy to a block, which begins at row `start`, the rows of it that a part has."""
         part = source.part
         first_row = part.offset[0]
         low = max(start, first_row)
@@ -143,7 +143,7 @@ class VerifiedReader:
 
 
 def _find_columns(part: TensorPart) -> tuple[slice, ...]:
-    """Return the place of a part in the rows that it has."""
+    """Return the slices of whole rows that a part covers."""
     slices = [slice(None)]
     for axis in range(1, len(part.shape)):
         start = part.offset[axis]

@@ -125,7 +125,7 @@ class PeerPlaces:
             manifest,
             data,
         )
-        # A neighbour with an older library does not answer it.
+        # A neighbour with an older library leaves it out of its answer.
         return float(answer.get("processor_s", 0.0))
 
     @property

@@ -414,7 +414,8 @@ class Keeper:
 
 def _receive_copy(connection: socket.socket, manifest: Manifest, room: Room) -> None:
     is_damaged = False
-    # To the end, also after a stretch that is damaged: the sender would not read the reason.
+    # Read to the end, even after a damaged stretch: a sender that is interrupted would not read the
+    # reason.
     for shard, stretch in zip(manifest.shards, manifest.stretches(), strict=True):
         if room.receive(stretch, connection.recv_into) != shard.crc32c:
             is_damaged = True

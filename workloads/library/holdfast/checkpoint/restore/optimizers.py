@@ -267,7 +267,7 @@ def _undo_casts(loaded: Any, saved: Any) -> Any:
     if type(saved) in (list, tuple):
         items = zip(loaded, saved, strict=True)
         return type(saved)(_undo_casts(item, value) for item, value in items)
-    # A newer PyTorch turns numbers of steps into tensors.
+    # A newer PyTorch turns step counts into tensors.
     return saved if type(loaded) is type(saved) else loaded
 
 

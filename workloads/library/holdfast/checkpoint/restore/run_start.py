@@ -115,7 +115,7 @@ def start(
 
 
 def _forbid_second_load(state: State) -> None:
-    """Raise Later if an entry would ignore a second load, on every rank."""
+    """Raise Later on every rank if an entry would ignore a second load."""
     loaders = list_loaders(state)
     if loaders:
         raise Later(

@@ -14,7 +14,7 @@ from holdfast.checkpoint.state.tensors import Tensors, to_local
 from holdfast.support.errors import InputError
 
 Span = tuple[str, int, int, str]
-"""A device, the addresses of the first byte and behind the last one, and a tensor's key."""
+"""A device, the addresses of the first byte and just past the last, and a tensor's key."""
 
 
 class SharedMemory:
@@ -28,7 +28,7 @@ class SharedMemory:
             group = {key: tensors[key] for key in keys}
             is_same = len({_layout(tensor) for tensor in group.values()}) == 1
             self._groups.append((group, is_same))
-            # One of those with the very same memory is read there, and the others must equal it.
+            # Of tensors with the same memory, one is read in place, and the others must equal it.
             for key in keys[1:] if is_same else keys:
                 tensors[key] = torch.empty_like(group[key])
 

@@ -98,9 +98,9 @@ class StateLoader:
                 self.tensors[key] = allocate_tensor(opened.part(key, rank))
 
     def _find_compiled_keys(self) -> dict[str, str]:
-        """Return the keys in the checkpoint of modules that were saved with torch.compile's prefix.
+        """Map keys of captured modules to the checkpoint's keys with torch.compile's prefix.
 
-        By the keys without it, which captured modules have.
+        The captured keys are without the prefix.
         """
         keys: dict[str, str] = {}
         for name, value in self._entries:

@@ -19,7 +19,7 @@ from holdfast.support.errors import InputError
 # A person waits for the answer, so retries end sooner than the five minutes of a trainer.
 FOR_PEOPLE = Tuning(retry_s=60.0)
 
-# Names in safetensors of the dtypes that it has.
+# The names that safetensors uses for the dtypes it supports.
 DTYPES = {
     "float64": "F64",
     "float32": "F32",

@@ -169,7 +169,7 @@ def _decide(outcomes: list[Outcome]) -> Outcome:
         failure = rank_outcome["failed"]
         if failure:
             failures[rank] = failure
-        # The cause and not its echo: `another rank failed` does not help the reader of the log.
+        # Only the original cause: `another rank failed` does not help the reader of the log.
         if failure and failure != ANOTHER_RANK_FAILED:
             causes[rank] = failure
     causes = causes or failures
@@ -177,7 +177,7 @@ def _decide(outcomes: list[Outcome]) -> Outcome:
     if causes:
         rank = min(causes)
         reason = f"rank {rank}: {causes[rank]}"
-    # `durable` is the coordinator's: the other ranks see their own uploads and no commit.
+    # `durable` comes from the coordinator: other ranks see only their own uploads, not commits.
     return {
         "attempt": random_hex(6),
         "failed": reason,

@@ -18,7 +18,7 @@ class CopyingWriter(CheckpointWriter):
     def __init__(
         self, url: str, run: str, ranks: Ranks, *, tuning: Tuning, began: Start, **options: Any
     ) -> None:
-        """`options`: the other arguments of CheckpointWriter."""
+        """Passes `options`, the other arguments of CheckpointWriter, to it unchanged."""
         places = PeerPlaces.of_environment()
         copies = None
         if places and places.run == run:

@@ -1,8 +1,8 @@
-"""Touches the pages of a fresh memory, so that the first save does not have to wait for each.
+"""Touches the pages of new memory, so that the first save does not wait for page faults.
 
-It runs in a thread of the trainer, and without PyTorch. The first call of a tensor operation
-registers destructors, and holds a lock of the C library meanwhile. A worker of a DataLoader that is
-forked in that moment inherits the lock as held, and waits for it without end.
+It runs in a thread of the trainer and does not use PyTorch. The first tensor operation
+registers destructors, and holds a lock of the C library meanwhile. A DataLoader worker that is
+forked at that moment inherits the held lock, and waits for it forever.
 """
 
 import ctypes

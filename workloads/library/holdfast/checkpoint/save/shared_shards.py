@@ -71,7 +71,8 @@ class SharedShards:
             stat = self._storage.stat(name)
         except NotFound:
             return False
-        # Of an earlier start: what was damaged since would spoil every later checkpoint.
+        # An earlier start wrote the object. If it was damaged since, every later checkpoint that
+        # names it would be damaged too.
         stored_sum = stat.crc32c
         if stat.bytes == shard.bytes and not stored_sum:
             data = memoryview(bytearray(shard.bytes))

@@ -24,9 +24,9 @@ from holdfast.checkpoint.save.retention import Policy
 from holdfast.checkpoint.settings import Tuning
 
 ROOT = Path(__file__).parents[3]
-# Not `python -m`: that puts the current folder first, and a queue.py there would be imported for
-# the library's own. The first import binds the package to the copy that the trainer runs, whatever
-# else is installed.
+# Not `python -m`: that puts the current folder first, and a queue.py there would be imported
+# instead of the standard library's. The first import binds the package to the copy that the
+# trainer runs, whatever else is installed.
 START = """
 import gc, sys
 gc.disable()
@@ -302,7 +302,8 @@ class Uploader:
 
     def _hand_over(self, job: Job, after: Callable[[], object]) -> None:
         after()
-        # Else its uploader has died, and the memory may hold the next save.
+        # If the job is not pending any more, its uploader has died, and the memory may already hold
+        # the next save.
         is_pending = job.save in self._in_flight or job.save in self._copying
         if is_pending:
             self._send(job.encode())
@@ -317,9 +318,9 @@ class Uploader:
         self._process.wait()
 
     def kill(self) -> None:
-        """Kills the uploader of a rank that ends. The launcher waits until it has ended.
+        """Kills the uploader of a rank that is exiting. The launcher waits for the uploader's end.
 
-        To unmap memories of many gigabytes takes long, and the rank has the same to do.
+        Unmapping many gigabytes of memory takes long, and the rank has to unmap its own meanwhile.
         """
         self._process.kill()
         self._is_left_to_launcher = True
@@ -381,8 +382,8 @@ class Uploader:
             return
         save = self._in_flight.get(report.save)
         if save:
-            # From the staging on, and not from the upload alone: that long the work of this save
-            # was at risk.
+            # Measured from the start of staging, not of the upload: the work of this save was at
+            # risk for that long.
             seconds = time.monotonic() - save.started_at
             report = replace(report, step=save.step, seconds=seconds)
         self._reports.append(report)

@@ -181,7 +181,7 @@ class Saves:
         started_at = time.monotonic()
         tuning = self._tuning
         memory = self._memories[job.memory].view(job.length)
-        # What a save that failed had stored by then is no part of this one.
+        # Resets the count: bytes that a failed earlier save stored do not belong to this one.
         self._shared.take_byte_count()
         manifest = upload(
             self._storage,
@@ -224,14 +224,14 @@ class Saves:
         return True
 
     def _verify_store(self, manifest: Manifest) -> None:
-        """Reads one shard of each save back until one verifies. Raises Damaged.
+        """Reads back one shard of each save until a shard has verified. Raises Damaged.
 
         A store that corrupts data is noticed in the first save of each start, before retention
         deletes the last good checkpoint.
         """
         if self._is_store_verified or not manifest.shards:
             return
-        # Its own, if it has one: shared ones may be those of an earlier start.
+        # A shard of this save's own, if it has one: an earlier start may have written shared ones.
         own_indices = [index for index, shard in enumerate(manifest.shards) if not shard.sha256]
         try:
             read_shard(self._storage, manifest, own_indices[0] if own_indices else 0)
@@ -268,12 +268,12 @@ def upload(
 ) -> Manifest:
     """Uploads shards in parallel, then the manifest, which shows that all shards are stored.
 
-    `shared` stores those of parameters that are not trained, unless the store has them; those that
+    `shared` stores the shards of frozen parameters, unless the store already has them; shards that
     the job names are not written. Returns the complete manifest. Raises StorageError.
     """
     failpoint("upload.begin")
     manifest = job.manifest
-    # A boundary between shards at the end of what is not trained: no shard holds both.
+    # A shard ends where the frozen parameters end, so that no shard holds both kinds.
     frozen_bytes = job.frozen_bytes if shared and job.frozen_bytes >= MIN_BYTES else 0
     stretches = [*_split(memory[:frozen_bytes], job.shard_bytes)]
     frozen_shards = len(stretches)
@@ -384,8 +384,8 @@ def main() -> None:
     """Runs the process. Its arguments are the orders, the socket's descriptor, and those of the
     staging memories.
     """
-    # First of all: until here each signal would end the process, and the save that it is started
-    # for.
+    # First of all: until this is done, any signal would end the process and lose the save for which
+    # it was started.
     for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1):
         signal.signal(signum, signal.SIG_IGN)
     orders = UploadOrders.decode(sys.argv[1])

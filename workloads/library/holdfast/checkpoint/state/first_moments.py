@@ -1,7 +1,7 @@
-"""Moments that an optimizer makes in its first step, as far as they are known before.
+"""Predicts which moments an optimizer will create in its first step, where that is possible.
 
-torchao's optimizers quantize large moments. What cannot be stored is then found at the start, and
-not at the first save.
+torchao's optimizers quantize large moments. This finds moments that cannot be stored at the start,
+and not at the first save.
 """
 
 # Why it is so: infra/decisions/0206.

@@ -2,9 +2,9 @@
 
 PyTorch numbers parameters by their order in the optimizer, and another start may have another
 order: a set that was sorted otherwise, groups that were swapped. Shapes are often the same, so
-moments would be loaded into other parameters without an error. So every parameter has a name: that
-of its module, that of the tensor of the state which is its memory, or else its shape, if no other
-parameter without a name has the same.
+moments would be loaded into other parameters without an error. So every parameter has a name: its
+name in its module, else the key of the tensor in the state that shares its memory, else its shape
+if no other unnamed parameter has the same shape.
 
 Decision: infra/decisions/0138.
 """
@@ -88,8 +88,9 @@ def add_names(
 ) -> dict[str, Any]:
     """Return the optimizer's state_dict() with the name of every parameter.
 
-    Without names for an optimizer that numbers parameters in its own way. Raises InputError for a
-    parameter whose value the state does not hold, and for two that nothing distinguishes.
+    No names are added for an optimizer that numbers parameters in its own way. Raises InputError
+    for a parameter whose value the state does not hold, and for two parameters that nothing
+    distinguishes.
     """
     saved = optimizer.state_dict()
     saved_groups: list[dict[str, Any]] = saved.get("param_groups", [])

@@ -92,9 +92,9 @@ def get_rng_state() -> dict[str, Any]:
     # its memory.
     if torch.cuda.is_available() and torch.cuda.is_initialized():
         state["cuda"] = torch.cuda.get_rng_state()
-    # Only a program that has imported NumPy can have drawn from it. Through sys.modules:
-    # `numpy.random` as an attribute would import it, and with it any file next to the user's script
-    # that has the name of one of its dependencies.
+    # Only a program that has imported NumPy can have drawn from it. It is looked up in sys.modules,
+    # because the attribute `numpy.random` would import it, and with it any file next to the user's
+    # script that has the name of one of its dependencies.
     numpy_random = sys.modules.get("numpy.random")
     if numpy_random is None:
         return state

@@ -79,7 +79,8 @@ def detach_storable(tensor: torch.Tensor, key: str) -> torch.Tensor:
         raise _memory_error(key, got, "convert it to a dense tensor, or leave it out of the state")
     tensor = tensor.detach()
     local = to_local(tensor)
-    # Of a DTensor: one that is whole is stored by the tensors inside.
+    # Only the local part of a DTensor can be a wrapper here: a wrapper that is not sharded is
+    # stored as the tensors inside it.
     if hasattr(type(local), "__tensor_flatten__"):
         raise _memory_error(
             key,
@@ -148,7 +149,7 @@ def is_wrapper(tensor: torch.Tensor) -> bool:
 
 
 def first_part(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the first plain tensor inside a wrapper; a tensor that wraps none is its own."""
+    """Return the first plain tensor inside a wrapper, or the tensor itself if it wraps none."""
     while is_wrapper(tensor):
         names, _ = tensor.__tensor_flatten__()  # pyright: ignore[reportAttributeAccessIssue]
         if not names:
@@ -167,7 +168,7 @@ def to_local(tensor: torch.Tensor) -> torch.Tensor:
 def storage_address(tensor: torch.Tensor) -> int:
     """Return the address of the storage of this rank's part; -1 if it has no storage of its own.
 
-    That of a tensor that wraps others is the address of the first one inside.
+    For a tensor that wraps others, it is the address of the first tensor inside.
     """
     try:
         return to_local(first_part(tensor)).untyped_storage().data_ptr()

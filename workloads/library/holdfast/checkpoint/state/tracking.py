@@ -340,10 +340,11 @@ def _seed_streams(seed: str) -> None:
 
 
 class Shielded:
-    """A worker_init_fn for a DataLoader, whose workers end by a SIGTERM of the trainer only.
+    """A worker_init_fn for a DataLoader whose workers obey SIGTERM only if the trainer sends it.
 
     torchrun sends SIGTERM to the whole process group. If a worker dies of it, the trainer's next
-    batch raises, in the step that it was to finish. A class, so that spawned workers can get it.
+    batch raises in the very step that the trainer still has to finish. This is a class, and not a
+    closure, so that it can be pickled for spawned workers.
     """
 
     def __init__(self, then: Callable[[int], object] | None) -> None:

@@ -1,4 +1,4 @@
-"""Object stores, one module each, behind one protocol; the public names of this room."""
+"""Object stores behind one protocol, one module each, and the public names of the package."""
 
 from holdfast.checkpoint.stores.factory import Retrying as Retrying
 from holdfast.checkpoint.stores.factory import client_of as client_of

@@ -1,7 +1,7 @@
 """Open the store of a URL, with retries of requests that may succeed later.
 
-A put whose first try succeeded but whose answer was lost ends in AlreadyExists; `put_object`
-compares the object with its own bytes. Such a move ends in NotFound.
+If the first try of a put succeeds but its answer is lost, the retry raises AlreadyExists;
+`put_object` then compares the object with its own bytes. In the same case a move raises NotFound.
 """
 
 import os

@@ -80,7 +80,7 @@ class GcsStorage:
     ) -> Self:
         """Open a bucket with the default credentials. Raises InputError if it cannot be listed.
 
-        `check` returns a name of an object if it may be used.
+        `check` returns an object's name unchanged if the name is allowed, and raises otherwise.
         """
         try:
             storage = cls(

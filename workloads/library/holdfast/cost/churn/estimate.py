@@ -57,7 +57,7 @@ class Exposure:
         if self.hours <= 0:
             return 0.0, math.inf
         if self.events <= 0:
-            # All of the doubt is above: three node-lives at 95 %.
+            # Without events the interval is one-sided: at 95 % the bound is 3 / hours.
             high = _gamma_quantile(confidence, self.events + 1)
             return 0.0, high / self.hours
         tail = (1 - confidence) / 2
@@ -101,7 +101,7 @@ def lifetimes(events: Iterable[Event], now_us: int) -> list[NodeLifetime]:
 def _end_lifetime(node_up: Event | None, node_down: Event) -> NodeLifetime:
     preempted = str(node_down.fields.get("reason", "")) in PREEMPTED
     if node_up is None:
-        # The watcher was down when the node came. The age in this line gives the birth.
+        # The watcher was down when the node came up. The age in this line gives its creation time.
         return NodeLifetime(
             Group.of(node_down.fields),
             begin_us=node_down.t_us - _age_us(node_down),

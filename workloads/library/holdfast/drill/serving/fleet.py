@@ -2,8 +2,8 @@
 
 Readiness is probed every second, and a change reaches the proxy `ENDPOINT_DELAY_S` later. A Spot
 notice is SIGTERM and nothing else: the kubelet stops probing the pod, so its endpoint stays until
-the pod has ended. At the end of the window the pod is killed. Next to the proxy, as in a cluster,
-servers learn which requests ended the model of another one.
+the pod has ended. At the end of the window the pod is killed. As in a cluster, a helper next to the
+proxy tells each server which requests ended the model of another one.
 """
 
 import contextlib
@@ -182,7 +182,7 @@ class Fleet:
             if replica.noticed:
                 continue
             ready = self._is_ready(replica)
-            # The notice may have come during the probe, and made its answer.
+            # A notice that came during the probe may have caused its answer.
             if ready == replica.ready or replica.noticed:
                 continue
             # Before the proxy runs, no delay of endpoints can be observed.
@@ -226,7 +226,7 @@ class Fleet:
     def _replace(self, replica: Replica) -> None:
         while replica.ready and not self._closing.wait(_POLL_S):
             pass  # only the probe removes the endpoint
-        # Both under one lock: in between, a fleet with a server less would look settled.
+        # One lock for both steps: between them the fleet lacks a server, and would look settled.
         with self._lock:
             self.replicas.remove(replica)
             if replica.is_replaced and not self._closing.is_set():
@@ -314,8 +314,8 @@ def admin(port: int, path: str) -> tuple[int, str]:
 def free_port(count: int = 1) -> int:
     """Returns the first of `count` consecutive free ports.
 
-    They are below those that systems give to sockets without a port of their own: one of these
-    would take the port while the process that is to listen on it starts.
+    They are below the range of ephemeral ports: an outgoing connection could take a port of that
+    range while the process that is to listen on it starts.
     """
     while True:
         first = _FIRST_PORT + secrets.randbelow(_PORTS)

@@ -25,8 +25,8 @@ _ENGINE = (sys.executable, "-m", "holdfast.inference.small_engine", "--host", HO
 _ROUTER = (*HOLDFAST, "serve", "router", "--set", f"host={HOST}")
 _TOKENS_PER_S = 25.0
 _TOKENS = 300
-"""Tokens of a stream. It takes four times as long as the router leaves it at a server that drains,
-so that one of any few streams has to move, however far each has come.
+"""Tokens of a stream. A stream takes four times as long as the router leaves it on a draining
+server, so even among a few streams at least one has to move, however far each has come.
 """
 _START_S = 120.0
 _REPLY_S = 5.0

@@ -24,7 +24,7 @@ GROUP = "holdfast.predictors"
 
 
 class Predictor(Protocol):
-    """What a predictor has.
+    """Defines what every predictor has.
 
     It may also have `inputs`, the tensors that it takes: a list of name, datatype and shape as in
     the metadata of the Open Inference Protocol. The first size of each shape is -1.

@@ -1,8 +1,8 @@
 """The API keys of callers: from the files of a mounted Secret to a file that Envoy reads.
 
-A file's name is a caller, and its content the caller's key. What follows a dot in the name is not
-part of the caller, which has two keys while clients go from one to the other. Envoy takes another
-key when the Secret changes, without a restart.
+A file's name is the caller's name, and its content is the caller's key. A suffix after a dot is not
+part of the caller's name, so that a caller can have two keys while its clients change from one to
+the other. When the Secret changes, Envoy takes the new keys without a restart.
 """
 
 # Decision: infra/decisions/0158.
@@ -33,7 +33,7 @@ def read_keys(folder: Path) -> dict[str, str]:
 
 
 def choose_safe(keys: Mapping[str, str]) -> dict[str, str]:
-    """Leaves out keys that are short, or of another caller too, with a warning."""
+    """Leaves out keys that are too short or that another file has too, with a warning."""
     safe_keys: dict[str, str] = {}
     for name, key in keys.items():
         if len(key) < LEAST_CHARS:

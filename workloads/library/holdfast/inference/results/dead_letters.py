@@ -57,10 +57,10 @@ def redrive(
     items: list[str],
     subscription: str = "",
 ) -> list[str]:
-    """Returns dead items to the queue; returns their ids.
+    """Puts dead items back into the queue, and returns their ids.
 
-    Named items that are not done are queued too, as Pub/Sub may have dropped them, which no row
-    shows. Raises InputError for items that are done or unknown.
+    Named items that are not done are queued too: Pub/Sub may have dropped them, and no row shows
+    that. Raises InputError for items that are done or unknown.
     """
     jobs.require(connection, job)
     jobs.bind(connection, subscription, job)

@@ -42,7 +42,7 @@ T = TypeVar("T")
 _API = "/v1/"
 _METRICS = "/metrics"
 _COMMIT = "router"
-"""The version in reports of rejections: routers do not know that of the model."""
+"""The version in reports of rejections, since routers do not know the version of the model."""
 _BODY_S = 30.0
 """The maximum time for the body of a request."""
 _DROPPED_HEADERS = frozenset(
@@ -107,7 +107,7 @@ class App:
             if refused.status != DISCONNECTED:
                 await make_refusal(refused)(scope, receive, send_marked)
         except ClientGone:
-            # Without the end of its response the connection is closed, which a client notices.
+            # The response is not ended, so the connection is closed, which a client notices.
             status = status or DISCONNECTED
         except Exception as error:
             logs.error("router", "a request ended with a bug", cause=error)
@@ -118,7 +118,7 @@ class App:
             self._metrics.requests.labels(str(status or DISCONNECTED)).inc()
 
     def end_streams(self) -> None:
-        """Ends the streams that are open, each with an error event: the process leaves."""
+        """Ends all open streams, each with an error event, because the process is about to exit."""
         for stream in list(self._streams):
             stream.end("leaving")
 

@@ -59,7 +59,7 @@ EVENT_STREAM = "text/event-stream; charset=utf-8"
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """A response of a server that is no text, for the client."""
+    """A server's response to pass to the client as it is, because it is not generated text."""
 
     status: int
     content_type: str
@@ -189,7 +189,7 @@ class CarriedStream:
             self._metrics.waiting.dec()
 
     async def _wait_for_server(self, until_s: float) -> Server:
-        """Waits, with comments to the client of a stream: nothing before it takes it for dead."""
+        """Waits for a server; comments on a stream keep proxies from taking it for dead."""
         while True:
             comment_s = self._loop.time() + self._settings.comment_s
             try:
@@ -255,7 +255,7 @@ class CarriedStream:
         server: Server,
         connection: EngineConnection,
     ) -> Response | None:
-        """Handles a response that is no text: another server, or the client, gets to know."""
+        """Handles a response that is no text: tries another server, or tells the client."""
         head = await connection.read_head()
         body = b""
         while data := await connection.read():

@@ -43,8 +43,8 @@ async def detokenize(address: Address, model: object, ids: Sequence[int]) -> str
 async def count_parts(texts: Texts, ids: Sequence[int]) -> int:
     """Returns how many of the last tokens are parts of a character whose end is missing.
 
-    Returns 0 if all of them end with such a part: then the text has invalid characters. Raises
-    EngineLost.
+    Returns 0 if the text ends with such a part even without them: then the text itself has invalid
+    characters. Raises EngineLost.
     """
     for count in range(min(_MOST_PARTS, len(ids) - 1) + 1):
         text = await texts(ids[: len(ids) - count])
@@ -54,9 +54,10 @@ async def count_parts(texts: Texts, ids: Sequence[int]) -> int:
 
 
 def _find_start(whole: str, end: str) -> int:
-    """Returns where `end` begins, which closes the text of tokens but for a part of a character.
+    """Returns the position in `whole` at which `end` begins.
 
-    The text before it may end with replacement characters of its own: an output may begin in the
+    `whole` ends with `end`, or with `end` and replacement characters for an incomplete character.
+    The text before `end` may end with replacement characters of its own: an output may begin in the
     middle of a character of the prompt.
     """
     settled = whole.removesuffix(end)

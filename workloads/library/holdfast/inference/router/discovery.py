@@ -93,8 +93,8 @@ class Discovery:
     async def _resolve(self, names: Iterable[tuple[str, int]]) -> set[Address] | None:
         """Returns every address of the names.
 
-        A name that has no address, as that of a Service without ready pods, names no server. If
-        the name server does not answer, the last addresses remain.
+        A name without an address, such as that of a Service without ready pods, adds no server.
+        If the name server does not answer, the last addresses remain.
         """
         loop = asyncio.get_running_loop()
         addresses: set[Address] = set()
@@ -124,7 +124,7 @@ class Discovery:
                     timeout_s=_PROBE_TIMEOUT_S,
                 )
             except EngineLost as lost:
-                # A slow answer of a busy machine is judged with the data of its streams.
+                # A busy machine may answer slowly: the data of its streams shows that it lives.
                 if lost.cause != "silent" and lost.cause != "unreachable":
                     self._pool.suspect(server)
                 elif loop.time() - start < _PROBE_TIMEOUT_S / 2:

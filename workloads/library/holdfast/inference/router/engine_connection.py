@@ -26,7 +26,7 @@ _MOST_BUFFER_BYTES = 256 * 1024
 
 
 class EngineLost(HoldfastError):
-    """A server does not go on with a request."""
+    """Raised when a server does not continue a request."""
 
     def __init__(self, cause: str) -> None:
         self.cause = cause
@@ -57,8 +57,8 @@ class EngineConnection(asyncio.Protocol):
         self.waits_since: float | None = None
         """The time since which the router waits for data; None while it waits for its client."""
         self.received_at = -math.inf
-        """The time of the last data. A connection alone is none: the kernel of a hung server
-        accepts it.
+        """The time of the last data. A connection alone does not count: the kernel of a hung
+        server accepts it.
         """
         self.is_movable = True
         """True if the request can go on at another server."""

@@ -46,7 +46,7 @@ class Load:
 
 
 def read_load(text: str) -> Load:
-    """Reads the metrics of a router. Raises ValueError for what is none."""
+    """Reads the metrics of a router. Raises ValueError for any other text."""
     values: dict[str, float] = {}
     for family in text_string_to_metric_families(text):
         for sample in family.samples:
@@ -88,7 +88,7 @@ class IdleScaler:
         self._tried_at = 0.0
 
     def run(self, wait: Callable[[float], bool]) -> None:
-        """Follows the router until `wait` returns True. What fails is tried again."""
+        """Follows the router until `wait` returns True. A failed step is tried again."""
         trouble = ""
         while not wait(_STEP_S):
             try:
@@ -119,7 +119,7 @@ class IdleScaler:
             self._end_if_idle()
 
     def _note_use(self) -> None:
-        """Writes the time of the last request into the Lease, if there was one since."""
+        """Writes the time of the last request into the Lease, unless it is there already."""
         if self._used_at <= self._noted_at:
             return
         used_at = datetime.fromtimestamp(self._used_at, UTC)
@@ -161,7 +161,7 @@ class IdleScaler:
                 self._scale(path, scale, 0)
 
     def _scale(self, path: str, scale: Any, replicas: int) -> None:
-        """Changes the replicas, unless another one did so meanwhile."""
+        """Changes the replicas, unless another router did so in the meantime."""
         metadata = {"resourceVersion": scale["metadata"]["resourceVersion"]}
         patch = {"metadata": metadata, "spec": {"replicas": replicas}}
         try:

@@ -22,7 +22,7 @@ _WINDOW = 1024
 _SHARE = 0.5
 """The share of one server's requests above which a beginning is too common to be a key."""
 _LEAST_COMMON = 16
-"""The requests up to which no beginning is too common: a conversation has as many."""
+"""The number of requests up to which no beginning is too common: one conversation has as many."""
 _LEAST_REPEATS = 0.1
 """The share of requests whose key came before, below which caches are not worth uneven loads."""
 

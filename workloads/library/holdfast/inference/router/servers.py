@@ -13,11 +13,11 @@ from holdfast.inference.router.engine_connection import EngineConnection
 from holdfast.runtime import logs
 
 _SPILL = 1.25
-"""The load over the average up to which requests stay with the server of their prefix."""
+"""The multiple of the average load up to which requests stay with the server of their prefix."""
 _SPILL_REQUESTS = 3
-"""The requests over the average up to which they stay, where that is more."""
+"""The number of requests above the average up to which they stay, where that is more."""
 _MOST_LOST = 3
-"""The servers that a request may lose without a new token: more, and it may be the cause."""
+"""The servers lost without a new token at which a request is given up: it may be the cause."""
 DEATHS = frozenset(("died", "hung"))
 """The causes of a loss that a request may be guilty of."""
 _MOVE_SPREAD_S = 1.0
@@ -29,7 +29,7 @@ class State(StrEnum):
     """It was not probed yet, or lost a request since the last probe."""
     READY = "ready"
     DRAINING = "draining"
-    """Answers its probes with another status than 200."""
+    """Answers its probes with a status other than 200, or is no longer listed."""
     SILENT = "silent"
     """Does not answer, on any connection."""
 
@@ -70,7 +70,7 @@ class Server:
 class Losses:
     """The servers that a request has lost since its last token.
 
-    A server that drained does not count: it ends with whatever it computes.
+    A draining server does not count: it would have ended with any request.
     """
 
     def __init__(self) -> None:
@@ -107,7 +107,7 @@ class ServerPool:
         return [server for server in self._servers.values() if server.state is State.READY]
 
     def set_addresses(self, addresses: Collection[Address]) -> list[Server]:
-        """Takes over what discovery names; returns the servers that are new."""
+        """Adopts the addresses that discovery names; returns the servers that are new."""
         new: list[Server] = []
         now = asyncio.get_running_loop().time()
         for address in addresses:
@@ -136,8 +136,8 @@ class ServerPool:
     def choose(self, prefix_key: bytes, avoid: Collection[Server] = ()) -> Server | None:
         """Returns a ready server: that of the prefix, or the next one if its load is high.
 
-        With one server more, only the prefixes of that server move (rendezvous hashing). Without a
-        key it is one of those with the least load.
+        When a server is added, only the prefixes that it takes over move (rendezvous hashing).
+        Without a key, a server with the least load is chosen.
         """
         servers = self.ready()
         candidates = [server for server in servers if server not in avoid] or servers

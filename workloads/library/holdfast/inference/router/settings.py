@@ -98,7 +98,7 @@ class RouterSettings:
 
     @property
     def silent_hold_s(self) -> float:
-        """The time that a request waits whose client gets nothing before its response."""
+        """The time that a request waits if its client gets nothing before the response."""
         return min(self.hold_s, SILENT_HOLD_S)
 
     @property

@@ -30,7 +30,7 @@ class StopMatcher:
         pending_size = len(self._pending)
         text = self._pending + text
         for stop in self._stops:
-            # A sequence that is pending as a whole came before the least number of tokens.
+            # A sequence that lies wholly in the pending text came before `min_tokens`.
             position = text.find(stop, max(0, pending_size - len(stop) + 1))
             if position >= 0:
                 end = position + len(stop) if self._include_stop else position

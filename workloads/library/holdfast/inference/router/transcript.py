@@ -24,7 +24,7 @@ from holdfast.support.errors import HoldfastError
 
 REPLACEMENT = "\ufffd"
 _MOST_PARTS = 8
-"""The tokens without text after which they count as settled: a character has fewer parts."""
+"""The number of tokens without text that count as settled: a character has fewer parts."""
 _OBJECTS = {
     (False, True): "text_completion",
     (False, False): "text_completion",
@@ -34,7 +34,7 @@ _OBJECTS = {
 
 
 class Differs(HoldfastError):
-    """A continuation made other tokens than those that the client has."""
+    """Raised when a continuation makes tokens other than those that the client has."""
 
 
 class Transcript:

@@ -132,7 +132,7 @@ class App:
         return handle
 
     async def _handle_prediction(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Does what Starlette does for all other routes, whose layers cost a third of a request."""
+        """Handles a prediction without Starlette's layers, which cost a third of a request."""
         request = HttpRequest(scope, receive)
         try:
             response = await self.infer(request)
@@ -155,7 +155,7 @@ class App:
         return make_refusal(error)
 
     async def live(self, _: HttpRequest) -> Response:
-        """Responds 200 also during a drain: the kubelet must not end a server that drains."""
+        """Responds with 200 even during a drain: the kubelet must not kill a draining server."""
         return make_json({"live": True})
 
     async def ready(self, _: HttpRequest) -> Response:

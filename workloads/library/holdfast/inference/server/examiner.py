@@ -62,7 +62,7 @@ class Examiner:
         spec: PredictorSpec,
         fall_back: Callable[[Sequence[Request]], object],
     ) -> None:
-        """Examines requests in the background, also those for which no client waits.
+        """Examines requests in the background, including those for which no client waits.
 
         Calls `fall_back` with those that remain if the second process cannot be loaded.
         """
@@ -113,7 +113,7 @@ class Examiner:
         """Computes a request alone and answers it; returns False if it ended the process."""
         digest = request.digest
         if self._rejections.find(digest, time.monotonic()) is Verdict.REJECTED:
-            request.fail(make_rejection())  # a copy of it did
+            request.fail(make_rejection())  # a copy of it ended the process
             return True
         try:
             values = await predict(request.bodies)
@@ -132,7 +132,7 @@ class Examiner:
         return True
 
     def _reject_once_shared(self, request: Request) -> None:
-        """Answers when other servers know of the request: its client may send it again at once."""
+        """Answers once other servers know of the request, as its client may resend it at once."""
         at_s = min(request.suspected_s + SHARED_S, request.deadline_s - _ANSWER_S)
         delay_s = max(0.0, at_s - time.monotonic())
         asyncio.get_running_loop().call_later(delay_s, request.fail, make_rejection())

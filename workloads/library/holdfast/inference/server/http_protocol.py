@@ -1,4 +1,4 @@
-"""The HTTP protocol of a connection: uvicorn's, with timeouts, and limits on headers and number.
+"""Extends uvicorn's HTTP protocol by timeouts and by limits on headers and connections.
 
 uvicorn closes a connection with incomplete headers as an idle one, and waits without end for slow
 senders and for the first request. Here a request counts from its first byte, so that no drain cuts
@@ -269,7 +269,7 @@ class Deadline:
     at_s: float
     """The deadline on the loop's clock."""
     tries: int = 0
-    """The try of a proxy that has time for another server: 1 for the first, 2 for any other.
+    """Which try this is of a proxy that has time for another server: 1, or 2 for any later one.
 
     0 if there is no such proxy.
     """

@@ -42,7 +42,7 @@ from holdfast.vocabulary.serving import TRIES
 _LOOP_SHARE = 1 / 3
 """The share of the timeout for which the event loop waits; the thread waits for the rest.
 
-A machine that was paused for longer than the timeout leaves the model the time of the rest.
+After a pause of the machine longer than the timeout, the model still has the thread's share.
 """
 _TEXTS: Mapping[str, object] = {
     "name": "text",
@@ -281,14 +281,14 @@ class ModelQueue:
             is_answered = self.rejections.is_answered(request.digest)
             group = answered if is_answered else suspects
             group.append(request)
-        # At a second death with them, they are suspected too. Only now: one may be in the batch
-        # several times.
+        # If the process dies again with them, they are suspected too. Not before this point: a
+        # request may be in the batch several times.
         for request in answered:
             self.rejections.forget_answer(request.digest)
         return answered, suspects
 
     def _return_to_proxy(self, suspects: list[Request]) -> None:
-        """Fails those that another server can answer and this one cannot, in their order here."""
+        """Fails those whose turn here comes too late, and which another server can still answer."""
         examined_at_s = time.monotonic() + 2 * self._load_s
         for request in suspects:
             examined_at_s += SPARE * self.batcher.timing.seconds(request.items)

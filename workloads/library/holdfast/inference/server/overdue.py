@@ -49,9 +49,9 @@ async def wait_running(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
 ) -> None:
-    """Waits until this process has run for so long.
+    """Waits until this process has run for that many seconds.
 
-    The model is as late as the machine that was paused, and does not hang.
+    A pause of the machine does not count: it delays the model too, which does not hang.
     """
     remaining_s = seconds
     while remaining_s > 0:

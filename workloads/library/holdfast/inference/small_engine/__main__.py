@@ -84,9 +84,9 @@ def main() -> None:
 
 
 def _compile(model: str) -> None:
-    """Plays the compilers of vLLM: uses what their folder holds, and fills it otherwise.
+    """Simulates the compilers of vLLM: loads the kernels in their folder, or writes them there.
 
-    It fails with kernels that it cannot use, as vLLM may.
+    Exits if the kernels are of another model, as vLLM may.
     """
     root = os.environ.get("VLLM_CACHE_ROOT")
     if not root:

@@ -35,7 +35,9 @@ class EngineSettings:
     prefill_s: float = 0.02
     """The time to the first token."""
     pair_every: int = 0
-    """Every such event carries two tokens, as events of vLLM do when they are read late."""
+    """Every event with this number or a multiple of it carries two tokens, as events of vLLM do
+    when they are read late; 0: none does.
+    """
     running: int = 256
     """The streams that run at a time; others wait."""
     longest: int = 32_768

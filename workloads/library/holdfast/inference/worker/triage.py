@@ -21,7 +21,7 @@ from holdfast.runtime.shutdown import Shutdown
 _LEAST_BOUND_S = 30.0
 _TIMES = 20.0
 _MAX_KILLERS = 3
-"""The number of items in a row that hang, and none ever worked, until the device is at fault."""
+"""The number of items that hang in a row before the device is at fault, if none ever worked."""
 
 
 def bound_s(
@@ -31,7 +31,7 @@ def bound_s(
     *,
     most_s: float,
 ) -> float:
-    """Returns the time after which a prediction hangs; an item that failed before gets more."""
+    """Returns the time after which a prediction counts as hung; an item that failed gets more."""
     usual_s = timing.seconds(items)
     if not usual_s:
         return most_s

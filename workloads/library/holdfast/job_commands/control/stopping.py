@@ -112,7 +112,7 @@ def stop(
     """Ask the pods of a job to save and exit, and wait until they are gone.
 
     now: kill them at once. Returns the checkpoints that were committed after the call. Raises
-    Unjudged if the user has no right to it, or if a pod is not gone in time.
+    Unjudged if the user may not stop the job, or if a pod is not gone in time.
     """
     sources = pod_logs.select_sources(job, Selection())
     since_s = _set_stopped(api, platform, job, stopped=True)
@@ -253,7 +253,7 @@ def _make_change(job: JobSnapshot, *, stopped: bool) -> tuple[str, Object]:
     workload = job.workload
     if workload is not None:
         path = f"{KUEUE}/namespaces/{job.namespace}/workloads/{workload['metadata']['name']}"
-        # With a mark the mover would start it again.
+        # If a mark remained, the mover would start the job again.
         marks = {ANNOTATION_QUEUED_AGAIN: None, ANNOTATION_REQUEST_ENDED: None}
         change: Object = {"metadata": {"annotations": marks}, "spec": {"active": not stopped}}
         return path, change
@@ -328,9 +328,9 @@ def _list_running(api: Api, job: JobSnapshot) -> list[Object]:
 
 
 def _is_held(api: Api, job: JobSnapshot) -> bool:
-    """Return whether no controller makes new pods; Kueue suspends a moment after it was asked.
+    """Return whether no controller makes new pods.
 
-    It suspends no job that completes in its window.
+    Kueue suspends a job a moment after it was asked, unless the job completes within its window.
     """
     body = api.find(_path(job))
     if body is None or replace(job, body=body).outcome:

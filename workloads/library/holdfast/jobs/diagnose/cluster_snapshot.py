@@ -90,9 +90,9 @@ def newest_event(events: Iterable[Object], uids: Container[str], *reasons: str) 
 
 
 def get_time(event: Object) -> str:
-    """Return Kubernetes' time, which sorts as text.
+    """Return the time of an event as Kubernetes writes it, which sorts as text.
 
-    Schedulers write the newer kind of event, others the older.
+    Schedulers write the newer kind of event, other components the older one.
     """
     series = event.get("series") or {}
     return (

@@ -245,7 +245,7 @@ _BUCKET = "gcsfuse"
 
 
 def _explain_stuck(job: JobSnapshot, cluster: ClusterSnapshot) -> Cause | None:
-    """Explain what waiting does not cure."""
+    """Explain problems that waiting does not solve."""
     return _explain_container(job) or _explain_mount(job, cluster)
 
 

@@ -169,8 +169,8 @@ def _describe_obtainability(
 def describe_coming_end(job: JobSnapshot, now_s: float) -> str:
     """Return a warning that a job is stopped within a day, or an empty text.
 
-    Kubernetes counts from the start of the Job, which is that of its first pods. Of a gang on
-    queued nodes the limit is at most the life of the nodes.
+    Kubernetes counts from the start of the Job, which is that of its first pods. The limit of a
+    gang on queued nodes is at most the life of the nodes.
     """
     limit_s = job.limit_s
     if not limit_s or job.outcome or job.is_suspended:

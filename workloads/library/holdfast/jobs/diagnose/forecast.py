@@ -64,7 +64,7 @@ class Expectation:
     slots=True,
 )
 class JobForecast:
-    """The end of a job and its price. Each pair holds four times in five."""
+    """The end of a job and its price. Four times in five, each pair of bounds holds the value."""
 
     done_from: str
     """A time of RFC 3339, like `done_to` and `done_likely`."""
@@ -290,7 +290,7 @@ def find_left_h(
     now_s: float,
     work_h: float = 0.0,
 ) -> float | None:
-    """Return the hours of work that are left, without an interruption; None if nothing says it.
+    """Return the hours of work that are left, without an interruption; None if unknown.
 
     work_h: the work of the whole job by its file, if its program does not name its steps.
     """
@@ -342,7 +342,7 @@ def make_outlook(
                 lost_h=interruption.lost_h,
             )
             costs.append(cost)
-        # The last attempt of others may have ended by the wish of a person.
+        # In other jobs, a person may have ended the last attempt.
         is_interrupted = run is pace and pace.down_since_s is not None
         for hours in run.closed_lives_h:
             lives.append(Life(hours, interrupted=True))

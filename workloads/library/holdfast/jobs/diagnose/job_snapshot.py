@@ -119,7 +119,7 @@ class JobSnapshot:
         return LABEL_REQUEUES in (self.body["metadata"].get("labels") or {})
 
     def queues_again(self, end_s: float) -> bool:
-        """Return whether the mover queues a gang again whose nodes end at a Unix time."""
+        """Return whether the mover queues the gang again if its nodes end at this Unix time."""
         metadata = self.body["metadata"]
         requeues = (metadata.get("labels") or {}).get(LABEL_REQUEUES, "")
         if not requeues.isdecimal() or int(requeues) < 1:
@@ -147,8 +147,8 @@ class JobSnapshot:
 
     @property
     def least_nodes(self) -> int:
-        """The fewest pods with which a gang works whose pods stay; all, unless its file says
-        less.
+        """The fewest pods with which a gang still works if the other pods are lost; all pods,
+        unless its file says less.
         """
         labels = self.body["metadata"].get("labels") or {}
         label = labels.get(LABEL_LEAST_NODES, "")
@@ -162,7 +162,7 @@ class JobSnapshot:
 
     @property
     def missing_places(self) -> list[int]:
-        """The places of a gang for whose pods the other pods wait, which stay."""
+        """The places of a gang whose pods are missing, while the other pods stay and wait."""
         labels = self.body["metadata"].get("labels") or {}
         stays = self.is_sharded or LABEL_LEAST_NODES in labels
         running = [pod for pod in self.phase("Running") if not is_ending(pod)]
@@ -214,7 +214,7 @@ def all_jobs(api: Api, namespace: str = "", *, with_servers: bool = False) -> It
 
 
 def find_workload(workloads: list[Object], uid: str) -> Object | None:
-    """Return the Workload of a job: of several the one that has quota."""
+    """Return the Workload of a job; if it has several, the one that has quota."""
     job_workloads = [workload for workload in workloads if uid in owners(workload)]
     return max(job_workloads, key=_rank_workload, default=None)
 
@@ -227,7 +227,7 @@ def _rank_workload(workload: Object) -> tuple[bool, bool, str]:
 
 
 def _is_job(body: Object, kind: str) -> bool:
-    """Leave out the Jobs of JobSets, and Deployments of servers and of the platform."""
+    """Return False for the Jobs of JobSets, and for Deployments of servers and of the platform."""
     meta = body["metadata"]
     if kind == "Job":
         return LABEL_JOBSET not in meta.get("labels", {})
@@ -371,7 +371,7 @@ def find_limit(job: JobSnapshot) -> Limit | None:
 
 
 def read_number(text: object) -> float | None:
-    """Return the finite number of an annotation; None if it is missing or none."""
+    """Return the number of an annotation; None if it is missing, or is no finite number."""
     try:
         number = float(str(text))
     except ValueError:

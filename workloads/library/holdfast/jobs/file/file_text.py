@@ -50,8 +50,8 @@ def is_job(document: Any) -> bool:
 def parse(document: dict[str, Any], source: str) -> OwnJob:
     """Return the job of a document.
 
-    Raises InputError, which names the file and the field, also for a sweep that is stated and has
-    no parameter: a program that writes files would start one run without any.
+    Raises InputError, which names the file and the field. An empty `sweep` is refused too: a
+    program that writes job files would otherwise start one run without parameters.
     """
     if document.get("sweep", True) == {}:
         raise InputError(

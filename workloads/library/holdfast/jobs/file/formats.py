@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from holdfast.place.job import parse_accelerator
 from holdfast.support.errors import InputError
 
-# A child Job, an index of three digits and the pod's suffix come behind it, and a pod's name is its
-# host name.
+# The suffixes of a child Job, of an index with three digits and of the pod follow the name, and a
+# pod's name is its host name.
 MAX_NAME = 34
 MAX_GPUS = 8
 ANY_OF = "any of "

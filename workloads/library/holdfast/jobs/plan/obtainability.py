@@ -218,7 +218,7 @@ def find_better(
 
 
 def list_refusals(answers: Sequence[Obtainability], limit: float) -> list[str]:
-    """Return what is less obtainable than `limit`. What is not known refuses nothing."""
+    """Return a line for each job below `limit`. An unknown obtainability refuses nothing."""
     refusals: list[str] = []
     for answer in answers:
         if answer.is_below(limit):
@@ -228,7 +228,7 @@ def list_refusals(answers: Sequence[Obtainability], limit: float) -> list[str]:
 
 
 def list_warnings(answers: Sequence[Obtainability]) -> list[str]:
-    """Return a line for each job of many nodes that probably do not come, and each unknown."""
+    """Return a line for each job whose nodes are hard to obtain, and for each unknown answer."""
     warnings: list[str] = []
     for answer in answers:
         if answer.advice is None:

@@ -55,8 +55,8 @@ def place_wish(
 ) -> tuple[OwnJob, Placed]:
     """Return the job that answers a question, and its place.
 
-    Of the shapes that make up the GPUs the first that can be placed is taken. Raises the error of
-    the first if none can.
+    Takes the first shape with these GPUs that can be placed. Raises the error of the first shape if
+    none can.
     """
     first_error: InputError | None = None
     for job in _list_shapes(wish, platform):

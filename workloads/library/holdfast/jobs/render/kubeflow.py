@@ -210,8 +210,8 @@ def _find_label(body: Body, label: str) -> str:
 def _find_processes(variables: Sequence[Body]) -> int:
     """Return the number of processes of a node.
 
-    Trainer replaces the variable. If the TrainJob has no number, it becomes one process for each
-    GPU, or for each CPU.
+    Trainer replaces the variable: if the TrainJob has no number, by one process for each GPU, or
+    for each CPU.
     """
     return next(
         int(variable["value"]) for variable in variables if variable["name"] == "PET_NPROC_PER_NODE"

@@ -281,8 +281,7 @@ def _apply_placement(job: OwnJob, placed: Placed, work: PodSettings) -> PodSetti
         calls_kubernetes=offer.pool is None,  # a flex-start node says in an annotation when it ends
     )
     if placed.plan is not None:
-        # Neither selector nor toleration of a capacity: the flavor of the queue that it is in puts
-        # them in.
+        # No selector or toleration of a capacity: the flavor of the job's queue adds them.
         selector = {LABEL_ACCELERATOR: offer.accelerator}
         return replace(
             work,

@@ -33,7 +33,7 @@ RANKS = ["python", "-m", "holdfast", "train", "ranks", "--processes"]
 DRAIN_HOOK = client.V1LifecycleHandler(
     _exec=client.V1ExecAction(command=["python", "-m", "holdfast.runtime.drain"])
 )
-# `wait` returns when the trap has run, so it is called again while the child is there. An end of 0
+# `wait` returns when the trap has run, so it is called again while the child is there. Exit code 0
 # after a notice would mark the index complete and lose the work.
 WRAPPER = f"""\
 noticed=
@@ -50,7 +50,7 @@ def add_start(job: OwnJob, work: PodSettings) -> PodSettings:
     """Wrap the command as the job's kind and its handling of notices need it."""
     if job.predictor:
         return work
-    # torchrun's agent would end with 1, and each eviction of a node count as its crash.
+    # torchrun's agent would exit with 1, and each eviction of a node would count as a crash.
     if job.sharded:
         options = [
             "--sharded",
@@ -144,7 +144,7 @@ def add_volumes(job: OwnJob, work: PodSettings) -> PodSettings:
     if job.data:
         volumes.append((_dataset(job), data.PATH))
     if job.copies_gib:
-        # On a node with local SSDs it is there.
+        # On a node with local SSDs, the folder is on them.
         folder = client.V1EmptyDirVolumeSource(size_limit=f"{job.copies_gib}Gi")
         volumes.append((client.V1Volume(name="copies", empty_dir=folder), COPIES_PATH))
     if job.cache:

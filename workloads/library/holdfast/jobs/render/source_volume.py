@@ -121,7 +121,7 @@ def _name(archive: Archive) -> str:
 def _find_folder(job: OwnJob, platform: Platform) -> str:
     """Return the URL of the folder with the archives of a run."""
     base = job.checkpoints.rstrip("/") or platform.checkpoints_of(job.name, job.home)
-    # A listed run may only use its own folder; that of a sweep has one for each point.
+    # A listed run may use only its own folder; a listed sweep has a folder for each point.
     run = run_name(job.name, 0 if job.sweep else None)
     return f"{base}/{run}/source"
 

@@ -47,7 +47,7 @@ _SECRET_NAMES = (
     "service_account*.json",
     "application_default_credentials.json",
 )
-# Templates of secrets hold none.
+# Templates of secret files hold no secrets.
 _TEMPLATE_NAMES = (".env.example", ".env.sample", ".env.template")
 
 

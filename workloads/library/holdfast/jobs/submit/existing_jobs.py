@@ -35,8 +35,8 @@ def compare(
 ) -> tuple[list[Object], list[str]]:
     """Return the documents to send, and the paths of running jobs that must be deleted first.
 
-    Jobs that run already as they are, are not sent. Raises Stopped, unless `replace`, if a running
-    job differs from its document, or if another job writes its run. Raises InputError if the
+    A job that already runs as its document says is not sent. Raises Stopped, unless `replace`, if
+    a job runs that differs from its document or writes the same run. Raises InputError if the
     cluster would refuse a document for anything but a field that cannot change.
     """
     unsent: list[Object] = []
@@ -90,7 +90,7 @@ def update_limits(api: Api, documents: list[Object]) -> list[str]:
 
 
 def carry_spending(api: Api, documents: list[Object], replaced: list[str]) -> None:
-    """Make the new version of a run count on from what the replaced one has cost."""
+    """Make the new version of a run start its count at what the replaced one has cost."""
     spent_by_run: dict[str, str] = {}
     for path in replaced:
         body = api.find(path)
@@ -109,8 +109,8 @@ def _annotations(body: Object) -> dict[str, str]:
 
 def end(api: Api, path: str, *, sleep: Callable[[float], object] = time.sleep) -> None:
     """Delete a job and wait until its pods are gone. Raises Unjudged if they stay."""
-    # In the foreground: the job is gone when its pods are, so that none of them writes while those
-    # of the next do.
+    # In the foreground: the job is gone only when its pods are, so that none of them writes at the
+    # same time as the pods of the next job.
     api.delete(path, propagationPolicy="Foreground")
     deadline = time.monotonic() + GONE_WITHIN_S
     while api.find(path) is not None:
@@ -127,8 +127,8 @@ def _find_changes(api: Api, path: str, document: Object) -> list[str] | None:
     try:
         trial = api.apply(path, document, dryRun="All")
     except ApiError as error:
-        # Only what a new job may have and a running one cannot get is a difference. Any other
-        # refusal would meet the new job too, after the running one was deleted for it.
+        # Only a change that a running job refuses and a new one accepts is a difference. Any other
+        # refusal would hit the new job too, after the running one was deleted for it.
         if not _changes_only_immutable_fields(error):
             raise explain_refusal(error, document, "nothing was sent") from error
         return [str(error)]

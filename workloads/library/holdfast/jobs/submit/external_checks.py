@@ -21,9 +21,9 @@ _ABSENT = ("not found", "does not exist", "404", "NOT_FOUND")
 
 
 def check(job: OwnJob, platform: Platform) -> list[str]:
-    """Return a line for each thing that could not be judged.
+    """Return a line for each bucket or secret that could not be judged.
 
-    Raises InputError if a bucket is in another region, or if something does not exist.
+    Raises InputError if a bucket is in another region, or if a bucket or secret does not exist.
     """
     return [*_check_buckets(job, platform), *_check_secrets(job, platform)]
 
@@ -78,7 +78,7 @@ def _check_foreign_bucket(job: OwnJob, platform: Platform, field: str, name: str
 
 
 def _require_own_folder(job: OwnJob, platform: Platform) -> None:
-    """Raise InputError if the job's account may not write: only its first save would show it."""
+    """Raise InputError if the job's account may not write there: its first save would fail."""
     root = platform.checkpoints_of(job.name, job.home)
     folder = job.checkpoints.rstrip("/")
     if folder == root:

@@ -1,8 +1,9 @@
 """Follows a job to its end: what it waits for, its event lines, and its receipt.
 
-It needs nothing but the API server. A line is kept once; a look asks for PIECE bytes of a pod, and
-MOST of it are kept in all. A deleted pod has no log any more: what it wrote after the last look is
-missing, and so is what it wrote in one second beyond PIECE.
+It needs nothing but the API server. Each line is kept once. One request reads at most PIECE bytes
+of a pod's log, and reading stops once MOST bytes of its event lines are kept. The log of a deleted
+pod is gone: what it wrote after the last look is missing, and so is what it wrote in one second
+beyond PIECE.
 """
 
 import json
@@ -54,7 +55,7 @@ class _Mark:
 
     second: str = ""
     lines: set[str] = field(default_factory=set)
-    """Lines of that second that were read: the API takes no finer time."""
+    """Lines of that second that were read: the API reads from a whole second on."""
     written_bytes: int = 0
 
 
@@ -125,7 +126,7 @@ class Following:
     """Evict the first running pod, once."""
     timeout_s: float = 7200
     events: Path | None = None
-    """Folder that keeps the event lines; None: they go with the command."""
+    """Folder that keeps the event lines; None: they are deleted when the command ends."""
 
 
 @dataclass(kw_only=True)
@@ -322,7 +323,7 @@ def make_bill(
     reading = read_folder(events)
     ledgers = [ledger for ledger in job_ledgers(reading.events) if ledger.job == job.name]
     job_events = [event for event in reading.events if event.job == job.name]
-    # What is noted about its pods alone shows no work, and none that was lost.
+    # Lines that others wrote about its pods show neither work nor lost work.
     if any(event.type not in FOREIGN_TYPES for event in job_events):
         paid = receipt(ledgers, machine.usd * lane_pods, machine.on_demand_usd * lane_pods)
         annotations = job.body["metadata"].get("annotations") or {}

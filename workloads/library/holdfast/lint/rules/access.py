@@ -145,7 +145,7 @@ def _list_rules(pod: Pod, context: Context) -> list[dict[str, Any]] | None:
 
 
 def _list_namespaces(pod: Pod, context: Context) -> set[str]:
-    """Lists the namespaces in which an account has rights; empty where these are not all."""
+    """Lists the namespaces in which an account has rights; empty if it has them in every one."""
     namespace = pod.owner.namespace or DEFAULT_NAMESPACE
     for binding in context.index.by_kind["ClusterRoleBinding"]:
         if _is_bound(binding, pod.account, namespace):
@@ -225,7 +225,7 @@ def check_scopes(obj: Object, context: Context) -> Iterator[Hit]:
             if resource in cluster_resources:
                 message = f"{resource} are in no namespace: a Role gives nothing on them"
                 yield Hit(("rules", index, "resources"), message)
-    # A RoleBinding means an account of its own namespace.
+    # In a RoleBinding, an account without a namespace is one of the binding's own.
     is_open = obj.kind == "ClusterRoleBinding"
     for index, subject in enumerate(as_list(obj.body.get("subjects")) if is_open else ()):
         name = as_text(dig(subject, "name"))

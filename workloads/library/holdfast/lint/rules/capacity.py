@@ -160,7 +160,7 @@ def _check_priority(obj: Object, context: Context) -> Iterator[Hit]:
 
 
 def _may_run(pod: Pod, flavor: Object) -> bool:
-    """Returns whether no label that a pod selects is another one in a flavor."""
+    """Returns whether a flavor has no other value for any label that a pod selects."""
     selector = as_map(pod.spec.get("nodeSelector"))
     for key, value in as_map(flavor.spec.get("nodeLabels")).items():
         if key in selector and selector[key] != value:

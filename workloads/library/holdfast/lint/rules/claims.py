@@ -37,7 +37,7 @@ _LEAST_GIB = {
     "regional-rwx": 1_024,
     "enterprise-multishare-rwx": 10,
 }
-# Modes of files as one says them, read as decimal numbers.
+# Modes of files as people say them, which are read as decimal numbers.
 _SPOKEN_MODES = (400, 440, 444, 500, 550, 555, 600, 640, 644, 660, 664, 666, 700, 750, 755, 777)
 _LONGEST_LINE = 2_000
 _MEMBER = re.compile(

@@ -184,7 +184,7 @@ def _check_room(container: Container, folder: dict[str, Any]) -> Iterator[Hit]:
 
 
 def _find_download(container: Container) -> float:
-    """Returns the least bytes of a hub's model by its name; 0 where it does not say."""
+    """Returns the least size of a hub's model in bytes, by its name; 0 if the name has no size."""
     model = find_model(container)
     match = _PARAMETERS.search(model[:300].replace("-", " ").replace("_", " "))
     if match is None or "/" not in model or model.startswith("/"):
@@ -196,7 +196,7 @@ def _find_download(container: Container) -> float:
 
 
 def _find_cache(container: Container, pod: Pod) -> dict[str, Any] | None:
-    """Returns the emptyDir below the folder of downloads; None where it is no emptyDir."""
+    """Returns the volume that holds the folder of downloads, if it is an emptyDir; else None."""
     folders = [as_text(container.env.get(name)) for name in _CACHES]
     for _, mount in container.mounts:
         place = as_text(mount.get("mountPath")).rstrip("/")

@@ -17,7 +17,7 @@ from holdfast.lint.spelling import find_near
 DOC_CLASSES = "https://cloud.google.com/kubernetes-engine/docs/reference/crds/computeclass"
 DOC_ROUTES = "https://gateway-api.sigs.k8s.io/reference/spec/"
 DOC_KEDA = "https://keda.sh/docs/latest/reference/scaledobject-spec/"
-# Of templates, and names that a reader of a sample replaces, as PROJECT_ID.
+# Placeholders of templates, such as $NAME, <name> or {name}.
 _PLACEHOLDER = re.compile(r"[$<{]")
 _LONGEST = 500
 _NEAR = 0.77

@@ -131,7 +131,7 @@ def _count_largest(pods: list[Pod], context: Context) -> int:
 
 
 def _is_least(min_available: int | None, pods: list[Pod], context: Context) -> bool:
-    """Returns whether a budget keeps all pods of a workload at its autoscaler's least."""
+    """Returns whether a budget keeps all pods that a workload has at its autoscaler's minimum."""
     if len(pods) != 1 or min_available is None:
         return False
     for scaler in context.index.find_scalers(pods[0].owner):

@@ -1,4 +1,4 @@
-"""HF501, HF502, HF504 and HF862: fields no object has, of another type or level, or missing."""
+"""HF501, HF502, HF504 and HF862: unknown, misplaced or missing fields, and wrong types."""
 
 import re
 from collections.abc import Iterator
@@ -120,7 +120,7 @@ def _check_shape(path: Path, value: Any, shape: str) -> Iterator[Hit]:
 
 
 def _has_shape(value: Any, shape: str) -> bool:
-    """Returns whether a value may be of a shape; of lists and maps without what they hold.
+    """Returns whether a value may be of a shape. What lists and maps hold is not compared.
 
     A number where a text belongs is a finding of HF511.
     """
@@ -160,7 +160,7 @@ env:
 def require_fields(obj: Object, context: Context) -> Iterator[Hit]:
     if not api_fields.find_type(as_text(obj.body.get("apiVersion")), obj.kind):
         return
-    # A template without containers is a patch, in whatever file.
+    # A template without containers is a patch, whatever file it is in.
     if dig(obj.spec, "template", "spec") is not None and not obj.pods:
         return
     is_built = _is_built(obj, context)

@@ -198,7 +198,7 @@ def flex_job_outlives_node(job: Job, context: Context) -> Iterator[Hit]:
 
 
 def _ignores_stops(job: Job) -> bool:
-    """Returns whether a pod on the next node follows an orderly stop."""
+    """Returns whether a Job ignores orderly stops, so that a pod continues on the next node."""
     for failure_rule in job.rules:
         codes = as_map(failure_rule.get("onExitCodes"))
         is_ignored = failure_rule.get("action") == "Ignore" and codes.get("operator") == "In"

@@ -13,7 +13,7 @@ from holdfast.lint.registry import Context, rule
 
 DOC_API = "https://kubernetes.io/docs/reference/kubernetes-api/"
 DOC_SERVICE = "https://kubernetes.io/docs/concepts/services-networking/service/"
-# Of templates, and names that a reader of a sample replaces, as PROJECT_ID.
+# Placeholders of templates, and names that a reader of a sample replaces, as PROJECT_ID.
 _PLACEHOLDER = re.compile(r"[$<{]|^(?!CAP_|ALL$)[A-Z][A-Z0-9_]+$")
 _DURATION = re.compile(r"(\d+(ms|s|m|h))+")
 _LONGEST = 1_000

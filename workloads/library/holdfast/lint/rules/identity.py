@@ -26,7 +26,7 @@ _IDENTITY = "iam.gke.io/gcp-service-account: trainer@acme-ai-platform.iam.gservi
 _GOOGLE_ACCOUNT = re.compile(r"[a-z0-9][a-z0-9-]{0,60}@[a-z0-9.:-]{1,60}\.gserviceaccount\.com")
 _PLACEHOLDER = re.compile(r"[$<>{}A-Z]")
 _SECRET_NAME = re.compile(r"(TOKEN|SECRET|PASSWORD|API_KEY|ACCESS_KEY|PRIVATE_KEY)$", re.IGNORECASE)
-# By the prefixes that their issuers document, so that a scan finds them.
+# Secrets with the prefixes that their issuers document so that scanners find them.
 ISSUED_SECRET = re.compile(
     r"(?<![A-Za-z0-9])(hf_[A-Za-z0-9]{20,}|gh[pousr]_[A-Za-z0-9]{30,}|github_pat_\w{30,}"
     r"|glpat-[\w-]{20,}|sk-[\w-]{20,}|xox[abps]-[\w-]{10,}|AKIA[A-Z0-9]{16}|AIza[\w-]{35})"
@@ -142,7 +142,7 @@ def identity_annotation_wrong(obj: Object, context: Context) -> Iterator[Hit]:
 
 
 def _names_account(key: str, value: object) -> bool:
-    """Returns whether an annotation of GKE's identity has another key, and an account's name."""
+    """Returns whether an annotation of GKE or Google holds the name of a service account."""
     is_of_gke = "gke.io/" in key or "google" in key
     return is_of_gke and as_text(value)[:300].endswith(".iam.gserviceaccount.com")
 

@@ -96,7 +96,7 @@ def gpus_left_idle(pod: Pod, context: Context) -> Iterator[Hit]:
 
 
 def _get_number(container: Container, options: tuple[str, ...]) -> int:
-    """Returns a whole number of options; 1 where none is given, 0 where it is no number."""
+    """Returns the whole number that an option gives; 1 without the option, 0 for no number."""
     for option in options:
         for name in (option, option.replace("-", "_").replace("__", "--", 1)):
             if container.option(name):

@@ -14,7 +14,7 @@ from holdfast.lint.registry import Context, rule
 from holdfast.lint.spelling import count_differences, find_near, suggest
 
 DOC_IMAGES = "https://kubernetes.io/docs/concepts/containers/images/"
-# Of templates, and of samples in which a reader writes a name, as PROJECT_ID.
+# Placeholders of templates, and names that a reader of a sample replaces, as PROJECT_ID.
 _PLACEHOLDER = re.compile(r"[$<{]|(?<![A-Za-z0-9])[A-Z][A-Z0-9]*_?[A-Z0-9_]{2,}(?![a-z])")
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 _NAME = re.compile(r"[a-z0-9]+([._-]+[a-z0-9]+)*")
@@ -59,7 +59,7 @@ def image_name_wrong(pod: Pod, context: Context) -> Iterator[Hit]:
 
 
 def _find_misspelt(image: str) -> str:
-    """Returns which public image is meant by one that is nearly it; empty for others."""
+    """Returns the public image of which a name is most likely a typo; empty for others."""
     return _judge_repository(image.partition("@")[0].partition(":")[0])
 
 

@@ -1,4 +1,4 @@
-"""HF750 to HF753: containers that wait for ever, for others or for each other."""
+"""HF750 to HF753: containers that wait forever, for others or for each other."""
 
 import re
 from collections.abc import Iterator
@@ -95,7 +95,7 @@ def waits_for_itself(pod: Pod, context: Context) -> Iterator[Hit]:
             labels = host.split(".")
             namespace = labels[1] if len(labels) > 1 else pod.owner.namespace
             service = context.index.find("Service", labels[0], namespace)
-            # Pods that are not ready have names all the same.
+            # Its pods have names before they are ready.
             is_early = bool(service and service.spec.get("publishNotReadyAddresses") is True)
             if service is None or is_early:
                 continue

@@ -84,7 +84,7 @@ def nodes_are_not_the_pods(job: Job, context: Context) -> Iterator[Hit]:
                 yield Hit(container.command_path, message, fix=fix)
             completions = as_int(job.spec.get("completions"))
             pods = as_int(job.spec.get("parallelism")) or 1
-            # Members that meet cannot come in two rows.
+            # Pods that have to meet must all run at once, not one set after another.
             is_meeting = "rdzv" in container.script or "master" in container.script.lower()
             is_ranked = ENV_COMPLETION_INDEX in container.script or is_meeting
             if is_ranked and nodes is not None and completions and completions > pods:

@@ -136,7 +136,7 @@ def _find_misspelt(key: str) -> str:
         return ""
     if name in known_names:
         return ""
-    # One that the name begins is meant more likely than one that looks like it.
+    # A key that begins with the name is more likely meant than one that looks similar.
     begun = [known_name for known_name in known_names if known_name.startswith(f"{name}-")]
     near_name = min(begun, key=len, default="") or find_near(name, known_names, _NEAR)
     return f"{domain}/{near_name}" if near_name else ""

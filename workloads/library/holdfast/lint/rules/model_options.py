@@ -1,4 +1,4 @@
-"""HF817 and HF818: options of servers of models that contradict the model or each other.
+"""HF817 and HF818: options of model servers that contradict the model or each other.
 
 Why it is so: infra/decisions/0200.
 """

@@ -342,7 +342,7 @@ def _opens_dns(policies: list[Object]) -> bool:
 
 
 def _is_for_names(port: Any) -> bool:
-    """Returns whether a port is that of DNS, which asks by UDP."""
+    """Returns whether a port is that of DNS, whose queries use UDP."""
     number = dig(port, "port")
     is_udp = dig(port, "protocol") == "UDP"
     return number == "dns" or (is_udp and number in (53, "53", None))

@@ -420,7 +420,7 @@ def group_is_not_the_split(obj: Object, context: Context) -> Iterator[Hit]:
 
 
 def _find_number(container: Container, *options: str) -> int | None:
-    """Returns the first of these options; vLLM takes underscores too."""
+    """Returns the number of the first of these options that has one; vLLM takes underscores too."""
     for option in options:
         underscored = f"--{option[2:].replace('-', '_')}"
         number = container.number(option) or container.number(underscored)

@@ -102,8 +102,8 @@ def are_related(place: str, other: str) -> bool:
 def _is_mistake(container: Container, place: str, saved: str) -> bool:
     """Returns whether a place was meant to be the other one.
 
-    A run may also start from the checkpoint of another run. Not so, if the place is on no mount,
-    or nearly the same.
+    A run may also start from the checkpoint of another run. So it is a mistake only if the place is
+    on no mount, or if the two paths are nearly the same.
     """
     is_lost = place.startswith("/") and find_mount(container, place) is None
     is_kept = saved.startswith("gs:") or find_mount(container, saved) is not None
@@ -112,8 +112,8 @@ def _is_mistake(container: Container, place: str, saved: str) -> bool:
     names = [PurePosixPath(item).name for item in (place, saved)]
     has_same_name = names[0] == names[1]
     differences = count_differences(place[:200], saved[:200])
-    has_numbers = bool(re.sub(r"\D", "", place) != re.sub(r"\D", "", saved))
-    return not has_numbers and (differences <= 2 or (has_same_name and differences <= 6))
+    has_other_numbers = bool(re.sub(r"\D", "", place) != re.sub(r"\D", "", saved))
+    return not has_other_numbers and (differences <= 2 or (has_same_name and differences <= 6))
 
 
 def _store(folder: str) -> str:

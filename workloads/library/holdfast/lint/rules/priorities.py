@@ -1,4 +1,4 @@
-"""HF754 to HF759 and HF749: what goes before what: classes of priority, terms and machines."""
+"""HF754 to HF759 and HF749: the order of priority classes, terms and machines."""
 
 import re
 from collections.abc import Iterator

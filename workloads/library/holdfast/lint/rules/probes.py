@@ -1,4 +1,4 @@
-"""HF45x: probes and hooks that end a container which works."""
+"""HF45x: probes and hooks that end a working container."""
 
 import re
 from collections.abc import Iterator
@@ -31,9 +31,9 @@ _IMAGES = re.compile(r"vllm|sglang|text-generation|triton|ollama|/tgi|lmdeploy|n
 _SHORTEST_LOAD_S = 120
 # Any program on a GPU imports its framework first.
 _SHORTEST_START_S = 30
-# A long request, or a load of the node, may keep a server from answering for that long.
+# A long request, or load on the node, may keep a server from answering for that long.
 _SHORTEST_HANG_S = 10
-# What a bucket or a hub gives to one server.
+# Rate at which one server downloads from a bucket or a hub.
 _BYTES_PER_S = 400e6
 _LONGEST_GRACE_S = 3_600
 _WORK = re.compile(
@@ -113,10 +113,10 @@ def _is_slip(port: int, numbers: set[int]) -> bool:
 
 
 def _is_one_server(container: Container, path: Path) -> bool:
-    """Returns whether a container answers on the ports that it declares alone.
+    """Returns whether a container answers only on the ports that it declares.
 
-    Many programs answer probes on a port that their manifests leave out. Not so a server of models,
-    nor one that another probe asks for the same path on a declared port.
+    Many programs answer probes on a port that their manifests leave out. A server of models does
+    not, nor does a server that another probe asks for the same path on a declared port.
     """
     if _serves_models(container):
         return True

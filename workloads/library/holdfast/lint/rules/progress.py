@@ -1,4 +1,4 @@
-"""HF62x: work that is lost, or capacity that stays paid, by what a manifest asks for."""
+"""HF62x: manifests that lose work, or that keep paying for capacity without use."""
 
 import re
 from collections.abc import Iterator

@@ -26,7 +26,7 @@ _SMALLEST_PROGRAM = 4 * MIB
 _SMALLEST_PYTHON = 48 * MIB
 _SMALLEST_WITH_GPU = 64 * MIB
 _SMALLEST_CPU_WITH_GPU = 0.1
-# Of GKE, by the size of the machine.
+# GKE's reserve on a node: size of the next part in cores or GiB, and the share reserved of it.
 _RESERVED_CPU = ((1, 0.06), (1, 0.01), (2, 0.005))
 _RESERVED_CPU_ABOVE = 0.0025
 _RESERVED_MEMORY = ((4, 0.25), (4, 0.20), (8, 0.10), (112, 0.06))
@@ -109,7 +109,7 @@ def _list_quotas(obj: Object) -> Iterator[tuple[Path, Any]]:
 
 
 def _parse(amount: Any) -> float | None:
-    """Returns a quantity; 0 for one that a template or a reference stands for."""
+    """Returns a quantity; 0 for a placeholder, a reference, or an amount in nano or micro."""
     text = str(amount)
     is_tiny = text[-1:] in ("n", "u") and text[:-1].isdecimal()
     return 0.0 if is_tiny or _PLACEHOLDER.search(text[:200]) else quantity(amount)

@@ -93,7 +93,7 @@ def _check_lending(path: Path, resources: list[dict[str, object]]) -> Iterator[H
 
 
 def _check_spaces(obj: Object, context: Context) -> Iterator[Hit]:
-    """Yields LocalQueues whose namespace has not the labels that the queue selects."""
+    """Yields LocalQueues whose namespace lacks the labels that the ClusterQueue selects."""
     selected = as_map(dig(obj.spec, "namespaceSelector", "matchLabels"))
     for queue in context.index.by_kind.get("LocalQueue", []):
         if queue.spec.get("clusterQueue") != obj.name or not queue.namespace:

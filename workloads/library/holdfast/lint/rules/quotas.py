@@ -82,7 +82,7 @@ def _sum_pods(pods: list[Pod], key: str) -> float:
 
 
 def _sum_pod(pod: Pod, key: str) -> float:
-    """Adds up what the containers of a pod ask of what a quota counts."""
+    """Adds up what the containers of a pod ask for of the resource that a quota counts."""
     field, _, resource = key.partition(".")
     if field not in ("requests", "limits"):
         field = "requests"
@@ -202,7 +202,7 @@ def check_edge_names(obj: Object, context: Context) -> Iterator[Hit]:
 
 
 def _check_certificates(obj: Object, context: Context) -> Iterator[Hit]:
-    """Yields a Secret of TLS that an Ingress or a Gateway names and its file has otherwise."""
+    """Yields a missing TLS Secret of an Ingress or a Gateway whose file has TLS Secrets."""
     places: list[tuple[Path, str]] = []
     for index, entry in enumerate(as_list(obj.spec.get("tls"))):
         path: Path = ("spec", "tls", index, "secretName")

@@ -28,7 +28,7 @@ _BINDINGS = ("RoleBinding", "ClusterRoleBinding")
 
 
 def _config(name: str = "params", namespace: str = "training", key: str = "rate") -> str:
-    """Writes a variable that a ConfigMap has, and a ConfigMap."""
+    """Writes a variable that refers to a ConfigMap, and a ConfigMap."""
     return f"""\
 env: [{{name: RATE, valueFrom: {{configMapKeyRef: {{name: params, key: rate}}}}}}]
 ---
@@ -59,8 +59,8 @@ def _is_made(kind: str, name: str, context: Context) -> bool:
 def explain_absence(kind: str, name: str, obj: Object, context: Context) -> str:
     """Returns why an object that is not in the namespace of `obj` is a mistake; empty if unknown.
 
-    It may be in the cluster. Not so if it is in the files in another namespace, if the file of
-    `obj` has one with a similar name, or one that nothing else names.
+    It may be in the cluster. That is ruled out if the files have it in another namespace, or if the
+    file of `obj` has one with a similar name, or exactly one that nothing names.
     """
     if _is_made(kind, name, context):
         return ""

@@ -19,7 +19,7 @@ _SUBDOMAIN = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
 _LABEL = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 _VALUE = re.compile(r"([A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?)?")
 _PORT_NAME = re.compile(r"(?=.*[a-z])[a-z0-9]([a-z0-9-]{0,13}[a-z0-9])?")
-# Of templates, and names that a reader of a sample replaces, as PROJECT_ID.
+# Placeholders of templates, and names that a reader of a sample replaces, as PROJECT_ID.
 _PLACEHOLDER = re.compile(r"[$<{]|^[A-Z][A-Z0-9_]+$")
 _RBAC_KINDS = ("Role", "ClusterRole", "RoleBinding", "ClusterRoleBinding")
 _SHORT_NAMED = {"CronJob": 52, "Job": 63, "Service": 63, "JobSet": 52}
@@ -199,9 +199,9 @@ def version_unknown(obj: Object, context: Context) -> Iterator[Hit]:
         return
     is_still_served = obj.kind in known_versions["kinds_still_served"]
     is_removed = version in known_versions["removed"] and not is_still_served
-    # A version of the table without the kind; betas that it lacks may be served all the same.
+    # The table has this version without the kind. Betas that it lacks may still be served.
     is_other = _STABLE.search(version[:100]) and version in api_fields.list_versions()
-    # Of a stable API; new versions of an operator's API come without a word.
+    # A version that the table lacks, of a stable API or of an operator's kind.
     group = version.rpartition("/")[0]
     is_future = _STABLE.search(version[:100]) and group in _list_groups(versions)
     is_unknown = bool(operator_versions) and group in _list_groups(versions)

@@ -14,7 +14,7 @@ from holdfast.vocabulary.kubernetes import ANNOTATION_GOOGLE_ACCOUNT
 from holdfast.vocabulary.roles import JOB_NAMESPACES, JOB_ROLES, KSA_NAMESPACES
 
 DOC_RBAC = "https://kubernetes.io/docs/reference/access-authn-authz/rbac/"
-# In several groups, of which one is enough.
+# Resources that several groups have; one of the groups is enough.
 _SHARED = {
     "events": ("", "events.k8s.io"),
     "ingresses": ("networking.k8s.io", "extensions"),
@@ -79,7 +79,7 @@ def _check_resources(entry: object, path: Path, allowed: set[str]) -> Iterator[H
     # A group that is not in the table may have any resource.
     if not groups <= known_groups.keys():
         return
-    # One right resource is enough for those of other groups.
+    # If one resource is in the groups of the rule, those of other groups are no finding.
     is_right = any(_list_allowed(entry))
     known_names: set[str] = set()
     for names in known_groups.values():
@@ -174,7 +174,7 @@ def _drop_digits(name: str) -> str:
 
 
 def _has_one_error(name: str, other: str) -> bool:
-    """Returns whether two names have the same letters but two at most, and no part more."""
+    """Returns whether two names have as many parts and differ in two letters at most."""
     if not name:
         return False
     if name.count("-") != other.count("-"):

@@ -240,7 +240,7 @@ def requests_before_ready(pod: Pod, context: Context) -> Iterator[Hit]:
     if not is_server or _answers(pod) or pod.spec.get("readinessGates"):
         return
     services = context.index.find_selecting("Service", pod) if pod.labels else []
-    # A startup probe holds the requests back too, and a name of each pod is for its peers.
+    # A startup probe holds the requests back too, and a headless Service is for the pod's peers.
     starts = any(container.body.get("startupProbe") for container in pod.main_containers)
     is_served = any(service.spec.get("clusterIP") != "None" for service in services)
     if is_served and not starts:

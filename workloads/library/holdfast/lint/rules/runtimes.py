@@ -22,7 +22,7 @@ _WITH_SSD = re.compile(r"a2-ultragpu|a3-|a4-|a4x-|z3-|-lssd")
 _WITHOUT_SSD = ("e2-", "t2a-", "t2d-", "n4-", "c4a-standard-1", "m2-", "h3-")
 _RUNTIMES = ("gvisor", "kata", "confidential")
 _SCHEDULERS = ("default-scheduler", "gke.io/optimize-utilization-scheduler")
-# Of programs that people install; the linter does not know whether they did.
+# Schedulers that people install; the linter does not know whether they did.
 _OTHER_SCHEDULERS = ("volcano", "yunikorn", "kai-scheduler", "nvidia-run-ai", "binpack-scheduler")
 
 

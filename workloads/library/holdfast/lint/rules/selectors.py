@@ -133,7 +133,7 @@ def _misses_all(selector: dict[str, Any], pods: list[Pod]) -> bool:
 
 
 def _misses_groups(labels: dict[str, str], pods: list[Pod]) -> bool:
-    """Returns whether a label that templates of groups have has another value in all of them."""
+    """Returns whether all group templates with a label of the selector have another value of it."""
     for key, value in labels.items():
         values = [str(pod.all_labels[key]) for pod in pods if key in pod.all_labels]
         if values and value not in values:

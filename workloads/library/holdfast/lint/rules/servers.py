@@ -29,7 +29,7 @@ _QUANTIZED = re.compile(r"awq|gptq|int4|int8|[48]-?bit|w4a16|w8a8|quant|marlin",
 _MODEL_VARIABLES = re.compile(r"^((OPENAI|LLM|VLLM|CHAT|SERVED|INFERENCE)_)?MODEL(_NAME|_ID)?$")
 _URL = re.compile(r"https?://([a-z0-9][a-z0-9.-]{0,250})")
 _LONGEST = 2_000
-# What a model's name tells of its own context: llama-2-13b-chat-16k.
+# Names of models that state their context length: llama-2-13b-chat-16k.
 _OWN_CONTEXT = re.compile(r"-\d+[km](-|$)|ultralong")
 
 
@@ -363,7 +363,7 @@ def _list_aliases(container: Container) -> set[str]:
 
 
 def _list_adapters(container: Container) -> set[str]:
-    """Lists the names of --lora-modules; all of the command's, which costs nothing."""
+    """Lists the names of --lora-modules, and all other arguments too, which does no harm."""
     names: set[str] = set()
     if "--lora-modules" in container.script:
         for word in container.arguments:

@@ -124,7 +124,7 @@ def check_keys(pod: Pod, context: Context) -> Iterator[Hit]:
 
 
 def _is_odd(key: str) -> bool:
-    """Returns whether a key is meant as a variable and has no name of one."""
+    """Returns whether a key is meant as a variable but is no valid name of one."""
     return not _VARIABLE.fullmatch(key) and not _FILE_NAME.fullmatch(f"/{key}")
 
 

@@ -101,7 +101,7 @@ def _names_folder(flag: str, folder: str, container: Container, with_outputs: bo
 def _is_relative_folder(flag: str, value: str) -> bool:
     """Returns whether a value is a relative path for an option that takes a folder.
 
-    The name of a model or a number is none.
+    A number is no path, and neither is the name of a model.
     """
     if value.startswith(_IN_LAYER):
         return True

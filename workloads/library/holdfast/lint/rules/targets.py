@@ -354,9 +354,10 @@ def _judge_address(host: str, port: str, home: str, file: str, context: Context)
 
 
 def _is_meant(name: str, service: Object, port: str, context: Context) -> bool:
-    """Returns whether a name has the words of a Service with the port, or begins as it.
+    """Returns whether a name has the words of a Service with the port, or shares its first word.
 
-    The second counts only for the one Service of the namespace with a port that few have.
+    A shared first word counts only if the port is uncommon and no other Service of the namespace
+    has it.
     """
     if not _has_port(service, int(port)):
         return False

@@ -93,7 +93,7 @@ def variable_misspelt(pod: Pod, context: Context) -> Iterator[Hit]:
 
 
 def _has_form(value: str, pattern: str) -> bool:
-    """Returns whether a value has a form; one that a reference or a template gives may have it."""
+    """Returns whether a value has a form; True for one that a reference or a template fills in."""
     is_given = any(mark in value for mark in "$<{")
     return is_given or bool(re.fullmatch(pattern, value[:_LONGEST], re.IGNORECASE))
 
@@ -105,7 +105,8 @@ def _find_misspelt(name: str, known_names: frozenset[str]) -> str:
     near_name = find_near(name, known_names, _NEAR)
     families = tuple(load_table("variables")["families"])
     is_of_family = name.startswith(families) or near_name.startswith(families)
-    # NCCL_P2P_DISABLE and NCCL_SHM_DISABLE are both right: digits and words that differ whole are.
+    # NCCL_P2P_DISABLE and NCCL_SHM_DISABLE are both right: another number or another whole word is
+    # no typing error.
     parts = set(name.split("_"))
     near_parts = set(near_name.split("_"))
     differing = parts ^ near_parts
@@ -189,7 +190,7 @@ def reference_undefined(pod: Pod, context: Context) -> Iterator[Hit]:
 
 
 def _list_names(container: Container) -> Iterator[str]:
-    """Yields the names next to a command, in which a template has placeholders too."""
+    """Yields names and values around a command, in which a template has placeholders too."""
     owner = container.pod.owner
     yield from (owner.name, owner.namespace, as_text(container.body.get("image")))
     yield container.pod.account

@@ -421,7 +421,7 @@ def _list_folders(container: Container) -> Iterator[tuple[Path, str]]:
             option, equals, value = word.partition("=")
             before = words[index - 1] if index else ""
             folder = value if equals and option.startswith("-") else word
-            # What an init container copies goes where its last word says.
+            # An init container copies to the path that is the last word of its command.
             is_target = not container.is_main and index == len(words) - 1
             is_option = (
                 is_target

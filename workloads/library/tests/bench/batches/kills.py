@@ -146,7 +146,7 @@ def _work(bench: Bench, job: str, plan: Plan | None) -> None:
     ):
         predictor.load()
         if plan and not plan.step:  # from a loaded model: its start would outlast the delay
-            # The alarm's default action would be a clean end; this one is not to be caught.
+            # A worker may catch SIGALRM, but not the SIGKILL that _kill_me sends.
             signal.signal(signal.SIGALRM, _kill_me)
             signal.setitimer(signal.ITIMER_REAL, plan.delay_s)
         events = bench.folder / f"{job}.jsonl"

@@ -1,5 +1,5 @@
-"""The same damages to our checkpoints and to those of others; counts those that load without an
-error.
+"""Damages our checkpoints and those of others in the same ways, and counts those that load without
+an error.
 """
 
 import logging

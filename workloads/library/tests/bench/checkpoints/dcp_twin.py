@@ -32,7 +32,7 @@ def main(
     every: int,
     report_every: int,
 ) -> None:
-    die_with(os.getppid())  # torchrun puts it into a session of its own and does not take it along
+    die_with(os.getppid())  # torchrun gives it its own session and does not end it
     config = TrainConfig(
         checkpoints=str(folder),
         steps=steps,

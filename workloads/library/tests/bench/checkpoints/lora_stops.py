@@ -86,7 +86,7 @@ class Bench:
         paths = [str(packages), str(ROOT), str(ROOT / "workloads/library")]
         self._environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
         self._before: Event = {}
-        """The last event of the start before."""
+        """The last event of the previous start."""
 
     def _start(self, module: str, settings: dict[str, Any]) -> "subprocess.Popen[str]":
         settings |= asdict(self._sizes) | {"run": RUN}
@@ -122,7 +122,7 @@ class Bench:
         started_at = time.monotonic()
         with self._start("lora_job", settings) as process:
             try:
-                # To look takes processor time for each page, which the process misses.
+                # Sampling costs processor time for each page, which the process then lacks.
                 look = partial(_sample_memory, process.pid if watch_memory else 0)
                 with sampled(look, 2.0) as samples:
                     events = self._wait_for_save(process)

@@ -129,7 +129,7 @@ def slowdown(steps_s: list[float], normal: float) -> dict[str, float]:
 
 
 def settle() -> None:
-    """Syncs the disk, so that no method pays for pages that the one before left to write."""
+    """Syncs the disk, so that no method pays for dirty pages of the method before it."""
     if dist.get_rank() == 0:
         os.sync()
     dist.barrier()

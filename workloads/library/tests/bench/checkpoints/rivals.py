@@ -50,7 +50,7 @@ class TorchSnapshot(Method):
 class Orbax(Method):
     """Saves JAX arrays. They never change in place, so on a CPU it need not copy them.
 
-    Tensors must be copied, so the comparison favours Orbax.
+    Tensors must be copied, so the comparison favors Orbax.
     """
 
     name = "orbax"

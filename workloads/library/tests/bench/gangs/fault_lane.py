@@ -60,7 +60,7 @@ FALLBACKS = (MEMORY, COPIES, VERSION, BUCKET, INSTEAD, CLEAN, WITHOUT)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Found:
-    """Findings since the earlier record of the same gang."""
+    """Findings since the previous record of the same gang."""
 
     wrong: list[str]
     zombies: list[str]

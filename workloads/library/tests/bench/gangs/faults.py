@@ -152,7 +152,7 @@ class Blows:
         return 1
 
     def _fill(self, blow: Blow) -> int:
-        """Replaces a node by one without room; then loses it and the one that copies to it."""
+        """Replaces a node by one with full memory; then loses it and the node that copies to it."""
         before = _shift(blow.place, -1)
         log = self._gang.folder / f"log-{before}"
         log_size = log.stat().st_size
@@ -260,7 +260,7 @@ class Blows:
         return False
 
     def _until_lost(self, place: int, *, spare: int = -1) -> None:
-        """Waits until that node's launcher has ended its ranks; `spare` is not replaced yet."""
+        """Waits until a node's launcher has ended its ranks; `spare` is not replaced yet."""
         peers = self._gang.peers
 
         def has_lost_gang() -> bool:
@@ -275,7 +275,7 @@ class Blows:
         self.wait(has_lost_gang, spare=spare)
 
     def _dies(self, place: int) -> bool:
-        """Tells whether a process of that node ends before the gang is well past any point."""
+        """Tells whether a process of a node ends before the gang is well past any point."""
         earlier: set[psutil.Process] = set()
         has_died = False
 

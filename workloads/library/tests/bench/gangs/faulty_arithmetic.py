@@ -49,7 +49,7 @@ class Outcome:
 
     named: int | None
     is_effective: bool
-    """True if a gradient had other bits for the flip."""
+    """True if a gradient had other bits because of the flip."""
     disputes: int
     """Tries in which digests differed."""
     survivors: int
@@ -73,7 +73,7 @@ def flip_bit(values: Tensor, flip: Flip) -> None:
 
 
 class Gang:
-    """`size` members train a small model; `lose` lets one fail in each step."""
+    """`size` members train a small model; `play` loses one of them in each step."""
 
     def __init__(self, *, size: int, shards: int, seed: int) -> None:
         torch.manual_seed(seed)

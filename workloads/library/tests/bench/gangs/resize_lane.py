@@ -162,7 +162,7 @@ class Play(Blows):
         return 2
 
     def _give_notice(self, blow: Blow) -> int:
-        """Notices one node; `wait` starts its replacement when it has ended."""
+        """Gives one node a notice; `wait` starts its replacement when it has ended."""
         self._mark()
         before = read_lines(self._gang)[-1]["step"]
         self._gang.processes[blow.place].send_signal(signal.SIGTERM)

@@ -73,7 +73,7 @@ class Counters:
     cached_tokens: float
     cpu_s: float
     texts: list[float]
-    """Texts that each server has ended."""
+    """Number of finished texts of each server."""
 
 
 def run_hits(folder: Path, *, conversations: int) -> Figures:

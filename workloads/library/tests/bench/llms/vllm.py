@@ -1,4 +1,4 @@
-"""Streams on the real vLLM, of which one of two pods is killed in the middle of all."""
+"""Streams on the real vLLM, one of whose two pods is killed while all streams are open."""
 
 import time
 from pathlib import Path
