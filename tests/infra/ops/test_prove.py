@@ -130,7 +130,7 @@ def test_a_failure_destroys(
 def test_second_interrupt_ends_the_destroy_and_still_lists_leftovers(
     proof: Proof, deployment: Path
 ) -> None:
-    """After the first interrupt, halfway through the apply, the proof goes on to the destroy."""
+    """The proof goes on to the destroy after a first interrupt, halfway through the apply."""
     code, steps, printed = proof(deploy=f"open(made, 'w'); {INTERRUPTED}", destroy=INTERRUPTED)
     assert (code, deployment.exists()) == (EXIT_FINDINGS, True)
     assert steps["deploy"] == steps["destroy"] == "interrupted"

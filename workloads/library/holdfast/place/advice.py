@@ -249,8 +249,8 @@ def on_spot(job: Job, world: World, region: str, *spot_policies: Policy) -> list
             policy=policy.shown,
             region=region,
         )
-        # Only a run that takes SLOWEST times its work has so many evictions: it is given up for its
-        # pace, not for the limit of the simulation.
+        # Only a run that takes SLOWEST times its work has that many evictions: it is given up for
+        # its pace, not for the limit of the simulation.
         if float(np.mean(outcome.evictions >= max_evictions)) > GAVE_UP:
             rows.append(replace(option, refused=_ENDLESS))
             continue

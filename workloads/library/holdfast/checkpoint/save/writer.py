@@ -178,12 +178,11 @@ class CheckpointWriter:
         if self._copies and self._copies.newest_step < step:
             step_s = self.save_cost.step_s
             copy = self._copies.agree(self._ranks, step, step_s)
-        # Before the agreement: a rank without room must say so in it, or the others stage a save
-        # that cannot commit.
+        # A rank without a free memory says so in the agreement: the save of the others would not
+        # commit.
         memory = self._free_memory
         outcome, staged = self._stage(step, state, memory)
-        # Staging comes before: an exchange first would add the slowest rank's copy to everybody's
-        # wait.
+        # The ranks agree after staging: else each would wait for the slowest one, and then stage.
         attempt = self._agree(step, outcome, staged.captured)
         if not attempt:
             return False

@@ -43,7 +43,7 @@ def main(descriptor: int, parent: int) -> None:
 def _follow_parent(parent: int) -> None:
     """Makes this process ignore the worker's signals and end when the worker ends.
 
-    The out-of-memory killer is told to choose this process before the worker.
+    The out-of-memory killer chooses this process before the worker.
     """
     for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
         signal.signal(signum, signal.SIG_IGN)

@@ -269,7 +269,7 @@ class Deadline:
     at_s: float
     """The deadline on the loop's clock."""
     tries: int = 0
-    """Which try this is of a proxy that has time for another server: 1, or 2 for any later one.
+    """The number of the try, if a proxy has time for another server: 1, or 2 for any later one.
 
     0 if there is no such proxy.
     """
