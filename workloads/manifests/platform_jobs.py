@@ -260,7 +260,7 @@ def _mover_rights(context: RenderContext) -> Iterator[Body]:
     watch_pods = _rule("", "pods", *WATCHING)
     watch_nodes = _rule("", "nodes", *WATCHING)
     kueue = api_group(KUEUE_API)
-    # A gang yields as many nodes as a waiting job lacks.
+    # Quotas tell how many nodes a waiting job lacks; a gang yields as many.
     list_quotas = [_rule(kueue, kind, "list") for kind in ("clusterqueues", "resourceflavors")]
     yield from bind_cluster_role(
         "holdfast-mover",

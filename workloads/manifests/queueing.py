@@ -83,7 +83,7 @@ def _queues(context: RenderContext, queue: str, flavors: list[LentFlavor]) -> It
 
 
 def _list_limits(context: RenderContext, team: str) -> dict[str, int]:
-    """Accelerator, or class of several, -> GPUs that a team uses at most in each queue."""
+    """Returns the most GPUs that a team uses in each queue, by accelerator or class of several."""
     limits = dict(context.platform.team(team).limits)
     for gpu_choice in list_gpu_choices(context.platform):
         bounds = [limits[kind] for kind in gpu_choice.accelerators if kind in limits]
@@ -93,7 +93,7 @@ def _list_limits(context: RenderContext, team: str) -> dict[str, int]:
 
 
 def _flavors(context: RenderContext) -> dict[str, list[LentFlavor]]:
-    """Queue -> flavors with the GPUs that each lends, by the environment's quotas and caps."""
+    """Returns the flavors of each queue and the GPUs that each lends, from quotas and caps."""
     flavors: dict[str, list[LentFlavor]] = {}
     for queue in (*QUEUES.values(), QUEUE_ANY):
         flavors[queue] = []
@@ -104,9 +104,9 @@ def _flavors(context: RenderContext) -> dict[str, list[LentFlavor]]:
             continue
         if gpus:
             labels = {LABEL_POOL_CLASS: name}
-            # The same keys in each: JobSet adds them to its Jobs, and removes none when a job
-            # changes its queue. Else Kueue lends it GPUs of another kind when those that it asks
-            # for are all lent.
+            # All flavors have the same label keys: JobSet adds them to its Jobs, and removes none
+            # when a job changes its queue. With fewer keys, Kueue would lend GPUs of another kind
+            # once those that the job asks for are all lent.
             if group.accelerator:
                 labels[LABEL_ACCELERATOR] = group.accelerator
             flavor = _flavor(f"{queue}-{name}", labels, group.tolerations())
@@ -131,7 +131,7 @@ def _flavors(context: RenderContext) -> dict[str, list[LentFlavor]]:
 
 
 def _share(context: RenderContext, flavors: list[LentFlavor]) -> dict[str, list[LentFlavor]]:
-    """Divides flavors between teams: team, empty for the default one, -> flavors with its GPUs.
+    """Returns the flavors and GPUs of each team; the key of the default team is empty.
 
     Each team is guaranteed its GPUs; beyond that the cohort lends. Where a flavor has less than its
     teams are guaranteed, they share it in proportion.
@@ -291,9 +291,9 @@ def _compute_classes(context: RenderContext) -> Iterator[Body]:
 
 
 def _flex(context: RenderContext) -> Body:
-    """Adds recycling where the version has it.
+    """Enables flex-start, and the recycling of its nodes where the GKE version has it.
 
-    Without it the next node is requested only after all pods ended with the old one.
+    Without recycling, the next node is requested only after the old one and its pods have ended.
     """
     settings: Body = {"enabled": True}
     if context.platform.versions.gke_has(*CLASSES_RECYCLE):

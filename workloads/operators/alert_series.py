@@ -34,9 +34,9 @@ def judge(
     platform: Platform,
     client: monitoring_v3.MetricServiceClient | None = None,
 ) -> Answer:
-    """Answers for all alerts, those of the environment's own `modules` included.
+    """Checks the series of all alerts, those of the environment's own `modules` included.
 
-    Broken where GPU nodes run without GPU series. Raises Unjudged for other missing series: most of
+    Fails if GPU nodes run without GPU series. Raises Unjudged for other missing series: most of
     them begin with a first job. The default `client` has the caller's credentials.
     """
     readers = find_readers(_select_alerts(modules, platform))

@@ -51,8 +51,8 @@ def preview(api: Api, context: RenderContext) -> Iterator[Change]:
 
 
 def _read_former(api: Api) -> list[Body]:
-    """Returns what was applied last, by the document in the cluster: of a kind of which nothing is
-    left, too, the old objects must go.
+    """Returns the objects that were applied last, by the document in the cluster: old objects of a
+    kind that is rendered no more must be removed too.
     """
     published = read_published(api)
     return platform(RenderContext(published)) if published else []

@@ -15,7 +15,7 @@ class Explored(Protocol):
     def deaths(self) -> int: ...
 
     def prune(self) -> Self:
-        """Without what can have no effect any more."""
+        """Returns the state without what can have no effect any more."""
         ...
 
 
@@ -38,7 +38,8 @@ def explore(model: Protocolled[S]) -> int:
     """Visits every reachable state, and returns how many there are. Raises AssertionError where a
     rule is broken, and where no end can be reached without another death.
     """
-    # states have no circles, and to walk over all that were seen is a fifth of the time
+    # States have no reference cycles, and a collector that walks over all of them takes a fifth of
+    # the time.
     gc.disable()
     try:
         return _explore(model)

@@ -19,14 +19,14 @@ T = TypeVar("T")
 
 
 def family(pid: int) -> list[psutil.Process]:
-    """The process and all below it; nothing once it is gone."""
+    """Returns the process and all its descendants; nothing once it is gone."""
     with suppress(psutil.NoSuchProcess):
         return [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]
     return []
 
 
 def rss_mib(pid: int, *, with_children: bool = False) -> float:
-    """Resident memory; of a process that is gone none."""
+    """Returns the resident memory in MiB; 0 for a process that is gone."""
     total = 0
     for process in family(pid) if with_children else family(pid)[:1]:
         with suppress(psutil.NoSuchProcess):
@@ -50,21 +50,21 @@ def kill_family(*pids: int | None) -> None:
 
 
 def alive(process: psutil.Process) -> bool:
-    """Not one that has ended and is not reaped yet."""
+    """Returns whether the process runs; one that has ended but is not reaped yet does not."""
     with suppress(psutil.NoSuchProcess):
         return process.status() != psutil.STATUS_ZOMBIE
     return False
 
 
 def each(processes: Iterable[psutil.Process], order: Callable[[psutil.Process], None]) -> None:
-    """To those that are still there."""
+    """Applies the order to the processes that are still there."""
     for process in processes:
         with suppress(psutil.NoSuchProcess):
             order(process)
 
 
 def children(pid: int) -> list[int]:
-    """By id; none of a process that is gone."""
+    """Returns the children's ids in order; none for a process that is gone."""
     # Not by `ps`, which small images lack: a test would then find no child at all, or kill none.
     with suppress(psutil.NoSuchProcess):
         return sorted(child.pid for child in psutil.Process(pid).children())
@@ -79,10 +79,10 @@ def until(
     within_s: float = 120.0,
     pause_s: float = 0.01,
 ) -> T:
-    """The first true answer. `what`: for the error, such as a log. `alive`: whether what is awaited
-    can still come.
+    """Waits for the first true answer of `condition`, and returns it.
 
-    Raises TimeoutError, and ChildProcessError once it can no longer come.
+    `what` is for the error, such as a log; `alive` says whether the answer can still come. Raises
+    TimeoutError, and ChildProcessError once it can no longer come.
     """
     ends = time.monotonic() + within_s
     while not (outcome := condition()):
@@ -98,7 +98,7 @@ def until(
 
 @contextmanager
 def sampled(look: Callable[[], T], every_s: float) -> Generator[list[T]]:
-    """What `look` finds now and then, in a thread, until the end of the block."""
+    """Collects what `look` finds at intervals, in a thread, until the end of the block."""
     samples = list[T]()
     is_over = Event()
 
@@ -116,8 +116,10 @@ def sampled(look: Callable[[], T], every_s: float) -> Generator[list[T]]:
 
 
 def held(pids: list[int]) -> int:
-    """Memory that no file backs. Shared memory counts once: processes are read one after the other,
-    so that shares of pages that are just being mapped would not add up.
+    """Returns the memory that no file backs, in bytes.
+
+    Shared memory counts once: processes are read one after the other, so proportional shares of
+    pages that are just being mapped would not add up.
     """
     private = 0
     shared = dict[str, int]()

@@ -1,4 +1,4 @@
-"""What is forked ends, hears signals and has its own things as what starts from nothing."""
+"""Forked processes end, hear signals and own their resources like those started from nothing."""
 
 import os
 import signal

@@ -26,7 +26,7 @@ class ServiceRow:
     source: str
     """The model or the predictor."""
     base: str
-    """Ready replicas and all, as 2/4, or asleep."""
+    """Ready and wanted replicas, such as 2/4, or `asleep`."""
     overflow: str
     address: str
 
@@ -99,7 +99,7 @@ def take_snapshot(api: Api, service: Object) -> JobSnapshot:
 def stop(api: Api, name: str, namespace: str, *, now: bool) -> list[str]:
     """Remove all objects of a service, and return them as KIND/NAME.
 
-    Its pods answer what they have within their grace periods. Raises InputError for `now`, and
+    Its pods finish their open requests within their grace periods. Raises InputError for `now`, and
     Unjudged if the user may not delete them.
     """
     if now:

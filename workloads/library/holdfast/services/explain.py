@@ -99,7 +99,7 @@ def explain(api: Api, platform: Platform, name: str, namespace: str = "") -> Exp
 
 
 def find_address(api: Api, name: str, namespace: str) -> tuple[str, str]:
-    """Return the URL that the widest circle of clients can use, and who they are."""
+    """Return the URL that most clients can use, and from where they can use it."""
     inside = f"http://{name}.{namespace}.svc.cluster.local:{PORT}"
     pods = "from pods of the namespaces that may call"
     if namespace != NAMESPACE_SERVING:  # people of a team may not read load balancers
@@ -164,7 +164,7 @@ def _list_troubles(scalers: Any) -> Iterator[tuple[str, str]]:
         status: dict[str, Any] = scaler.get("status") or {}
         for condition in status.get("conditions") or ():
             is_inactive = (condition["type"], condition["status"]) == ("ScalingActive", "False")
-            # An autoscaler whose target sleeps rests.
+            # An autoscaler is inactive on purpose while its target is asleep.
             if is_inactive and condition.get("reason") != "ScalingDisabled":
                 yield scaler["metadata"]["name"], str(condition.get("message", ""))
 

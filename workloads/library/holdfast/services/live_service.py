@@ -15,7 +15,7 @@ from holdfast.vocabulary.kubernetes import LEASE_API, MONITORING_API
 from holdfast.vocabulary.roles import NAMESPACE_SERVING
 from holdfast.vocabulary.serving import ANNOTATION_IDLE, LABEL_SERVICE
 
-# Kind -> version, of everything that a service may have; what runs of them is found by its label.
+# Kind -> version. The objects of a running service are found by its label.
 TEAM_KINDS = {
     "Deployment": "apps/v1",
     "HorizontalPodAutoscaler": "autoscaling/v2",

@@ -104,7 +104,7 @@ def _require_environment(service: OwnService, platform: Platform) -> None:
 
 
 def _require_namespaces(service: OwnService, platform: Platform) -> None:
-    """Raise InputError for a caller in whose namespace nothing calls services."""
+    """Raise InputError for a caller that is not a namespace of jobs or services."""
     namespaces = {*platform.service_namespaces, *platform.job_namespaces}
     for caller in service.caller_namespaces:
         if caller not in namespaces:

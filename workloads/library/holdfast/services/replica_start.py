@@ -1,4 +1,4 @@
-"""The time that the newest replica took to start, and what took it."""
+"""Measures how long the newest replica took to start, and how long each part of the start took."""
 
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
@@ -20,7 +20,7 @@ class ReplicaStart:
     cache_s: float
     """The time in which its compiled kernels were fetched, which `image_s` does not count."""
     load_s: float
-    """The time until it was ready with a warm model. If it was unready since, that counts too."""
+    """The time until it was ready with a warm model. A later time of being unready counts too."""
 
     @property
     def total_s(self) -> float:
@@ -74,7 +74,7 @@ def _measure(pod: Object) -> ReplicaStart | None:
 
 
 def _measure_fetch(pod: Object) -> float:
-    """Return the seconds for which the container ran that fetches compiled kernels."""
+    """Return how many seconds the container that fetches compiled kernels ran."""
     for container in pod["status"].get("initContainerStatuses") or ():
         end: dict[str, Any] = container["state"].get("terminated") or {}
         if container["name"] == CACHE_FETCHER and end.get("startedAt") and end.get("finishedAt"):

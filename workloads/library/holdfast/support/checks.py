@@ -29,7 +29,7 @@ class Check:
 
 
 def make_answer(wrong: Sequence[str], well: str, fix: str) -> Answer:
-    """Makes an answer: broken by everything in `wrong`, or `well` if nothing is."""
+    """Makes an answer whose finding is all of `wrong`, or `well` if nothing is wrong."""
     return not wrong, "; ".join(wrong) or well, fix
 
 

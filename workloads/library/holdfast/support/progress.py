@@ -25,7 +25,7 @@ _WIPE = "\r\x1b[2K"
 def working(what: str, *, since_s: float | None = None) -> Generator[Callable[[str], None]]:
     """Shows `what` and its seconds until the block ends. Yields a function that names a new step.
 
-    The seconds count from `since_s` of the monotonic clock, by default from the block's begin.
+    The seconds count from `since_s` of the monotonic clock, by default from the block's beginning.
 
     The line is wiped when the block ends, so that later output has a line of its own. Nothing else
     should be printed inside the block.

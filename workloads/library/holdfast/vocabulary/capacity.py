@@ -29,9 +29,9 @@ POOR_RATING = 0.4
 # The exporter compares a rating with the machines that came within this time.
 RATING_WINDOW_S = 600.0
 
-# Kueue's queue for each capacity. The ClusterQueue and all its LocalQueues have this name.
 # The queue of jobs that take any of several GPUs on Spot.
 QUEUE_ANY = "any"
+# Kueue's queue for each capacity. The ClusterQueue and all its LocalQueues have this name.
 QUEUES = {
     Capacity.SPOT: "spot",
     Capacity.FLEX_START: "flex",
@@ -97,12 +97,12 @@ ANNOTATION_HOURS = "holdfast.dev/hours"
 ANNOTATION_MAX_USD = "holdfast.dev/max-usd"
 # On a job with max-usd, written by the mover: dollars so far, and the Unix time up to which.
 ANNOTATION_SPENT_USD = "holdfast.dev/spent"
-# On a job that was stopped without a person: the field of its file that was the reason.
+# On a job that the platform stopped by itself: the field of its file that was the reason.
 ANNOTATION_STOPPED_FOR = "holdfast.dev/stopped-for"
 STOPPED_FOR_MAX_USD = "max_usd"
 # On a job that ended, by the mover: what it cost.
 ANNOTATION_RECEIPT = "holdfast.dev/receipt"
-# On a Workload, by the mover: its place among equals, which Kueue reads, and that its nodes ended.
+# On a Workload, by the mover: its order within its priority (for Kueue), and that its nodes ended.
 ANNOTATION_BOOST = "kueue.x-k8s.io/priority-boost"
 ANNOTATION_REQUEST_ENDED = "holdfast.dev/request-spent"
 # On a JobSet, by the mover: its pod templates before a queue changed where they may run.

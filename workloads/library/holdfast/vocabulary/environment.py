@@ -3,9 +3,9 @@
 ENV_JOB = "HOLDFAST_JOB"  # name of the Job, JobSet or Deployment; see job_identity
 ENV_COMPLETION_INDEX = "JOB_COMPLETION_INDEX"  # set by Kubernetes in every pod of an Indexed Job
 ENV_ATTEMPT = "HOLDFAST_ATTEMPT"  # counts starts from 0; or counts to add up, as in 2+1
-# what ENV_ATTEMPT adds up in a Job by index: Kubernetes counts
+# crashes and evictions of one index, which Kubernetes counts apart; ENV_ATTEMPT adds them up
 ENV_CHARGED_FAILURES = "HOLDFAST_CHARGED_FAILURES"
-ENV_IGNORED_FAILURES = "HOLDFAST_IGNORED_FAILURES"  # crashes and evictions of an index apart
+ENV_IGNORED_FAILURES = "HOLDFAST_IGNORED_FAILURES"  # the evictions
 ENV_RUN = "HOLDFAST_RUN"  # for your own job: the run's name in the storage; its script reads it
 # for your own job: URL of its checkpoints; its script reads it
 ENV_CHECKPOINTS = "HOLDFAST_CHECKPOINTS"

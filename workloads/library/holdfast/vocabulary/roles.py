@@ -28,7 +28,7 @@ TEAMS_FOLDER = "teams"
 
 
 def team_role(team: str) -> str:
-    """The role of a team's jobs: one Google service account for all accounts in its namespaces."""
+    """Returns the role of a team's jobs: one Google service account for all of its namespaces."""
     return f"team-{team}"
 
 
@@ -38,7 +38,7 @@ def team_folder(team: str) -> str:
 
 
 # private.googleapis.com. The network's zone resolves every Google API to it, and network policies
-# admit no other way out; each is wrong without the other.
+# admit no other way out; neither works without the other.
 GOOGLE_APIS_CIDR = "199.36.153.8/30"
 
 # On the Cloud SQL instance; batch pods connect to it.

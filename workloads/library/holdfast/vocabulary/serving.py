@@ -20,7 +20,7 @@ PROBE_FAILURES = 1
 # The proxy's check may come a period late and time out, twice: 2 x (1 + 1), and 1 in reserve.
 # Measured on real kubelets: 0.1 to 0.5 s, as each response of a leaving server tells the proxy.
 LEAST_ACCEPT_S = 5.0
-# The share of a longer window, in which a distant proxy may notice late.
+# The share of a longer window for `accept_s`: a distant proxy may notice late.
 ACCEPT_SHARE = 1 / 7
 # After `accept_s` a server stops accepting once no request has come for this long.
 QUIET_S = 1.0
@@ -31,8 +31,8 @@ KEEP_ALIVE_S = 620
 # arrived for so long, which also bounds the wait for the first piece and a completion that is not
 # streamed. Envoy's own default.
 STREAM_IDLE_S = 300
-# The part of the window before the SIGTERM of a server that stops accepting at once (vLLM), and the
-# part that is spared after it.
+# Seconds of a window that pass before the SIGTERM of a server that stops accepting at once (vLLM),
+# at least, and seconds in reserve at its end.
 SIDECAR_LEAST_S = 4.0
 SIDECAR_SPARE_S = 4.0
 # The health check of a load balancer before the proxies, and the time until all of its own proxies
@@ -104,7 +104,7 @@ CALLER_HEADER = "x-holdfast-caller"
 
 LABEL_SERVICE = "holdfast.dev/service"
 """Label of each object of a service, except what services of a namespace share."""
-# On pods: the half of the capacity that they are.
+# On pods: whether they are base or overflow.
 LABEL_TIER = "holdfast.dev/serving-tier"
 TIER_LABEL = "tier"  # the same, on series
 TIER_BASE = "base"
@@ -128,7 +128,7 @@ MAX_RETRIES = 1000
 # here.
 RUNNING = "holdfast_server_requests_running"
 WAITING = "holdfast_server_requests_waiting"
-# both: what autoscaling reads, since it grows with load
+# running and waiting together: autoscaling reads it, since it grows with load
 INFLIGHT = "holdfast_server_requests_inflight"
 READY = "holdfast_server_ready"
 DRAINING = "holdfast_server_draining"
@@ -147,7 +147,7 @@ PROXY_METRICS_PATH = "/stats/prometheus"
 # One series of the above. An autoscaler's metric must be one: it may name a path, and no label.
 PROXY_ACTIVE_PATH = "/stats/active"
 PROXY_ACTIVE = "envoy_http_downstream_rq_active"
-# the listener that clients reach, among those that the proxy counts for
+# the listener for clients, among those whose requests the proxy counts
 PROXY_REQUESTS = "requests"
 REFUSED_FOR_LOAD = ("queue", "bytes", "deadline", "late")
 SERVER_METRICS = {

@@ -64,8 +64,8 @@ def test_an_example_is_short_and_its_job_file_runs_it(example: Path) -> None:
         or document["command"][document["command"].index("-m") + 1]
     )
     assert module == ".".join(example.relative_to(LIBRARY).with_suffix("").parts)
-    # By itself it saves under the name that its job gives it, so that either takes up what the
-    # other left.
+    # Started by hand, the example saves under the name that its job gives it, so that either
+    # continues what the other left.
     assert (
         document.get("predictor") or f'"HOLDFAST_RUN", "{prepared.job.name}"' in example.read_text()
     )

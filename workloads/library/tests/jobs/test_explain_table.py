@@ -30,7 +30,7 @@ def ago(seconds: float) -> str:
 def make_pod(
     *, deleted_s: float | None = None, started_s: float = 3600, **changes: Object
 ) -> Object:
-    """A pod of a Job that has run for `started_s`; `deleted_s`: since when its window is over."""
+    """Makes a pod of a Job that has run for `started_s`; its window ended `deleted_s` ago."""
     container = {
         "name": "main",
         "state": {"running": {"startedAt": ago(started_s)}},

@@ -70,7 +70,7 @@ def follow_log(folder: Path, *shown: PodLog) -> list[str]:
 
 @pytest.mark.parametrize(("piece", "flooded"), [(2_000, False), (1 << 20, False), (2_000, True)])
 def test_each_line_is_kept_once(tmp_path: Path, pod_log: PodLog, piece: int, flooded: bool) -> None:
-    """However it comes, also after a second that prints more than a piece."""
+    """Reads the log in pieces of any size, even after a second that prints more than one piece."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(follower, "PIECE", piece)
         if flooded:

@@ -63,8 +63,8 @@ def test_torchrun_without_options_joins_all_ranks(tmp_path: Path) -> None:
 
 
 def test_a_program_that_ends_well_on_a_notice_is_not_taken_for_complete(tmp_path: Path) -> None:
-    """Bare it exits 0, which a Job counts as done; wrapped it exits as one that was stopped, or
-    with its own code.
+    """Without the wrapper the program exits with 0, which a Job counts as done; wrapped, it exits
+    as a stopped program, or with its own code.
     """
     ready = tmp_path / "ready"
     codes: dict[str, int] = {}

@@ -38,7 +38,7 @@ OPTIONS = Wish(
     nodes="",
     checkpoint="30s",
 )
-"""The options of `place` whose user names a file alone."""
+"""The options of `place` when its user names only a file."""
 SHAPES = (
     ("1xl4", (1, 2, "2..4")),
     ("2xl4", (1,)),

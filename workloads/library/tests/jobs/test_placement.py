@@ -118,8 +118,9 @@ def test_what_is_not_moved_in_time_is_not_promised() -> None:
 
 
 def waits_for(body: Any, flavor: dict[str, str], queue: str) -> set[tuple[str, ...]]:
-    """The GPU and the capacity that the exporter sees a pod of the job wait for, made from it as
-    Kueue makes it.
+    """Returns the GPU and the capacity that the exporter sees a pod of the job wait for.
+
+    The pod is made from the job as Kueue makes it.
     """
     template = body["spec"]["template"]
     spec = template["spec"] | {"nodeSelector": template["spec"]["nodeSelector"] | flavor}

@@ -89,7 +89,7 @@ def test_program_without_lines_counts_by_its_age() -> None:
 
 
 def test_forged_lines_give_no_more_than_the_age_that_kueue_states() -> None:
-    """So a job gains by them what a program without lines has anyway."""
+    """A job gains by forged lines only what a program without lines has anyway."""
     admitted_s = NOW - 1_800
     by_age_s = at_stake_s([], NOW, admitted_s)
     hidden_commits = [event("start", 1_790), event("window", 10)]
@@ -209,7 +209,7 @@ def simulate_month(
     """Returns the node-hours that the first job loses in a month, and those of the others.
 
     12 jobs of 1 to 8 nodes run, and four times a day one must yield without a save. `saves` and
-    `shows_saves` are of the first, and `silent_most` bounds the boost of a job that shows none.
+    `shows_saves` describe the first job; `silent_most` bounds the boost of a job that shows none.
     """
     rng = random.Random(seed)
     jobs: list[SimulatedJob] = []

@@ -139,7 +139,7 @@ class Cluster:
         self.view.pod("ADDED", body)
 
     def spend(self, clock: Clock, until_s: float, every_s: float = 10.0) -> None:
-        """Let the mover pass until a moment."""
+        """Runs passes of the mover until a moment."""
         api: Any = self
         while clock.now < until_s and not self.is_stopped:
             clock.now += every_s
@@ -173,7 +173,7 @@ def start(
     *pods: Object,
     now_s: float = EPOCH,
 ) -> tuple[Cluster, Clock]:
-    """A mover that begins to watch now."""
+    """Starts a mover that begins to watch now."""
     clock = Clock(now_s)
     cluster = Cluster(body, View(clock=clock))
     cluster.change_job("ADDED", body)
@@ -237,7 +237,7 @@ def test_spending_outlives_pods_and_movers() -> None:
     before_usd = first.spent.usd
     assert before_usd == pytest.approx(USD, rel=0.03)
     assert not first.is_stopped
-    # Down for half an hour, in which the job got another node.
+    # The mover was down for half an hour, in which the job got another node.
     next_pod = pod("b", "m", EPOCH + 3_900)
     second, clock = start(first.body, next_pod, now_s=EPOCH + 5_400)
     second.spend(clock, EPOCH + 5_400)

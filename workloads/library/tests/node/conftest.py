@@ -73,7 +73,7 @@ def world(lab: "Lab") -> Iterator[World]:
 
 @pytest.fixture
 def folder(lab: "Lab") -> Path:
-    """Short, for the socket below it; pods do not run as root."""
+    """Makes a folder with a short path, for the socket in it; pods do not run as root."""
     path = lab.folder / uuid.uuid4().hex[:6]
     path.mkdir()
     path.chmod(0o777)

@@ -31,7 +31,7 @@ class Case:
     """A pod with one thing wrong."""
 
     texts: tuple[str, ...]
-    """By the kubelet, somewhere in the pod or its events, once it has made up its mind."""
+    """Texts that the kubelet writes into the pod or its events once it has decided."""
     main: Object = field(default_factory=dict)
     spec: Object = field(default_factory=dict)
 
@@ -86,7 +86,7 @@ CASES = {
         main=mount_volume("/scratch", {})["main"] | {"command": ["/bin/sh", "-c", FULL]},
         spec=mount_volume("/scratch", {"emptyDir": {"sizeLimit": "1Mi"}})["spec"],
     ),
-    # Past the scheduler, which would not have let it through.
+    # Bypasses the scheduler, which would not have let it through.
     "device": Case(
         texts=(FAILED, "OutOfcpu"),
         main={"resources": {"limits": {"cpu": "1000"}}},
@@ -103,8 +103,8 @@ def template(case: Case, pool: Pool) -> Object:
     return job
 
 
-# What `explain` could read of an object of this name. A Job's template has the same containers as
-# its pods.
+# Fields that `explain` may read, by the name of the object. A Job's template has the same
+# containers as its pods.
 _CONTAINER = ("name", "image", "resources")
 READ = {
     "metadata": ("name", "namespace", "uid", "creationTimestamp", "ownerReferences"),

@@ -42,7 +42,7 @@ EXAMPLE = platforms.load("example")
 BELOW = f"{EXAMPLE.default_run}/"  # where runs that no environment lists save
 STRANGERS = Path(__file__).parent / "strangers"
 EVENTS = Path("events")
-"""Below the test's own folder: which pods were noted as evicted, and why."""
+"""Folder below the test's own, with the pods that were noted as evicted, and why."""
 NAME = "theirs"
 LOOP = "loop"
 STEPS = 400
@@ -54,8 +54,9 @@ pytestmark = pytest.mark.timeout(3600)
 
 @pytest.fixture
 def empty(lab: Lab) -> Iterator[Lab]:
-    """A cluster of its own: what the platform applies stays in no other test's way. `lab`: where it
-    can run at all.
+    """Yields a cluster of its own, so that what the platform applies affects no other test.
+
+    `lab` makes sure that the host can run one.
     """
     empty_lab = Lab(beside=lab)
     yield empty_lab
@@ -198,7 +199,7 @@ def write_job(
 
 
 def smaller(prepared: Prepared) -> Prepared:
-    """For machines of this size; the GPU is still asked for."""
+    """Shrinks the job to machines of this size; it still asks for the GPU."""
     for body in prepared.bodies:
         if body["kind"] == "Job":
             (container,) = body["spec"]["template"]["spec"]["containers"]
@@ -208,7 +209,7 @@ def smaller(prepared: Prepared) -> Prepared:
 
 
 def follow(lab: Lab, prepared: Prepared, saved: Callable[[], bool]) -> int:
-    """Submitted and followed by the platform's own code; a Spot shutdown takes its first machine
+    """Submits and follows a job by the platform's own code; a Spot shutdown takes its first machine
     away.
     """
     pool = EXAMPLE.pool("spot-l4-g2-standard-8")

@@ -55,7 +55,7 @@ def account(world: World, name: str) -> None:
 
 
 def assert_confined(process: dict[str, object], command: list[str]) -> None:
-    """As the manifest asks, by what the kernel says."""
+    """Checks with the kernel's own view that a process is confined as the manifest asks."""
     assert process == {
         "command": command,
         "user": USER,

@@ -31,7 +31,7 @@ def groups(pid: int) -> list[Path]:
 
 
 def host() -> tuple[list[str], list[str]]:
-    """What a machine covers or sets; other mounts are other people's."""
+    """Returns the mounts and settings that a machine changes; other mounts are not ours."""
     lines = (line.split() for line in Path("/proc/mounts").read_text().splitlines())
     covered = []
     for _, point, *_ in lines:
@@ -44,7 +44,7 @@ def host() -> tuple[list[str], list[str]]:
 def test_an_interrupted_run_leaves_no_process_mount_or_cgroup(
     blow: signal.Signals, lab: Lab, tmp_path: Path
 ) -> None:
-    """`lab` is another run that lives meanwhile, and stays whole."""
+    """Checks also that `lab`, another run at the same time, stays whole."""
     before = host()
     command = [
         sys.executable,
@@ -74,7 +74,7 @@ def test_an_interrupted_run_leaves_no_process_mount_or_cgroup(
 
 
 def runs_kubelet(pid: int) -> bool:
-    """A process below `pid` does."""
+    """Returns whether `pid` or a process below it is a kubelet."""
     for process in family(pid):
         with suppress(psutil.NoSuchProcess):
             if any("kubelet" in word for word in process.cmdline()[:1]):

@@ -25,7 +25,7 @@ pytestmark = pytest.mark.timeout(420)
 
 
 def start(lab: Lab, world: World, template: Object, name: str = "job") -> Object:
-    """The running pod of a new Job, once its script's first line is in the log: its trap is set."""
+    """Returns the running pod of a new Job once its script has logged a line: its trap is set."""
     world.create_job(name, pods.job(template))
     (pod,) = world.wait_running(1)
     folder = lab.machines[pod["spec"]["nodeName"]].config.path / "logs"
@@ -120,7 +120,7 @@ DEFAULT_S = 300.0
 
 
 def freeze(machine: Machine) -> None:
-    """The kubelet alone; its containers go on."""
+    """Freezes only the kubelet; its containers go on."""
     for process in psutil.process_iter(["cmdline"]):
         words = process.info["cmdline"] or [""]
         if words[0].endswith("kubelet") and f"--hostname-override={machine.name}" in words:

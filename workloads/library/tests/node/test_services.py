@@ -109,7 +109,7 @@ class Site:
         self.machines.append(self.lab.boot(f"spot-{self.boots}", pool, gpu=True))
 
     def pods(self, name: str) -> list[Object]:
-        """Those that are ready, stay, and have a machine."""
+        """Returns the pods that are ready, stay, and have a machine."""
         pods: list[Object] = []
         for pod in self.lab.api.items(f"{SPACE}/pods", labelSelector=f"{LABEL_NAME}={name}"):
             is_ready = condition(pod, "Ready").get("status") == "True"

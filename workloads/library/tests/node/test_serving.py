@@ -51,7 +51,7 @@ class Site:
 
     lab: Lab
     machines: list[Machine]
-    """Of the Spot pool, the newest last."""
+    """Machines of the Spot pool, the newest last."""
 
     def pods(self, name: str) -> list[Object]:
         """Lists the pods of a tier that are ready and stay."""
@@ -192,8 +192,8 @@ def site(lab: Lab, rendered: Rendered) -> Iterator[Site]:
 
 
 def test_no_request_fails_while_spot_machines_are_taken_and_pods_deleted(site: Site) -> None:
-    """And none is repeated by the proxy: the pod's own readiness alone ends its traffic, within the
-    time it accepts.
+    """Checks also that the proxy repeats no request: the pod's own readiness alone ends its
+    traffic, within the time in which the pod still accepts.
     """
     load = Load(HOST, PORT, INFER_PATH, INFER_BODY)
     took = list[dict[str, float]]()

@@ -46,8 +46,10 @@ def replace_function(file: Path, name: str, code: str) -> tuple[str, str, str]:
 
 
 def waiting_before(step: int, gate: Path) -> str:
-    """Code that makes `changed` of the seed `good` that each rank draws for a step: it waits before
-    that step until the file `gate` is there, or until its ballot for a stop is cast.
+    """Returns code that defines `changed` for `good`, the function of the seed of a rank's step.
+
+    It waits before that step until the file `gate` is there, or until its ballot for a stop is
+    cast.
     """
     return (
         "import gc, time\n"
@@ -64,8 +66,10 @@ def waiting_before(step: int, gate: Path) -> str:
 
 
 def holding(point: str, marks: Path, until: str) -> str:
-    """Code that makes `changed` of the failpoint `good`: a process that reaches the named point
-    marks it in the folder `marks`, and continues when `until` is true.
+    """Returns code that defines `changed` for `good`, the failpoint.
+
+    A process that reaches the named point marks it in the folder `marks`, and continues when
+    `until` is true.
     """
     return (
         "import os, time\n"

@@ -131,7 +131,7 @@ class Run:
     def hold_before(self, step: int) -> None:
         """Makes further starts wait before that step for `release`, or for their notice.
 
-        So a run that is taken down before is never over first, however late the test acts.
+        So a run that a test takes down is never over before that, however late the test acts.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
         self._gate.unlink(missing_ok=True)
@@ -174,7 +174,7 @@ class Run:
         )
 
     def has_done(self, step: int, begun: int = 0) -> bool:
-        """Returns its events from that number on."""
+        """Returns whether the step is done, by the events from number `begun` on."""
         return any(e["event"] == "window" and e["last_step"] >= step for e in self.events()[begun:])
 
     def has_committed(self, step: int) -> bool:

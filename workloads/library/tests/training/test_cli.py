@@ -82,7 +82,7 @@ def test_the_pod_exits_with_what_its_job_should_do(
     [
         (RuntimeError("[pair.cc:561] Connection closed by peer"), False, 75),
         (RuntimeError("[pair.cc:561] Connection closed by peer"), True, 143),
-        # By gloo, of the other waits on a connection of which one has timed out.
+        # Raised by gloo in all other waits on a connection once one of them has timed out.
         (RuntimeError("Application timeout caused pair closure"), False, 75),
         (RuntimeError("mat1 and mat2 shapes cannot be multiplied"), True, 70),
         (RankLost("no answer for hello from rank 1 within 600 s"), False, 75),

@@ -31,7 +31,7 @@ SUM = "dist.all_reduce(torch.ones(1))"
 
 
 def run_pair(body: str, *, also: str = "") -> subprocess.CompletedProcess[str]:
-    """Rank 0 of two, once the other is gone."""
+    """Runs two ranks, of which rank 1 ends; returns how rank 0 ended."""
     usual = {}
     for name, value in os.environ.items():
         if name not in (ENV_JOB, ENV_TRACEBACK):

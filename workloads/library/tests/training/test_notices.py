@@ -84,7 +84,7 @@ def test_notices_in_a_restore_and_in_the_last_save_cost_no_bit(
         event for event in run.events()[begun:] if event["event"] in ("restore", "window")
     ], "no step is done"
 
-    # An uploader is a process of its own, which no fork of the trainer changes.
+    # An uploader is a process of its own, so a change to the forked trainer does not reach it.
     hold = holding("upload.begin", tmp_path, f"Path({str(go)!r}).exists()")
     points = "import holdfast.checkpoint.failpoints as points"
     holds = f"{points}\ngood = points.failpoint\n{hold}points.failpoint = changed\n"
@@ -130,8 +130,8 @@ def test_a_run_on_one_node_listens_to_this_machine_only(tmp_path: Path, server: 
         assert ip_address(address).is_loopback
 
 
-# It is gone before the stop is agreed: the others hold the whole state, and their last step is
-# kept.
+# The rank is gone before the stop is agreed: the others hold the whole state, and their last step
+# is kept.
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_rank_that_is_killed_while_all_stop_costs_no_step(
     tmp_path: Path,
@@ -144,7 +144,7 @@ def test_a_rank_that_is_killed_while_all_stop_costs_no_step(
     noticed: list[float] = []
 
     def take_down(process: subprocess.Popen[str]) -> None:
-        # The agent learns of both at once: of a killed rank alone it would end the run.
+        # The agent learns of both at once: on a killed rank alone, it would end the run.
         process.send_signal(signal.SIGSTOP)
         os.kill(children(process.pid)[rank], signal.SIGKILL)
         process.send_signal(signal.SIGTERM)

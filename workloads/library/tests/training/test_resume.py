@@ -22,7 +22,10 @@ LOSS = "holdfast.training.trainer.model:next_byte_loss"
 
 
 def again_and_again(process: subprocess.Popen[str]) -> None:
-    """A preStop that kills, and then the kubelet: a second SIGTERM costs no last save."""
+    """Sends SIGTERM until the process ends: a preStop hook, then the kubelet.
+
+    A second SIGTERM costs no last save.
+    """
     while process.poll() is None:
         notice(process)
         time.sleep(0.05)
@@ -52,7 +55,7 @@ def test_notices_and_power_losses_change_nothing(
     is_due = lambda: run.has_done(27, begun) and run.has_committed(20)  # noqa: E731
     assert run.stop_when(is_due, kill_a_rank) == 137
     run.module = COMMAND
-    run.server = None  # the last continues from nothing
+    run.server = None  # the last process is started from nothing
     assert run.complete() == 0, run.log()
     assert run.digest == reference_run.digest
     assert run.losses() == reference_run.losses()
@@ -116,7 +119,7 @@ def test_run_stops_before_a_planned_end(tmp_path: Path, server: ForkServer) -> N
         env={ENV_DEADLINE: soon},
     )
     assert run.complete() == 143, run.log()
-    # Whose clock comes first tells the other: then it says on which rank.
+    # The rank whose clock is first tells the other, whose reason then names that rank.
     assert run.of("stop")[0]["reason"].startswith("planned end of the node")
 
 
@@ -160,8 +163,8 @@ def test_a_bug_in_one_rank_is_told_apart_from_an_eviction(
     assert run.of("exit")[-1]["code"] == 70
 
 
-# What a start imports before its first step: each module there is a moment that every eviction
-# costs again.
+# Modules that a start must not import before its first step: each would cost time again at every
+# eviction.
 
 NOT_NEEDED = (
     "torch._dynamo.",

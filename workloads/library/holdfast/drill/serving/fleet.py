@@ -314,8 +314,8 @@ def admin(port: int, path: str) -> tuple[int, str]:
 def free_port(count: int = 1) -> int:
     """Returns the first of `count` consecutive free ports.
 
-    They are below the range of ephemeral ports: an outgoing connection could take a port of that
-    range while the process that is to listen on it starts.
+    They are below the range of ephemeral ports: the system could give a port of that range to
+    another socket while the process that is to listen on it starts.
     """
     while True:
         first = _FIRST_PORT + secrets.randbelow(_PORTS)

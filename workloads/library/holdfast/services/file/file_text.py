@@ -30,7 +30,7 @@ def is_service(document: Any) -> bool:
 
 
 def find_service(documents: Sequence[Any], path: Path) -> dict[str, Any] | None:
-    """Return the service of a file, or None. Raises InputError for one next to another document."""
+    """Return the service of a file, or None. Raises InputError if it is not the only document."""
     return KIND.find(documents, path)
 
 

@@ -19,7 +19,7 @@ from holdfast.vocabulary.serving import USABLE_SHARE
 SCHEMA = "holdfast.service/1"
 MAX_REPLICAS = 1_000
 MIN_OVERFLOW = 2
-"""Replicas on Spot: they are in two zones, so that one preemption does not take all."""
+"""Least replicas on Spot: they are in two zones, so that one preemption does not take all."""
 EVERYONE = "cluster"
 AS_PROMISED = -1
 IDLE_MINUTES = 30

@@ -175,7 +175,7 @@ def _find_longest_request(service: OwnService, window_s: int) -> float:
 
 
 def _find_reach(service: OwnService, platform: Platform) -> Reach:
-    """Return from where clients reach it. Raises InputError if the environment has no such way."""
+    """Return which clients can reach it. Raises InputError if the environment forbids that."""
     network = platform.network
     reach = Reach(service.reach)
     if service.home != NAMESPACE_SERVING:

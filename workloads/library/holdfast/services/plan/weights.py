@@ -1,8 +1,8 @@
 """Checks a model's folder before money is spent: its config.json, and its weights against the GPU.
 
 The numbers are those that vLLM itself needs at its start: the weights, the cache of one request of
-the full length, and what is computed in between. A model that does not fit would be refused by it
-after the machines were bought, again and again.
+the full length, and what is computed in between. Without this check, a model that does not fit
+would be refused by vLLM after the machines were bought, and again at every restart.
 """
 
 import json

@@ -313,7 +313,7 @@ class ElasticGang:
         step = self._member.step
         if self._checks:
             self._checks.begin_try(step)
-            # Another member each time that a step is done again: it tests the one before.
+            # Each try of a step gives a shard to another member, to check the one before.
             rank = (rank + epoch.number + self._checks.tries) % member_count
         sets = sharing.share(set_count, rank, member_count)
         first = set_size * sets.start + self._node.rank
@@ -421,7 +421,7 @@ class ElasticGang:
         joiners = self._control.get_joiners()
         if not joiners:
             return False
-        # They come late and one by one, and each regrouping stops all members.
+        # Newcomers come late and one by one, and each regrouping stops all members: wait for more.
         is_complete = len(joiners) + len(self._member.epoch.members) >= self._member_count
         return is_complete or self._control.get_join_wait_s() >= self._gather_s
 

@@ -164,7 +164,7 @@ class ExactGradientSum(GradientSum):
         self.shard_digest = digest
 
     def restart_step(self) -> None:
-        """Takes back what the tries of this step did to the exponent: a gradient was wrong."""
+        """Restores the exponent from before the tries of this step, since a gradient was wrong."""
         self.exponent = self._first_exponent
         self._raise = 0
 

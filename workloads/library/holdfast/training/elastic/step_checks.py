@@ -21,7 +21,7 @@ from holdfast.training.gang.recomputation import (
 )
 
 MOST_SETS = 1_024
-"""Sets of shards of a step that are compared, the first ones."""
+"""Most sets of shards that are compared in a step; those after them are not checked."""
 _MEMBER_BITS = 17
 _NO_STEP = -2
 
@@ -31,9 +31,9 @@ class Verdict:
     """The result of comparing all tries of a step."""
 
     disputed: int = 0
-    """Number of sets of shards of which the digests differ."""
+    """Number of sets of shards whose digests differ."""
     suspects: tuple[int, ...] = ()
-    """Members of which each alone explains the differences: one was wrong."""
+    """Members that each explain all differences on their own: one of them was wrong."""
     repeats: bool = False
     """True if the step must not be applied: it is done again, by other members."""
 
@@ -75,8 +75,8 @@ class StepChecks:
             self._own[number] = self._current[number]
 
     def sign(self) -> list[int]:
-        """Returns a number for each set which holds this try's digest, and this member; 0 for sets
-        of other members. A collective of the node.
+        """Returns for each set a number that holds this try's digest and this member; 0 for the
+        sets of other members. A collective of the node.
         """
         numbers: list[int] = []
         for digest in self._combine(self._current):
@@ -126,8 +126,8 @@ class StepChecks:
         if not disputed:
             return Verdict()
         suspects = self._known.find_suspects()
-        # By then each set was computed by each member.
         repeats = bool(suspects)
+        # After so many tries every member has computed every set, so another try tells no more.
         if len(suspects) > 1 and self.tries > size:
             repeats = False
         return Verdict(

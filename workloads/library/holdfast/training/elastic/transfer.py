@@ -33,8 +33,8 @@ def gather_steps(step: int, group: dist.ProcessGroup | None) -> list[int]:
     """Returns the numbers of steps of all members' states. A collective."""
     if group is None:
         return [step]
-    # On the CPU, and so through gloo on any machine: a count is not worth a kernel, and no GPU is
-    # waited for.
+    # On the CPU, and so through gloo on any machine: a count justifies neither a GPU kernel nor
+    # a wait for the GPU.
     tensor = torch.tensor([step], dtype=torch.int64)
     gathered = [torch.empty_like(tensor) for _ in range(group.size())]
     dist.all_gather(gathered, tensor, group=group)
@@ -60,7 +60,7 @@ def synchronize(
     group: dist.ProcessGroup | None,
     node: Node,
 ) -> int:
-    """Makes every member's state that of the most steps, and returns that number. A collective.
+    """Gives every member the state with the most steps, and returns that number. A collective.
 
     The lowest rank of those furthest ahead sends its state, if a member is behind. `step` is -1 if
     this member has no state.

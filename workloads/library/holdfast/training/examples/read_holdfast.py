@@ -57,7 +57,7 @@ def read_stream(folder, rank, manifest):
 
 
 def read(folder, run, step=None):
-    """Return the step, the tensors by key, and the values of each rank; `step`: not the newest."""
+    """Return the step, tensors by key and values of each rank; the newest step without `step`."""
     pattern = "step-*" if step is None else f"step-{int(step):010d}"
     path = max(Path(folder, run).glob(f"{pattern}/COMMIT.json"))
     tail = TAIL.search(path.read_bytes())

@@ -56,7 +56,7 @@ def main(url: str, steps: int, every: int, copy_every: int) -> None:
         "parts": parts,
     }
     run = os.environ.get("HOLDFAST_RUN", "sharded-fsdp2")
-    # Copies to the next node's memory come by themselves, with 0 as often as they cost little.
+    # Copies to the next node's memory need no call; 0 makes them as often as they cost little.
     with Checkpointer(
         url,
         state,

@@ -101,7 +101,7 @@ class _ShuffleState:
         """Starts an epoch.
 
         If it was started before, sets the streams back to its start, so that the shuffle is the
-        same, and returns the streams to restore behind the draw. Else returns None.
+        same, and returns the streams to restore after the draw. Else returns None.
         """
         if not self.is_mid_epoch:
             self._epoch_start = pack_streams() | {"own": self._generators.packed()}

@@ -124,7 +124,7 @@ class CurveLogger(Logger):
     def log_metrics(self, metrics: dict[str, Any], step: int | None = None) -> None:
         """Records values of an evaluation, of an epoch and of other callbacks.
 
-        Those before and after the training are of no step of the curve.
+        Values from before and after the training belong to no step of the curve.
         """
         if not self._checkpoints.is_open:
             return
@@ -134,6 +134,6 @@ class CurveLogger(Logger):
 
 def _find_numbers(metrics: dict[str, Any]) -> dict[str, float]:
     numbers = convert_tensors_to_scalars(metrics)
-    # Lightning's own loggers take this one for the step.
+    # Lightning's own loggers take the value of this name for the number of the step.
     numbers.pop("step", None)
     return numbers

@@ -37,7 +37,7 @@ class Position:
         base_loader.worker_init_fn = Shielded(base_loader.worker_init_fn)
 
     def count_epochs(self, batches_done: int) -> float:
-        """Returns the number of epochs that these batches of the run are."""
+        """Returns the number of epochs that these batches of the run make up."""
         epoch, offset = divmod(batches_done, len(self._loader))
         return epoch + offset / len(self._loader)
 

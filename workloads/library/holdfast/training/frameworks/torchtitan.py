@@ -133,7 +133,7 @@ _FIXES = {"load_step": "holdfast checkpoints back URL --run RUN --step STEP"}
 
 
 def _list_settings(config: Any) -> Iterator[tuple[str, Any, Any]]:
-    """Yields settings of torchtitan's own manager with the only value that they may have."""
+    """Yields name, value and only allowed value of each setting of torchtitan's own manager."""
     yield "load_step", config.load_step, LATEST
     yield "initial_load_in_hf", config.initial_load_in_hf, False
     yield "initial_load_in_hf_quantized", config.initial_load_in_hf_quantized, False

@@ -36,8 +36,8 @@ class Watch:
         only_lead_asks_all: bool = False,
     ) -> None:
         """`abort` makes the collectives of the epoch fail, from another thread. With
-        `only_lead_asks_all` the other members ask the lead only, which loses the epoch with any of
-        them: else questions grow with the square of the members.
+        `only_lead_asks_all` the other members ask only the lead, which gives up the epoch if it
+        loses any of them. Otherwise the questions would grow with the square of the members.
         """
         self._me = me
         self._peers = peers

@@ -33,7 +33,7 @@ ANSWER_S = 30.0
 """Seconds for a process to answer on an accepted connection; longer than any process is waited for.
 """
 MACHINE_S = 3
-"""Whole seconds after which a machine that acknowledges nothing ends a question."""
+"""Whole seconds without an acknowledgment from the machine after which a question fails."""
 SURVEY_S = PROBE_S + 0.25
 """Longest time of a survey: by then it is clear which machines accept no connection."""
 MAX_THREADS = 64

@@ -265,7 +265,7 @@ def broadcast_json(
 
 
 _Descriptor = tuple[int, int]
-"""Number and inode of a file descriptor: the number may be reused before it is used here."""
+"""Number and inode of a file descriptor: the number alone may belong to another file by now."""
 
 
 def _list_sockets() -> set[_Descriptor]:

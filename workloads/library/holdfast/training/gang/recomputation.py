@@ -36,19 +36,19 @@ def digest_values(values: Tensor) -> int:
 def hash_bits(values: Tensor) -> Tensor:
     """Returns a number that depends on the bits of these numbers, not on their order.
 
-    Zeros that pad them do not count: how a sharded model divides its parameters depends on its
-    size. No value is awaited.
+    Zeros that pad them do not count, because the padding of a sharded model depends on the number
+    of its ranks. Does not wait for the device.
     """
     flat = values.detach().reshape(-1)
     narrow = _NARROW.get(values.element_size())
-    # In 32 bits: each pass over the gradients costs time of the memory.
+    # In 32 bits: each pass over the gradients costs memory bandwidth.
     bits = flat.view(narrow).int() if narrow else flat.view(torch.int32)
-    # Parts that stay in a processor's cache; a GPU has the memory for one pass.
+    # Parts that fit into a processor's cache; a GPU has the memory for all numbers at once.
     length = _PART if bits.device.type == "cpu" else max(1, bits.numel())
     total = torch.zeros((), dtype=torch.int64, device=bits.device)
     for part in bits.split(length):
         mixed = part * _MULTIPLIER
-        # Not linear: of numbers that change their signs, as many may go up as down.
+        # Without this nonlinear step, numbers that change their signs could cancel out in the sum.
         mixed.bitwise_xor_(mixed >> _SHIFT)
         total += mixed.sum()
     return total
@@ -102,7 +102,7 @@ class Computations:
             self.by_shard.setdefault(shard, []).append(computation)
 
     def find_disputed(self, without: int | None = None) -> list[int]:
-        """Returns the shards of which digests differ, apart from those of the member `without`."""
+        """Returns the shards whose digests differ, without the digests of the member `without`."""
         disputed: list[int] = []
         for shard, computations in self.by_shard.items():
             if _differ(entry for entry in computations if entry.member != without):
@@ -110,7 +110,7 @@ class Computations:
         return sorted(disputed)
 
     def find_suspects(self) -> list[int]:
-        """Returns the members of which each alone explains all differences.
+        """Returns the members that each explain all differences on their own.
 
         One: it was wrong. Several: another member has to compute the shards again. None, although
         there are differences: several members were wrong, or the program is not deterministic.

@@ -106,7 +106,7 @@ class GangSaves:
         epoch, durable_steps, stale = self.node.agree(self._take_fence)
         # New ranks for each writer: a former one has left its keys in the store of its ranks.
         self._ranks = self.node.ranks(timeout_s=self._tuning.agree_timeout_s)
-        # A commit of a later step was lost with its gang, and must not count as this gang's.
+        # A commit of a later step was lost with an earlier gang, and must not count as this one's.
         reachable_steps = [durable for durable in durable_steps if durable <= step]
         restored = Restored(
             step=max(reachable_steps, default=0),
@@ -177,8 +177,8 @@ class GangSaves:
         writer = self._writer
         assert writer
         if self._needs_save(writer, step):
-            # It waits for the upload before it, which would drop an ordinary save: no later one
-            # comes.
+            # It waits for the upload before it, where an ordinary save would be skipped: no later
+            # save follows.
             writer.save(step, self.state, in_any_case=True)
         writer.wait(within_s)
         try:

@@ -91,7 +91,7 @@ class EpochEnd:
         """
         if not self._node.resizes:
             return False
-        # All members wait for this one: it asks nothing that it knows.
+        # All members wait for this one, so it does not ask what it knows already.
         if self._stopped_epoch == epoch.number:
             return True
         members = [member for member in epoch.members if member.index not in silent]
@@ -141,8 +141,8 @@ class EpochEnd:
                 return True
             if stop_asked():
                 return False
-            # The ranks that lost a peer end at the moment when it does. Their launchers must wait
-            # longer than its launcher, until its port is closed, or all would give up together.
+            # Ranks that lost a peer end at the same moment as that peer. Their launchers must wait
+            # until the peer's launcher has closed its port, or all would give up together.
             is_another_blamed |= self._blames_another(epoch, statuses)
             patience_s = BLAMED_S if is_another_blamed else 0.0
             if self._now() > deadline + patience_s:

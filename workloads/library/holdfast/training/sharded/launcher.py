@@ -329,7 +329,7 @@ class _Launcher:
         joiners = self._control.get_joiners()
         if not joiners:
             return
-        # They come one by one, and each time all ranks start again.
+        # Nodes join one by one, and all ranks start again each time: wait for more.
         is_complete = len(joiners) + len(epoch.members) >= len(self._node.nodes)
         if is_complete or self._control.get_join_wait_s() >= GATHER_S:
             indices = ", ".join(map(str, sorted(joiners)))
@@ -360,7 +360,7 @@ class _Launcher:
         if exit_codes.EXIT_PREEMPTED in codes:
             # A rank that stops for another node's notice does so before that node's end.
             wait_s = 2 * SILENT_S + self._node.window_s
-        # A gang of fixed size waits for the lost node: it needs certainty more than a second.
+        # A gang of fixed size waits for the lost node anyway: certainty is worth some seconds.
         return self._epoch_end.await_cause(
             self._epoch,
             codes,

@@ -128,7 +128,7 @@ class LogicalShards:
         turn = 0
         if self._checks:
             ranks = self._checks.list_sound_ranks()
-            # Another rank each time that a step is done again: it tests the one before.
+            # Each try of a step gives a shard to another rank, to check the one before.
             turn = self._checks.turn
         own_shards: Sequence[int] = ()
         if self._rank in ranks:
@@ -136,7 +136,7 @@ class LogicalShards:
             own_shards = share(self._count, position, len(ranks))
         rounds = -(-self._count // len(ranks))
         self._statistics.begin_step()
-        # FSDP2 takes the mean over the ranks of a round, and the step's gradient is that of shards.
+        # FSDP2 takes the mean over the ranks of a round; a step's gradient is the mean over shards.
         scale = 1.0 if self._sums else self._world_size / self._count
         for number in range(rounds):
             is_own = number < len(own_shards)

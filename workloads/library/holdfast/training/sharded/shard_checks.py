@@ -66,7 +66,7 @@ class ShardChecks:
 
     @property
     def turn(self) -> int:
-        """Number of ranks by which the shards of this try are dealt further than usual."""
+        """Number of ranks by which the assignment of the shards is rotated in this try."""
         return (self._places.epoch + self._tries) * self._places.ranks_per_node
 
     def list_sound_ranks(self) -> list[int]:

@@ -96,8 +96,8 @@ class Meter:
         on_step: Callable[[int], None] = lambda done: None,
     ) -> None:
         self.slowest: Callable[[], dict[str, Any]] | None = None
-        """Fields that name the slowest rank. If set, it is a collective: every rank has to call
-        `step` and `flush`.
+        """Returns the fields that name the slowest rank. If set, every rank has to call `step` and
+        `flush`, because it is a collective.
         """
         self._slow_rank: int | None = None
         self._events = events

@@ -28,14 +28,14 @@ SMALL = {
 
 @dataclass(frozen=True, kw_only=True)
 class Lab:
-    """What the lab has in place of Google's."""
+    """The lab's substitutes for Google's services."""
 
     data: Path | None = None
     """Folder of this host in place of the mounted bucket."""
     env: dict[str, str] = field(default_factory=dict)
     """Replaces what is rendered, or is added to it."""
     options: dict[str, str] = field(default_factory=dict)
-    """Of the command."""
+    """Options of the command; each replaces the rendered one, or is added."""
     host_network: bool = True
     """False: each pod has an address of its own on the lab's bridge."""
 

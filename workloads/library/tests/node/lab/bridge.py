@@ -14,7 +14,7 @@ PREFIX = "hfn"
 
 
 def remove_orphans() -> None:
-    """Bridges of runs that were killed."""
+    """Removes the bridges of runs that were killed."""
     for link in Path("/sys/class/net").glob(f"{PREFIX}*"):
         if is_orphan(link.name.removeprefix(PREFIX)):
             subprocess.run(["ip", "link", "delete", link.name], check=False)
@@ -22,13 +22,13 @@ def remove_orphans() -> None:
 
 class Bridge:
     def __init__(self, number: int) -> None:
-        """`number`: of the lab, among those of this process."""
+        """Names the bridge; `number` is that of the lab among the labs of this process."""
         self.name = f"{PREFIX}{owner()}-{number}"  # at most 15 characters
         self._net = f"10.{180 + (os.getpid() + number) % 60}"
 
     @property
     def address(self) -> str:
-        """Of this host, as pods see it."""
+        """Returns the address of this host as pods see it."""
         return f"{self._net}.0.1"
 
     def up(self) -> None:
@@ -53,7 +53,7 @@ class Bridge:
             )
 
     def network(self, machine: int) -> str:
-        """A container network configuration whose addresses no other machine gives."""
+        """Returns a container network configuration with addresses that no other machine gives."""
         block = f"{self._net}.{machine % 250 + 1}"
         addresses = {
             "subnet": f"{self._net}.0.0/16",

@@ -27,7 +27,7 @@ class MachineConfig:
     total_s: int
     critical_s: int
     address: str
-    """Of the node; a loopback address is none to a kubelet."""
+    """Address of the node; a kubelet accepts no loopback address."""
     network: str
     """Configuration of the container network, JSON."""
     registry: str = ""
@@ -92,7 +92,7 @@ disabled_plugins = [
 
 
 def mirror(folder: Path, registry: str) -> None:
-    """Below certs.d, where containerd looks: images keep the names that they were rendered with."""
+    """Writes the mirror below certs.d, where containerd looks: images keep their rendered names."""
     place = folder / "certs.d/_default"
     place.mkdir(parents=True)
     (place / "hosts.toml").write_text(
@@ -123,7 +123,7 @@ def kubelet(machine: MachineConfig) -> dict[str, Any]:
         "failSwapOn": False,
         "makeIPTablesUtilChains": False,
         "resolvConf": "",
-        # Of pods with an address of their own; it answers only while a test serves names.
+        # For pods with an address of their own; it answers only while a test serves names.
         "clusterDNS": [machine.address],
         "clusterDomain": CLUSTER_DOMAIN,
         "podLogsDir": f"{folder}/logs",

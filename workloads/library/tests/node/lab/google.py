@@ -1,5 +1,5 @@
-"""What pods of the lab find in place of Google's services: a bucket, and the database behind its
-proxy.
+"""Substitutes for Google's services that pods of the lab reach: a bucket, and the database behind
+its proxy.
 """
 
 import json
@@ -26,11 +26,11 @@ POSTGRES = 5432
 @dataclass(frozen=True, kw_only=True)
 class Bucket:
     url: str
-    """Of the storage service."""
+    """URL of the storage service."""
     name: str
 
     def names(self, prefix: str) -> list[str]:
-        """Of commits below it."""
+        """Returns the names of the commits below a prefix."""
         items = self._get(f"o?prefix={quote(prefix, safe='')}").get("items", [])
         names: list[str] = []
         for item in items:
@@ -39,7 +39,7 @@ class Bucket:
         return names
 
     def read(self, name: str) -> Object:
-        """The JSON of an object; nothing where there is none."""
+        """Returns the JSON of an object; an empty one where there is none."""
         try:
             return self._get(f"o/{quote(name, safe='')}?alt=media")
         except urllib.error.HTTPError as error:
@@ -56,7 +56,7 @@ class Bucket:
 
 @contextmanager
 def bucket(lab: Lab, name: str) -> Generator[Bucket]:
-    """An empty one, which pods reach by the bridge."""
+    """Yields an empty bucket, which pods reach by the bridge."""
     (port,) = free_ports(1, lab.bridge.address)
     processes = Processes(lab.folder / "google")
     processes.start(
@@ -84,8 +84,9 @@ def bucket(lab: Lab, name: str) -> Generator[Bucket]:
 
 @contextmanager
 def database(address: str, uri: str) -> Generator[str]:
-    """A server that has a socket file only, at `address`: its URI there. The caller is whom he
-    says, as after the proxy.
+    """Serves at `address` a database that has only a socket file, and yields its URI there.
+
+    The server takes the caller's word for its user, as behind the proxy.
     """
     parsed = urlsplit(uri)
     folder = Path(parse_qs(parsed.query)["host"][0])
@@ -102,7 +103,7 @@ def database(address: str, uri: str) -> Generator[str]:
 
 @contextmanager
 def listening(listener: socketserver.BaseServer) -> Generator[None]:
-    """In a thread, until the end of the block."""
+    """Serves in a thread until the end of the block."""
     with listener:
         thread = threading.Thread(target=listener.serve_forever, kwargs={"poll_interval": 0.05})
         thread.start()

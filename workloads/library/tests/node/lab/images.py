@@ -235,7 +235,7 @@ class Builder:
         return newest
 
     def _base(self) -> str:
-        """Debian with its Python, as `python`; in the registry, by digest."""
+        """Returns the image of Debian with its Python as `python`, by digest, in the registry."""
         folder = HOME / f"base-{_hash(BASE_FILE, SUITE, PACKAGES)}"
         folder.mkdir(parents=True, exist_ok=True)
         archive = folder / "base.tar"
@@ -314,7 +314,7 @@ class Builder:
         image = pins.ROLES[role]
         dockerfile = (self._tree / builders.DOCKERFILE).read_text()
         locked = pins.find_lock(self._tree, role).read_text()
-        # Not the file: the time of entry commit is in it.
+        # Not the wheel file itself: it contains the time of the commit.
         with zipfile.ZipFile(pins.find_wheel(self._tree / pins.VENDOR)) as wheel:
             content = []
             for entry in wheel.infolist():

@@ -47,7 +47,7 @@ class Machine:
 
     @property
     def first_pid(self) -> int:
-        """The first process inside, seen from outside: `unshare` waits for it. 0: it has gone."""
+        """Returns the outer id of the first process inside, for which `unshare` waits; 0: gone."""
         try:
             children = Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text()
             return int(children.split()[0])
@@ -55,14 +55,17 @@ class Machine:
             return 0
 
     def notice(self) -> None:
-        """What Compute Engine does to a Spot VM; returns at once."""
+        """Gives the notice that Compute Engine gives a Spot VM; returns at once."""
         os.kill(self.first_pid, signal.SIGUSR1)
 
     def off(self) -> bool:
         return not alive(self.pid)
 
     def power_off(self) -> None:
-        """No notice at all. The kernel ends the first process of a namespace after all others."""
+        """Ends the machine without a notice.
+
+        The kernel ends the first process of a namespace after all others.
+        """
         first = self.first_pid
         self.processes.stop()
         until(f"{self.name} is off", lambda: not first or not alive(first))
@@ -73,7 +76,7 @@ class Lab:
     _made = itertools.count(1)
 
     def __init__(self, beside: "Lab | None" = None) -> None:
-        """`beside`: has the same images, on the same disk."""
+        """Starts a control plane; the lab `beside` has the same images, on the same disk."""
         self._number = next(self._made)
         # short: paths of sockets are limited to 108 bytes
         self.folder = Path(tempfile.mkdtemp(prefix="hfn-"))
@@ -105,7 +108,7 @@ class Lab:
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def pull(self, registry: str, images: Sequence[str]) -> None:
-        """Machines that boot from now on have these images, and take `registry` for every registry
+        """Pulls images for machines that boot from now on; these use `registry` for every registry
         there is.
         """
         self._pulled.pull(registry, images)
@@ -169,14 +172,15 @@ class Lab:
         return machine
 
     def preempt(self, machine: Machine) -> bool:
-        """Notice, the kubelet's own graceful shutdown, machine gone. Whether the kubelet was done
-        in time.
+        """Gives notice and waits until the kubelet has shut down by itself and the machine is gone.
+
+        Returns whether the kubelet was done in time.
         """
         machine.notice()
         return self.leave(machine)
 
     def leave(self, machine: Machine) -> bool:
-        """Once it was noticed: until the machine is gone. Whether the kubelet was done in time."""
+        """Waits until a noticed machine is gone; returns whether the kubelet was done in time."""
         until(
             f"{machine.name} is off", lambda: (machine.config.path / "shutdown.json").exists(), 180
         )
@@ -186,7 +190,7 @@ class Lab:
         return bool(graceful)
 
     def forget(self, machine: Machine) -> None:
-        """The VM is gone for good: its Node too, as the cloud's controller does."""
+        """Removes the VM for good, and its Node, as the cloud's controller does."""
         machine.power_off()
         nodes.remove(self.api, [machine.name])
         del self.machines[machine.name]
@@ -202,7 +206,7 @@ class Lab:
 
 
 def _hierarchies() -> list[Path]:
-    """The one tree of v2; else every controller of v1, and v2's own tree."""
+    """Returns the one cgroup tree of v2, or the trees of all v1 controllers and v2's own."""
     if (CGROUPS / "cgroup.controllers").exists():
         return [CGROUPS]
     hierarchies: list[Path] = []
@@ -213,7 +217,7 @@ def _hierarchies() -> list[Path]:
 
 
 def remove_orphans() -> None:
-    """Groups of runs that were killed; those of another run that lives are its own."""
+    """Removes the cgroups of killed runs; those of another live run stay."""
     for hierarchy in _hierarchies():
         for top in hierarchy.glob(f"{CGROUP_PREFIX}*"):
             if is_orphan(top.name.removeprefix(CGROUP_PREFIX)):
@@ -229,7 +233,7 @@ def make_cgroups(name: str) -> None:
 
 
 def remove_cgroups(prefix: str) -> None:
-    """Leaves first; a group whose last process is still dying is busy for a moment."""
+    """Removes inner groups first; a group whose last process is dying is busy for a moment."""
     for hierarchy in _hierarchies():
         for top in hierarchy.glob(f"{prefix}*"):
             inner = [path for path in top.rglob("*") if path.is_dir()]

@@ -31,7 +31,7 @@ class Logind(ServiceInterface):
 
     @method()
     def Inhibit(self, what: "s", who: "s", why: "s", mode: "s") -> "h":  # noqa: F821
-        """The lock is the write end of a pipe: it is free when its holder closes it."""
+        """Gives a lock: the write end of a pipe. It is free when its holder closes it."""
         read_end, write_end = os.pipe()
         self._locks.append(read_end)
         self.inhibited += 1

@@ -57,7 +57,7 @@ async def live(machine: MachineConfig) -> None:
 
 
 def _private_mounts(folder: Path) -> None:
-    """What the components write to fixed places stays on this machine."""
+    """Keeps what the components write to fixed places on this machine."""
     for name in SYSCTLS:
         private = folder / name.replace("/", ".")
         private.write_text(Path("/proc/sys", name).read_text())
@@ -139,7 +139,7 @@ async def _exists(path: Path) -> None:
 
 
 async def _accepts(path: Path) -> None:
-    """A socket is there a moment before its owner listens on it."""
+    """Waits until the socket's owner listens: the file appears a moment earlier."""
     while True:
         with socket.socket(socket.AF_UNIX) as probe:
             try:

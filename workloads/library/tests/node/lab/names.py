@@ -41,7 +41,7 @@ def served(lab: Lab) -> Generator[None]:
 
 
 def answer(api: Api, datagram: bytes) -> bytes:
-    """A known name has an empty answer to all but a question for its IPv4 address."""
+    """Answers a DNS question; a known name has records only for its IPv4 address."""
     name, end = _name(datagram)
     kind = struct.unpack_from("!H", datagram, end)[0]
     addresses = _addresses(api, name)
@@ -66,8 +66,9 @@ def _name(datagram: bytes) -> tuple[str, int]:
 
 
 def _addresses(api: Api, name: str) -> list[str]:
-    """HOST.SERVICE.NAMESPACE.svc, or SERVICE.NAMESPACE.svc for all of them: a Service lists a pod
-    that is not ready only where it publishes such.
+    """Returns the address of HOST.SERVICE.NAMESPACE.svc, or all those of SERVICE.NAMESPACE.svc.
+
+    A Service lists a pod that is not ready only if it publishes such pods.
     """
     if not name.endswith(f".svc.{CLUSTER_DOMAIN}"):
         return []

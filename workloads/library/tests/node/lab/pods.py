@@ -15,7 +15,7 @@ DEAF = "trap '' TERM; echo up; while true; do sleep 0.1; done"
 
 
 def slow_to_stop(seconds: int) -> str:
-    """Needs so long after the signal, as a save that was under way does."""
+    """Returns a script that runs this long after the signal, like a save that is under way."""
     return (
         f"trap 'sleep {seconds}; echo saved; exit {EXIT_PREEMPTED}' TERM; echo up; while true; do"
         " sleep 0.1; done"

@@ -18,7 +18,7 @@ LIMIT_S = 900
 
 class Pulled:
     registry = ""
-    """Of all images; empty while there are none."""
+    """Registry of all images; empty while there are none."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -67,5 +67,5 @@ class Pulled:
         )
         for database in target.rglob("*.db"):
             content = database.read_bytes()
-            database.unlink()  # a link: written to in place it would change for all
+            database.unlink()  # a hard link: writing in place would change it for all
             database.write_bytes(content)

@@ -58,7 +58,7 @@ def preempted(lab: Lab, machine: Machine, pod: Object) -> Object:
 
 
 def exit_code(pod: Object) -> int | None:
-    """The first non-zero one of its containers."""
+    """Returns the first non-zero exit code of its containers."""
     for status in list_container_statuses(pod):
         code = status.get("state", {}).get("terminated", {}).get("exitCode")
         if code:
@@ -67,7 +67,7 @@ def exit_code(pod: Object) -> int | None:
 
 
 def process(job: str) -> dict[str, object]:
-    """How the kernel runs the first process of the pod that was given this name of a job."""
+    """Returns how the kernel runs the first process of the pod with this job name."""
     entry = f"{ENV_JOB}={job}".encode()
     for folder in sorted(Path("/proc").glob("[0-9]*"), key=lambda path: int(path.name)):
         try:
@@ -102,7 +102,7 @@ def _confinement(folder: Path) -> dict[str, object]:
 
 
 def _memory_limit(folder: Path) -> int:
-    """Bytes, of cgroup v1 or v2."""
+    """Returns the limit in bytes, from cgroup v1 or v2."""
     for line in (folder / "cgroup").read_text().splitlines():
         _, controllers, path = line.split(":", 2)
         if controllers == "memory":

@@ -1,5 +1,5 @@
-"""In place of Google's proxy: its flags, its health check, its port; what it opens is the database
-of the lab's host.
+"""A substitute for Google's proxy, with its flags, health check and port; it connects to the
+database of the lab's host.
 """
 
 import signal
@@ -18,7 +18,7 @@ PORT = int(FLAGS["port"])
 
 
 def gateway():
-    """This host, from inside a pod: the way out of its network."""
+    """Returns the lab host's address as a pod sees it: the gateway of its network."""
     for line in Path("/proc/net/route").read_text().splitlines()[1:]:
         fields = line.split()
         if fields[1] == "00000000":

@@ -1,9 +1,9 @@
 """One place of a gang, for tests: `python -m workloads.library.tests.training.elastic.child
 SETTINGS`, or a fork.
 
-The reference trainer, that waits at one step until the test opens the gate: what comes meanwhile
-comes in time, on any machine. With `ledger`, each member notes what it adds to a step and what it
-applied, before and after the sum.
+This is the reference trainer, except that it waits at one step until the test opens the gate: what
+comes meanwhile comes in time, on any machine. With `ledger`, each member notes what it adds to a
+step and what it applied, before and after the sum.
 """
 
 import json
@@ -86,7 +86,7 @@ def make_gated(
 
 
 def work(settings: dict[str, Any]) -> None:
-    """Never returns."""
+    """Trains as one place of the gang, and never returns."""
     config = dict(settings)
     process_group.CONNECT_S = config.pop("connect_s")
     process_group.BACKENDS["cuda"] = config.pop("backend", process_group.BACKENDS["cuda"])

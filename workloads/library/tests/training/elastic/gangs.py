@@ -176,7 +176,7 @@ class Gang(Launched):
         return tuple((host, port) for host, port in self.settings["nodes"])
 
     def start(self, *places: int, kill_at: str = "", **changed: Any) -> None:
-        """Starts the processes. `changed` holds settings of single places."""
+        """Starts the processes. `changed` holds settings that only these places have."""
         for place in places:
             command = [
                 sys.executable,
@@ -205,7 +205,7 @@ class Gang(Launched):
         return [node]
 
     def of_place(self, place: int) -> dict[str, str]:
-        """Returns further variables of its environment."""
+        """Returns further environment variables of a place's process."""
         return {}
 
     def signal(self, place: int, number: signal.Signals) -> None:
@@ -214,8 +214,9 @@ class Gang(Launched):
     def ends_with(
         self, digest: str, *sizes: int, codes: Mapping[int, int] = MappingProxyType({})
     ) -> None:
-        """Checks that all are complete with these bits, except those with other `codes`;
-        `sizes`: of the gang, one after the other, if they count.
+        """Checks that all places complete with these bits, except those with other `codes`.
+
+        `sizes`, if given, are the sizes that the gang had, one after the other.
         """
         expected_codes = []
         for place in sorted(self.processes):
@@ -339,8 +340,8 @@ def free_run(count: int) -> int:
 _random = random.SystemRandom()  # a test that seeds `random` would choose the same ports as another
 _claims = ExitStack()
 atexit.register(_claims.close)
-"""UDP sockets of the same numbers. A free TCP port may be taken later, a reserved one not: until
-this process ends, no other one that runs tests finds it free.
+"""UDP sockets with the same port numbers. A TCP port that is free now may be taken later; one that
+is reserved in this way may not: until this process ends, no other test process finds it free.
 """
 
 

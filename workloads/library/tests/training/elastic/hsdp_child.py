@@ -94,7 +94,7 @@ def train(settings: dict[str, Any]) -> None:
 
 
 def whole(tensor: torch.Tensor) -> torch.Tensor:
-    """A collective of a shard's ranks."""
+    """Returns the whole tensor; for a DTensor this is a collective of its shard's ranks."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 

@@ -120,7 +120,7 @@ class Played:
         strike = self._armed[node]
         if strike and -signal.SIGKILL in codes:
             self.struck.append(strike.point)
-        for place in self._gang.list_places(node):  # as of a pod whose rank is gone
+        for place in self._gang.list_places(node):  # as in a pod whose rank is gone
             self._gang.processes[place].kill()
             self._gang.ended(place)
         if codes & COMES_BACK and not self._gang.digests():

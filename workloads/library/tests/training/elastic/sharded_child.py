@@ -38,7 +38,7 @@ def _replicas_over_nodes(_: nn.Module) -> DeviceMesh:
 
 
 def _shards_over_nodes(_: nn.Module) -> DeviceMesh:
-    """Each node has every shard's replica: the same shard on its two ranks."""
+    """Returns a mesh in which both ranks of a node hold the same shard."""
     return DeviceMesh("cpu", [[0, 2], [1, 3]], mesh_dim_names=("replicate", "shard"))
 
 

@@ -107,7 +107,7 @@ def test_newcomer_that_reaches_no_member_leaves_the_gang_at_work(
         start(gang, place, {2: ways[2]})
     gang.until(lambda: gang.sizes() == [2])
     start(gang, 2, {0: ways[0], 1: ways[1]})
-    # Where it came before the first step was done, it may have left by now.
+    # If it came before the first step was done, it may have left by now.
     gang.until(lambda: gang.joining(2) or gang.processes[2].poll() is not None)
     gang.open_gate()
     assert gang.all_ended() == [EXIT_COMPLETE, EXIT_COMPLETE, EXIT_RETRY], gang.logs()
@@ -172,7 +172,7 @@ def test_a_newcomer_that_the_lead_cannot_ask_back_leaves_and_says_why(tmp_path: 
     [
         ([{2}, {}, {}], {2}),
         ([{}, {}, {0}], {2}),
-        # The node that reaches no other or that no other reaches, not those that reach each other.
+        # The node that reaches no other, or that no other reaches, leaves; the others stay.
         ([{1, 2}, {}, {}], {0}),
         ([{}, {0}, {0}], {0}),
         (

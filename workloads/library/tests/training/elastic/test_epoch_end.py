@@ -1,4 +1,5 @@
-"""Launchers of a sharded gang end or go on after a rank has failed, by a clock that waits move.
+"""Which launchers of a sharded gang end and which go on after a rank has failed. Waits advance a
+simulated clock.
 
 All ranks of a gang end within a moment, and each launcher looks for the cause. The one whose rank
 failed by itself must be gone before those that only lost a peer give up.
@@ -69,7 +70,7 @@ class Gang:
         raise Empty
 
     def make_end(self, place: int, processes: int = 1) -> EpochEnd:
-        """Returns what a node's launcher asks with."""
+        """Returns the object that tells a node's launcher whether to end."""
         status = self.statuses[place]
         node = ShardedNode(
             command=["true"],
@@ -92,7 +93,7 @@ class Gang:
     def goes_on(self, place: int, *codes: int, is_fixed: bool = False) -> bool:
         """Tells whether a node goes on with the others, after its ranks ended with these codes.
 
-        `is_fixed`: as in a gang of fixed size.
+        `is_fixed` says whether the gang has a fixed size.
         """
         self.now_s = 0.0
         self._later_codes = list(codes[1:])

@@ -159,7 +159,7 @@ time.sleep(3600)
 
 @pytest.fixture
 def member() -> Iterator[tuple[subprocess.Popen[str], Peers]]:
-    """A process that answers, and what asks it."""
+    """Yields a process that answers, and the client that asks it."""
     (port,) = free_ports(1)
     with subprocess.Popen(
         [
@@ -201,7 +201,7 @@ def test_stopped_process_is_waited_for_and_its_late_answer_is_taken(
 
 
 def test_question_is_watched_by_the_kernels() -> None:
-    """So that it ends when its machine is gone, while a process is waited for."""
+    """The question must end when the machine is gone, although a slow process is waited for."""
     with (
         socket.create_server((LOCAL, 0)) as server,
         socket.create_connection(server.getsockname()) as client,
@@ -251,7 +251,7 @@ def test_member_that_is_starved_during_a_regrouping_stays_in_the_gang(
             members.append(Regroup(storage, "run", control, peer, Lag(60.0), **limits))
         pool = ThreadPoolExecutor(max_workers=2)
         starved = controls[1 - me]
-        # as one that is given no time: its machine accepts, and nothing answers
+        # like a process that gets no CPU time: its machine accepts, and nothing answers
         with starved._changed:
             first = pool.submit(members[me].find_next, EPOCH)
             until(lambda: peers[me].missed >= 2 or first.done())

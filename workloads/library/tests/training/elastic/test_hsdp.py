@@ -28,7 +28,7 @@ RANKS = 2
 
 
 class Nodes(Gang):
-    """Of RANKS processes that share one state."""
+    """Nodes of RANKS processes each, which share one state."""
 
     def __init__(self, folder: Path, *, server: ForkServer, nodes: int, **settings: Any) -> None:
         # two shards for each of two nodes, and four for one
@@ -48,7 +48,7 @@ class Nodes(Gang):
         self.settings["nodes"] = [["127.0.0.1", first + 2 * RANKS * node] for node in range(nodes)]
 
     def start_node(self, node: int, kill_at: str = "", *, rank: int = -1) -> None:
-        """`rank`: of which `kill_at` is said; -1: all."""
+        """Starts the processes of a node; `kill_at` is for its rank `rank`, or for all if -1."""
         for place in self.list_places(node):
             self.start(place, kill_at=kill_at if rank in (-1, place % RANKS) else "")
 
@@ -80,8 +80,8 @@ def reference_digest(tmp_path_factory: pytest.TempPathFactory, server: ForkServe
 def test_lost_rank_loses_its_node_and_the_replacement_copies_each_shard(
     make: Make, reference_digest: str
 ) -> None:
-    """Its neighbour's sum with the other node succeeds: that one's rank would apply the step, and
-    its neighbour not.
+    """The killed rank's peer completes its sum with the other node, whose rank 0 would then apply
+    the step while its rank 1 would not.
     """
     gang = make(gate_step=25)
     gang.start_node(1)
@@ -127,8 +127,8 @@ def test_plain_sums_differ_in_their_last_bits_only(make: Make) -> None:
     assert weights[0] == pytest.approx(weights[1], rel=1e-3, abs=1e-5)
 
 
-# In the order in which a node comes to them. The others than rank 0 of a node do not pass what it
-# alone asks and decides.
+# In the order in which a node reaches these points. Only rank 0 of a node asks and decides, so its
+# other ranks do not reach the points at which it does so.
 KILLS = [
     Strike(point="gang.reduced", place=0, count=4),
     Strike(point="gang.join", place=0),

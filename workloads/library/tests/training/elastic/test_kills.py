@@ -38,8 +38,8 @@ DRILLS = {
         Strike(point="stage.end", place=0),
     ],
 }
-# How many of a drill's strikes must have come: a point that a late place never reaches strikes
-# none.
+# The least number of a drill's strikes that must have happened: a late place may never reach the
+# point of its strike.
 FEWEST = {"at many points": 4}
 GATE = 40
 GATED = {

@@ -137,8 +137,8 @@ def next_epoch(survivor: Regroup) -> Epoch:
 def test_members_expelled_by_a_dead_lead_leave_the_old_epoch_together(
     storage: LocalStorage, survivors: list[Regroup]
 ) -> None:
-    """Each still offers the other a place in the epoch that is over, and only one of them has read
-    that it is.
+    """Each survivor still offers the other a place in the epoch that is over, and only one of them
+    has read that it is over.
     """
     propose(storage, "run", Epoch(number=2, members=FIRST.members[:1]))
     futures = [
@@ -162,7 +162,7 @@ def test_lead_that_loses_the_last_sum_does_not_wait_for_finished_members(
 def test_finished_member_commits_even_if_an_expelled_lower_one_is_alive(
     tmp_path: Path, storage: LocalStorage, survivors: list[Regroup]
 ) -> None:
-    """That one asks to come in, and would be waited for by whom it asks."""
+    """The expelled member asks to join, and the members that it asks would wait for it."""
     lower, last = survivors
     lower.control.enter(Epoch(number=2, members=FIRST.members[:1]), "waiting")
     group = Group(last.peers.addresses, last.control.me, torch.device("cpu"), key=b"run")
@@ -223,7 +223,7 @@ def test_a_lead_that_is_frozen_while_others_connect_holds_no_member() -> None:
 
 @pytest.fixture
 def doing(tmp_path: Path) -> Iterator[int]:
-    """Steps of a gang, of which each is done once the next is asked for; the first is under way."""
+    """Returns a gang's steps: each is done once the next is requested; the first is under way."""
 
     def steps() -> Iterator[int]:
         with one_node(tmp_path, every=1) as gang:
@@ -239,7 +239,7 @@ def doing(tmp_path: Path) -> Iterator[int]:
 def test_a_former_lead_that_takes_the_fence_late_does_not_end_the_gang(
     storage: LocalStorage, doing: Iterator[int]
 ) -> None:
-    """Frozen between its last look at the gang and its fence."""
+    """The lead was frozen after its last look at the gang, before it took the fence."""
     gang = fence.newest_gang(storage, "run")
     assert gang
     late = fence.take(storage, "run", gang=gang)
@@ -249,8 +249,8 @@ def test_a_former_lead_that_takes_the_fence_late_does_not_end_the_gang(
         fence.check(storage, "run", late)
 
 
-# A code that fails the Job would end the half of the own gang that works; another Job of the same
-# name keeps the run.
+# If the member's own gang has gone on without it, a code that fails the Job would end the half that
+# works. If another Job of the same name has the run, that Job keeps it.
 @pytest.mark.parametrize(
     ("is_own_gang", "error", "code"),
     [(True, CutOff, EXIT_RETRY), (False, Superseded, EXIT_BAD_INPUT)],

@@ -411,8 +411,8 @@ def send_recorded(port: int, recorded: bytes) -> bytes:
 
 
 def test_a_recorded_question_is_never_accepted_again() -> None:
-    """Neither by the member that answered it, however often it was asked since, nor by one that
-    was started again.
+    """The member that answered it rejects it, however often it was asked since, and so does one
+    that was started again.
     """
     (port,) = free_ports(1)
     with closing(Recorder(port)) as recorder:
@@ -515,7 +515,7 @@ EPOCH = Epoch(number=3, members=members(*range(4)))
 
 
 class Answers:
-    """All live, and the lead has lost the epoch once it was asked three times."""
+    """All members are alive. After three surveys the lead reports that it has lost the epoch."""
 
     def __init__(self) -> None:
         self.asked: queue.SimpleQueue[list[int]] = queue.SimpleQueue()
@@ -566,7 +566,7 @@ class Surveyed:
 
 
 def test_unreachable_nodes_are_asked_once_for_the_memory_that_they_serve() -> None:
-    """The question to a machine that is gone takes a second, for which all ranks would wait."""
+    """Asking a machine that is gone takes a second, for which all ranks would wait."""
     peers = Surveyed()
     nodes = LeavingNodes(cast(Peers, peers))
     peers.leaving = [1]

@@ -29,7 +29,7 @@ GROUP_PATIENCE_S = 270.0
 def test_failed_rank_stops_its_node_and_a_notice_reaches_every_rank(
     tmp_path: Path, struck: str, code: int
 ) -> None:
-    """The other ranks leave as preempted, which alone would be free of charge, for ever."""
+    """The other ranks exit as preempted; with that code alone the node would never be charged."""
     program = (
         "import os, pathlib, sys\nfrom holdfast.runtime.shutdown import of_process\nshutdown ="
         f" of_process()\n(pathlib.Path({str(tmp_path)!r}) /"
@@ -81,7 +81,7 @@ def test_two_nodes_form_one_group_from_torchrun_variables() -> None:
     }
     nodes: list[subprocess.Popen[str]] = []
     lines: list[str] = []
-    # Below the patience of a test, which would end it before the rest is killed.
+    # Shorter than the test's own limit, which would end the test before the rest is killed.
     deadline = time.monotonic() + GROUP_PATIENCE_S
     try:
         for node in range(2):
@@ -269,7 +269,7 @@ def test_forked_rank_runs_its_own_finalizers_only(tmp_path: Path) -> None:
 
 def test_forked_rank_preloads_its_client_and_the_compiler_after_a_failure(tmp_path: Path) -> None:
     """All nodes wait for the first start of a replacement's ranks: the compiler is half of what
-    they would import. To import the client takes longer than to restore from a neighbour's memory.
+    they would import. Importing the client takes longer than restoring from a neighbor's memory.
     """
     program = tmp_path / "train.py"
     program.write_text(SHARDED_STEP)
@@ -291,5 +291,5 @@ def test_forked_rank_preloads_its_client_and_the_compiler_after_a_failure(tmp_pa
     assert "torch._dynamo.eval_frame" in compiler.split()
     for _, collections, client, woken in (first.split(), second.split()):
         assert int(collections) < 10, "no rank waits for garbage"
-        assert client == "True", "no rank waits for garbage"
-        assert int(woken) <= 3, "what forks reports that the rank runs, and sleeps until one ends"
+        assert client == "True", "no rank imports the client after its start"
+        assert int(woken) <= 3, "the parent reports that the rank runs, and sleeps until one ends"

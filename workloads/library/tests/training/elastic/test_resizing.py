@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.process, pytest.mark.timeout(600)]
 CHILD = "workloads.library.tests.training.elastic.resizing_child"
 PATIENT_NODE = "workloads.library.tests.training.elastic.patient_node"
 GATE = 3
-"""Then both slots for copies of a rank have been written, and one of them again."""
+"""By this step both slots for copies of a rank have been written, and one of them twice."""
 STEPS = 5
 LONG = 16
 Make = Callable[..., ShardedGang]
@@ -60,7 +60,7 @@ def reference(server: ForkServer, tmp_path_factory: pytest.TempPathFactory) -> d
 
 @pytest.fixture
 def make(make: Make, reference: dict[int, str]) -> Iterator[Make]:
-    """Makes gangs. Of those that complete, each step has the bits of the undisturbed run."""
+    """Makes gangs, and checks the bits of each step of those that complete."""
     gangs: list[ShardedGang] = []
 
     def make_gang(**settings: Any) -> ShardedGang:
@@ -88,7 +88,7 @@ def list_steps(gang: ShardedGang) -> list[int]:
 
 
 def starts(gang: ShardedGang, size: int, *, since: int = 0) -> list[int]:
-    """Returns the steps with which the starts of this number of ranks began, from a line on."""
+    """Returns the first step of each start with this number of ranks, from line `since` on."""
     steps: list[int] = []
     for line in lines(gang)[since:]:
         if line.get("start") and line["size"] == size:
@@ -97,7 +97,7 @@ def starts(gang: ShardedGang, size: int, *, since: int = 0) -> list[int]:
 
 
 def has_done(gang: ShardedGang, step: int, *, size: int) -> bool:
-    """Tells whether this number of ranks is at work, and have done that step."""
+    """Tells whether this number of ranks is at work and has done that step."""
     if not lines(gang):
         return False
     newest = lines(gang)[-1]
@@ -121,14 +121,14 @@ def start_to_the_gate(make: Make, **settings: Any) -> ShardedGang:
 
 
 def lose(gang: ShardedGang, *places: int) -> int:
-    """Loses nodes at one moment. Returns the number of lines before."""
+    """Loses nodes at one moment; returns the number of lines noted before."""
     line_count = len(lines(gang))
     gang.lose(*places)
     return line_count
 
 
 def wait_for_start(gang: ShardedGang, size: int, *, since: int) -> int:
-    """Returns the first step of the start with this number of ranks after a line; waits for it.
+    """Waits for a start with this number of ranks after line `since`, and returns its first step.
 
     A starved gang may have met in any size before.
     """
@@ -278,7 +278,7 @@ def start_with_a_kill(make: Make, point: str) -> ShardedGang:
 
 
 def reaches_the_gate(gang: ShardedGang, member: Forked) -> bool:
-    """Waits until the gang is at the gate, which is true, or a member has ended before."""
+    """Waits until the gang is at the gate or the member has ended; returns whether it lives."""
 
     def is_decided() -> bool:
         return member.poll() is not None or (gang.at_gate() and gang.has_copied(GATE))

@@ -34,8 +34,8 @@ def make(make: Make) -> Make:
 
 
 def at_the_gate(gang: ShardedGang, *, copied: int = GATE) -> ShardedGang:
-    """It has started, its bits there are noted, and each shard of the step `copied` is on a
-    neighbour too.
+    """Starts the gang, and waits until its bits at the gate are noted and each shard of the step
+    `copied` is on a neighbor too.
     """
     gang.start(*range(gang.nodes))
     gang.until(lambda: gang.has_copied(copied) and gang.at_gate() and gang.has_noted(GATE))
@@ -45,8 +45,8 @@ def at_the_gate(gang: ShardedGang, *, copied: int = GATE) -> ShardedGang:
 def ends_after_a_restore(
     gang: ShardedGang, *replaced: int, step: int = GATE, source: str = "memory"
 ) -> None:
-    """The replacements start, and all go on at `step` with the bits that they had there, however
-    often they meet.
+    """Starts the replacements, and checks that all go on at `step` with the bits that they had
+    there, however often they meet.
     """
     before = len(gang.of("restore"))
     gang.open_gate()

@@ -16,9 +16,9 @@ from workloads.library.tests.fork_server import ForkServer
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(1800)]
 
-# Of each way in which a process meets a point, one; those of an elastic gang's epochs are drilled
-# there. Where the bucket has a commit that is as new as the version in memory, it may be read
-# instead.
+# One point for each way in which a process reaches one; the points of epochs are drilled in the
+# tests of elastic gangs. Where the bucket has a commit that is as new as the version in memory, it
+# may be read instead.
 SAMPLE = {
     "uncommitted damaged": {peer_play.CLEAN},
     "peer.send": {peer_play.MEMORY, peer_play.BUCKET},

@@ -444,7 +444,7 @@ class Model:
         step = 0
         if offers:
             step = offers[0].step
-        # One node was lost at most: no two that keep each other's copies.
+        # At most one node was lost, so no two that keep each other's copies.
         if state.deaths <= 1:
             assert step >= state.whole, f"step {state.whole} was whole, {step} is found: {state}"
         reached = max(node.step for node in state.nodes)
@@ -493,7 +493,7 @@ class Model:
             statuses[other] = self._make_status(state, other, peer)
             if peer.phase not in ("serving", "asking") and not peer.has_notice:
                 has_other = True
-        # Its window ends too, which is no earlier than the others' restore, if there are others.
+        # Its window ends too; if there are other nodes, that is not before they have restored.
         if self.serves_until(statuses, node.epoch) or not has_other:
             empty = Node(phase="left", incarnation=node.incarnation)
             yield state.with_node(index, **empty._asdict())
@@ -538,7 +538,7 @@ def _describe_shard(shard: Shard, memory: int) -> Record:
 
 
 def _drop_old(copies: tuple[Shard, ...], rank: int) -> tuple[Shard, ...]:
-    """Keeps the newest two copies of a rank, and those of other ranks of the version before."""
+    """Keeps the newest two copies of a rank, and other ranks' copies since the step before."""
     of_rank: list[Shard] = []
     of_others: list[Shard] = []
     for shard in copies:

@@ -23,8 +23,8 @@ EXCHANGE_EVERY = 5
 
 
 def test_an_undisturbed_step_makes_few_calls_and_seldom_a_tensor(tmp_path: Path) -> None:
-    """A model takes the processor's caches between two of them: each then costs microseconds, and a
-    tensor 70.
+    """Between two calls the model evicts them from the processor's caches: each call then costs
+    microseconds, and a tensor 70.
     """
     steps: list[list[str]] = []
 

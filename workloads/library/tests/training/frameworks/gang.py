@@ -30,7 +30,7 @@ IMPORTS = (
 
 
 def fork_server(*sites: Path) -> ForkServer:
-    """`sites` are the folders in which the frameworks are installed."""
+    """Returns a fork server; `sites` are the folders in which the frameworks are installed."""
     return ForkServer(IMPORTS, path=[ROOT, *sites])
 
 
@@ -70,8 +70,8 @@ class Gang(Launched):
         return self._find_line("digest ")
 
     def notice_on_rank_1(self, after: str, *, window_s: float = WINDOW_S) -> list[int]:
-        """Sends SIGTERM to the rank's whole group, like torchrun, where it prints `after` and
-        waits; all exit codes.
+        """Sends SIGTERM to rank 1's whole process group, like torchrun, once the rank prints
+        `after` and waits; returns all exit codes.
         """
         self.start(
             **{

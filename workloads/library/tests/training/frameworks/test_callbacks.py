@@ -38,11 +38,11 @@ def make(tmp_path: Path, site: Path, framework_server: ForkServer) -> Iterator[M
         )
 
 
-# With two ranks epochs have eight steps, with three six: a stop after 5 or 13 is inside one, one
-# after 16 at its end. The evaluation is after step 10, where nothing is saved but by the stop
-# itself. Accelerate's loop has whole epochs. Three ranks: they end in the same bits with the line
-# that the page of checkpoints has for DDP. Accelerate sums gradients up over two batches: 5 is in
-# between.
+# Epochs have eight steps with two ranks, and six with three: a stop after step 5 or 13 is inside an
+# epoch, one after step 16 at the end of one. The evaluation is after step 10, where only the stop
+# itself saves. Accelerate's loop has whole epochs. Three ranks end in the same bits because of the
+# line that the page of checkpoints has for DDP. Accelerate accumulates gradients over two batches:
+# step 5 is in between.
 @pytest.mark.parametrize(
     ("kind", "size", "steps", "notices"),
     [
@@ -72,8 +72,8 @@ def test_notice_on_one_rank_stops_all_cleanly_and_costs_no_bit(
     assert digest == make(kind, "whole", steps=steps, size=size).complete()
 
 
-# Crashes one after the other: inside an epoch, at its end, and in one more; validation behind each
-# epoch, and between.
+# Several crashes in a row: inside an epoch, at its end, and in a later one; validation after each
+# epoch, and within one.
 @pytest.mark.parametrize(
     ("shuffle", "workers", "validation", "crashes"),
     [

@@ -26,7 +26,7 @@ WINDOW_S = float(os.environ.get(ENV_WINDOW_S, "15"))
 
 
 class Points(Dataset[tuple[torch.Tensor, torch.Tensor]]):
-    """`noise`: share of what is drawn from torch's stream whenever an item is read."""
+    """Points whose items add noise, drawn from torch's stream at each read, times `noise`."""
 
     def __init__(self, count: int = 64, noise: float = 0.0) -> None:
         self._count = count
