@@ -4,8 +4,8 @@ from pathlib import Path
 
 
 def install(folder: Path, name: str, source: str, group: str, point: str) -> None:
-    """`point`: NAME = MODULE:OBJECT. The module's name is that of the distribution, with
-    underscores.
+    """Writes the module and its entry point `point`: NAME = MODULE:OBJECT. The module's name is
+    that of the distribution, with underscores.
     """
     (folder / f"{name.replace('-', '_')}.py").write_text(source)
     info = folder / f"{name.replace('-', '_')}-1.0.dist-info"

@@ -1,11 +1,11 @@
-"""Processes forked from one that has imported their modules: starts in milliseconds, for tests that
-need many.
+"""Forks processes from one that has imported their modules: each starts in milliseconds, for tests
+that need many.
 
-A real process with a session, arguments, environment, streams, signals and an end of its own, as of
-`python SCRIPT ...` or `python -m MODULE ...`. Left out are the interpreter's start, the imports,
-and what they read of the environment; the hash seed is that of the server. Left out of its end is
-that modules are taken apart, which takes a second for those of a framework. What tests a start or
-an end itself, or compares with one, starts from nothing.
+Each is a real process with a session, arguments, environment, streams, signals and an end of its
+own, like that of `python SCRIPT ...` or `python -m MODULE ...`. It skips the interpreter's start,
+the imports, and what they read of the environment; the hash seed is that of the server. At its end
+it does not tear down modules, which takes a second for those of a framework. A test of a start or
+an end itself, or a comparison with one, needs a new interpreter instead.
 """
 
 import atexit
@@ -36,7 +36,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 def die_with(parent: int) -> None:
-    """In a child: leave no orphan when the test or the benchmark is killed. Linux only."""
+    """Ends this child with its parent, as when a test or a benchmark is killed. Linux only."""
     if _LIBC is not None:
         _LIBC.prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL))
         if os.getppid() != parent:
@@ -44,13 +44,13 @@ def die_with(parent: int) -> None:
 
 
 class Forked:
-    """With what tests ask of a subprocess.Popen."""
+    """A process with the part of the interface of subprocess.Popen that tests use."""
 
     pid: int
     returncode: int | None = None
 
     def code(self) -> int | None:
-        """None: it still runs."""
+        """Returns the exit code, or None while the process runs."""
         raise NotImplementedError
 
     def poll(self) -> int | None:
@@ -67,11 +67,11 @@ class Forked:
         return code
 
     def await_end(self) -> None:
-        """Wait for a moment, or until it ends."""
+        """Waits for a moment, or until the process ends."""
         time.sleep(0.005)
 
     def send_signal(self, signum: int) -> None:
-        if self.poll() is None:  # until then the number is that of no other process
+        if self.poll() is None:  # until it is reaped, no other process gets its number
             os.kill(self.pid, signum)
 
     def kill(self) -> None:
@@ -79,19 +79,19 @@ class Forked:
 
 
 class Started(Forked):
-    """By a server."""
+    """A process that a ForkServer started."""
 
     def __init__(self, server: "ForkServer", pid: int) -> None:
         self._server = server
         self.pid = pid
         self._end: int | None = None
-        """Descriptor that is readable once the process has ended; None where there is no such."""
+        """Descriptor that is readable once the process has ended; None if it cannot be had."""
         if sys.platform == "linux":
             with suppress(OSError):  # an old kernel, or a container that forbids it
                 self._end = os.pidfd_open(pid)
 
     def code(self) -> int | None:
-        # To ask wakes the server, which takes processor time from what the test waits for.
+        # Asking wakes the server, which takes processor time from what the test waits for.
         if self._end is not None:
             if not self._has_ended(0.0):
                 return None
@@ -120,12 +120,12 @@ class Started(Forked):
 
 
 class ForkServer:
-    """Ends with the process that made it, and all that it started with it. For one thread."""
+    """Ends with the process that made it, as do all its children. For use by one thread."""
 
     def __init__(self, modules: Iterable[str], *, path: Iterable[Path] = ()) -> None:
         self._socket, server_socket = socket.socketpair()
         folders = [str(folder) for folder in path]
-        # Of a tier that tries other packages: a process from nothing would have them too.
+        # Set by a tier that tries other packages: a new interpreter would have them too.
         if inherited := os.environ.get("PYTHONPATH"):
             folders.append(inherited)
         with server_socket:
@@ -153,7 +153,7 @@ class ForkServer:
         err: IO[Any],
         session: bool,
     ) -> Started:
-        """`command` begins with the interpreter. `session`: a new one."""
+        """Starts a command, which begins with the interpreter; in a new session if `session`."""
         order = {
             "argv": [*command[1:]],
             "env": dict(env),
@@ -194,7 +194,7 @@ def _read(connection: socket.socket, size: int) -> bytes:
 
 
 def serve(connection: socket.socket) -> list[str]:
-    """Arguments, in each child; the server itself leaves by SystemExit."""
+    """Returns the arguments, in each child; the server itself leaves by SystemExit."""
     while True:
         head, files, *_ = socket.recv_fds(connection, 4, 2)
         if not head:
@@ -217,7 +217,7 @@ def serve(connection: socket.socket) -> list[str]:
                 return order["argv"]
             for theirs in (*files, begin):
                 os.close(theirs)
-            # ends when it has its session: before, a signal to its group would be lost
+            # ends once the child has its session: before, a signal to its group would be lost
             os.read(begun, 1)
             os.close(begun)
             answer = {"pid": pid}
@@ -242,7 +242,7 @@ def _become(order: dict[str, Any], files: Sequence[int]) -> None:
     if "PYTHONUNBUFFERED" in os.environ:
         for text in (sys.stdout, sys.stderr):
             text.reconfigure(write_through=True)  # type: ignore[union-attr]
-    # which torch read at its import
+    # torch read this variable at its import
     if "torch" in sys.modules and (threads := os.environ.get("OMP_NUM_THREADS")):
         import_module("torch").set_num_threads(int(threads))
     if "numpy" in sys.modules:  # as `random` does by itself: else all would draw the same
@@ -250,7 +250,7 @@ def _become(order: dict[str, Any], files: Sequence[int]) -> None:
 
 
 def run(arguments: list[str]) -> None:
-    """As the interpreter does with its command line."""
+    """Runs a script or a module, as the interpreter does with its command line."""
     if arguments[0] == "-m":
         sys.argv = arguments[1:]
         sys.path[0] = str(Path.cwd())
@@ -262,7 +262,7 @@ def run(arguments: list[str]) -> None:
 
 
 def leave(code: object) -> None:
-    """As the interpreter ends a process whose SystemExit has this code."""
+    """Ends this process as the interpreter does after a SystemExit with this code."""
     if not isinstance(code, int | None):
         print(code, file=sys.stderr)
         code = 1

@@ -2,7 +2,7 @@
 user's many times.
 
 `fork_command(server)` gives what replaces the interpreter. It hands arguments, environment, folder
-and output to a thread of the test, which has the program forked, and ends as that has ended.
+and output to a thread of the test, which has the program forked, and it ends as the program ends.
 A signal to it does not reach the program.
 """
 
@@ -28,7 +28,7 @@ LIMIT_S = 600.0
 @contextmanager
 def fork_command(server: "ForkServer") -> Generator[list[str]]:
     """Yields a command that forks from `server`, which no other thread may use meanwhile."""
-    # Of a name that is short: the path of a socket has 107 characters at most.
+    # The folder has a short name: the path of a socket has 107 characters at most.
     with (
         tempfile.TemporaryDirectory(prefix="fork-") as folder,
         socket.socket(socket.AF_UNIX) as listening,
@@ -66,7 +66,7 @@ def _serve(listening: socket.socket, server: "ForkServer") -> None:
 
 
 def wait_for(program: "Started") -> int:
-    """Returns its exit code. One that hangs is aborted, and writes what each thread does."""
+    """Returns the exit code. A program that hangs is aborted, and writes what each thread does."""
     try:
         return program.wait(LIMIT_S)
     except subprocess.TimeoutExpired:

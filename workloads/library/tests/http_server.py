@@ -9,12 +9,12 @@ from http.server import BaseHTTPRequestHandler
 from tests.support import HttpServer
 
 Answer = Callable[[str, Mapping[str, str], bytes], tuple[int, object]]
-"""(path with query, headers, body) -> status and what JSON, or bytes as they are, to send."""
+"""(path with query, headers, body) -> status and content: bytes as they are, else JSON."""
 
 
 @contextmanager
 def answering(answer: Answer) -> Generator[str]:
-    """Yields its address: `http://127.0.0.1:PORT`. All methods are answered alike."""
+    """Yields the server's address: `http://127.0.0.1:PORT`. All methods are answered alike."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:

@@ -38,7 +38,7 @@ MOST_LATE = 0.01
 LEAST_GOOD = 0.99
 COST_REQUESTS = 5000
 MOST_COST = 2.0
-"""The processor time of a request, next to that of a server that only batches."""
+"""The bound on the processor time of a request, relative to a server that only batches."""
 MOST_LOADS = 2
 POISON_RATE = 50.0
 """Requests per second next to poisoned ones, from a client in Python."""

@@ -305,7 +305,7 @@ def _interval(values: Sequence[float]) -> list[float]:
 
 
 def _productive_shares(turns: Iterable[Mapping[str, Slice]], name: str) -> list[float]:
-    """Returns the share of each of a variant's slices that its kept steps are worth."""
+    """Returns, for each slice of a variant, the share of its time that its kept steps are worth."""
     shares: list[float] = []
     for turn in turns:
         shares.append(turn[name].steps_kept * _step_value_s(turn) / turn[name].wall)

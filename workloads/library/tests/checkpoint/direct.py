@@ -1,4 +1,4 @@
-"""Saves and resumes a state in this process, without an uploader: as exact, and in milliseconds."""
+"""Saves and resumes a state in this process, without an uploader: as exactly, in milliseconds."""
 
 from pathlib import Path
 from typing import Any

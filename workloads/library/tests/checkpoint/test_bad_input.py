@@ -33,7 +33,7 @@ def check_refused(
 ) -> None:
     """Check that both ranks end with the same error, and not by a timeout.
 
-    A job that fails in training has `fenced` the run before.
+    `fenced`: the job fails in training, after it has taken the fence of the run.
     """
     log = folder / "log"
     before = contents(url)

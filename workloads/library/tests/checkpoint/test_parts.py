@@ -170,7 +170,7 @@ def test_shielded_workers_live_through_a_sigterm_to_their_group(jobs: Jobs) -> N
     )
     batches: Any = iter(track(loader)._source)
     numbers_before = [int(next(batches)) for _ in range(4)]
-    # From another process, like torchrun; a signal of the trainer itself is an order.
+    # Sent by another process, like torchrun: workers obey a signal of the trainer itself.
     kill = "import os, signal, sys\nfor pid in sys.argv[1:]: os.kill(int(pid), signal.SIGTERM)"
     subprocess.run(
         [

@@ -1,4 +1,4 @@
-"""The behaviour of every store that checkpoints rely on."""
+"""Tests the behavior of every store that checkpoints rely on."""
 
 import errno
 import os

@@ -93,7 +93,7 @@ def finding(
     command: list[str],
     steps: int = 8,
 ) -> str:
-    """Returns the finding of the first way to die."""
+    """Returns the finding for the first kind of death."""
     results = verify(
         command,
         folder,
@@ -135,7 +135,7 @@ def test_a_prefetching_loop_gets_a_fix_and_is_exact_with_it(
     tmp_path: Path, python: tuple[str, ...]
 ) -> None:
     line = 'get_batch = track(get_batch, ahead=1); state["data"] = get_batch'
-    # Drawn inside, after the state is restored.
+    # The first batch is drawn inside the block, after the state is restored.
     exact = with_parts(
         NANO.replace("\nahead = get_batch()\n", "\n"), STATE=line, INSIDE="ahead = get_batch()"
     )

@@ -1,7 +1,7 @@
 """A stand-in for `advice.capacity` of Compute Engine, by the form of its discovery document.
 
-It refuses fields that the document does not have, and answers what a test says of a machine type
-and a provisioning model.
+It refuses fields that the document does not have, and answers with what a test sets for a machine
+type and a provisioning model.
 """
 
 import json

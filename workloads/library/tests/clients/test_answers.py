@@ -193,7 +193,7 @@ def test_server_cannot_delay_a_command_for_long() -> None:
 
 
 def test_error_crosses_process_borders() -> None:
-    error = copy.copy(ApiError(403, "no"))  # by the same method as pickle does
+    error = copy.copy(ApiError(403, "no"))  # by the method that pickle uses
     assert error.status == 403
     assert str(error) == "403: no"
     assert error.lines() == ApiError(403, "no").lines()

@@ -64,8 +64,8 @@ def answer(api: Api, request: Object, *kinds: str) -> None:
 
 def list_time_limited(api: Api) -> list[Object]:
     """Lists the Workloads that Kueue stops if their pods are not ready in time. Upstream's default
-    stops a job after half an hour without a node, again and again, and the queues of flex-start
-    have none for minutes to days.
+    stops a job after half an hour without a node, again and again, and a flex-start job has no node
+    for minutes to days.
     """
     workloads = api.items(f"{KUEUE}/namespaces/training/workloads")
     ready_workloads: list[Object] = []

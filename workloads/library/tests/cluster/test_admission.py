@@ -79,9 +79,9 @@ def examples() -> list[tuple[str, Object]]:
 
 
 def variants() -> Iterator[tuple[str, Object]]:
-    """Each example as it is, with one label that means Spot, and with its tolerations alone.
+    """Yields each example as it is, without one of the labels that mean Spot, and without all.
 
-    Equal objects come once: an example without such a label would be its own variant.
+    Equal objects come once: an example that has no such label equals its variants.
     """
     texts = set[str]()
     for name, body in list_variants():
@@ -135,7 +135,7 @@ def space(jobset: None, api: Api) -> Iterator[str]:
     allow(api, name)
     for body in policies:
         api.delete(api.path_of(body))
-    # Else the next test takes these policies for its own.
+    # Otherwise the next test mistakes these policies for its own.
     until("the linter's policies are gone", lambda: not find_by_server(api, name, PROBE))
     until("that of gangs is gone", lambda: REFUSED not in find_refusal(api, name, LABELLED))
     api.delete(f"/api/v1/namespaces/{name}")
@@ -238,7 +238,7 @@ def test_what_is_older_than_deny_mode_can_be_changed_and_deleted(api: Api, space
         api.merge(f"{jobs}/older", change)
     api.delete(f"{jobs}/older", propagationPolicy="Foreground")
     assert api.get(f"{jobs}/older")["metadata"]["deletionTimestamp"]
-    # What would be refused elsewhere is not while the object is being deleted.
+    # A change that is refused otherwise is allowed while the object is being deleted.
     api.merge(f"{jobs}/older", {"spec": {"activeDeadlineSeconds": None}})
     finalizer = "/metadata/finalizers/0"
     operations = [
@@ -283,7 +283,7 @@ def test_kueue_may_start_a_job_on_any_flavor(api: Api, space: str) -> None:
 
 
 def merge_as(api: Api, user: str, path: str, change: Object) -> bool:
-    """Changes an object as another user that may do everything. Returns whether it may."""
+    """Changes an object as a user with all RBAC rights. Returns whether the policies allow it."""
     headers = {"Content-Type": "application/merge-patch+json"} | impersonate(user)
     request = api.client.param_serialize(
         "PATCH", path, header_params=headers, body=change, auth_settings=["BearerToken"]
@@ -305,7 +305,7 @@ def make_owner(kind: str, api_version: str, *, uid: str = "none") -> Object:
 
 @pytest.fixture
 def owner(api: Api, space: str) -> None:
-    """The JobSet of `make_owner`, which Kueue reads if another test has installed it."""
+    """Creates the JobSet of `make_owner`, which Kueue reads if another test has installed Kueue."""
     job = {
         "name": "a",
         "template": {"spec": PROBE["spec"]},
@@ -451,7 +451,7 @@ def test_a_stated_default_grace_period_counts_as_unstated(api: Api, space: str) 
 
 
 def test_platform_jobs_pass(api: Api, space: str) -> None:
-    """They accept findings by annotation, as that of the database does."""
+    """They accept findings by annotation, as the Job of the database does."""
     count = 0
     for file in (ROOT / "workloads/rendered/example/platform").glob("*.yaml"):
         for body in parse(file.read_text()):

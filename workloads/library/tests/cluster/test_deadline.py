@@ -25,7 +25,7 @@ RIGHTS = ("ClusterRole", "ClusterRoleBinding")
 
 @pytest.fixture
 def node(api: Api) -> Iterator[str]:
-    """A flex-start node without a simulation: its kubelet is the test."""
+    """Creates a flex-start node without a simulation: the test acts as its kubelet."""
     name = f"flex-{uuid.uuid4().hex[:8]}"
     metadata = {
         "name": name,
@@ -43,7 +43,7 @@ def node(api: Api) -> Iterator[str]:
 
 
 Become = Callable[[str, str], None]
-"""A pod of this namespace and service account."""
+"""Makes this process a pod of a namespace and a service account."""
 
 
 @pytest.fixture
@@ -53,7 +53,7 @@ def become(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> Become:
-    """What the kubelet puts into a pod: the token, the authority, the address."""
+    """Sets up what the kubelet puts into a pod: the token, the authority, the address."""
     assert cluster.kubeconfig is not None
     kubeconfig = YAML(typ="safe", pure=True).load(cluster.kubeconfig.read_text())
     address: Object = kubeconfig["clusters"][0]["cluster"]

@@ -22,8 +22,8 @@ from workloads.library.tests.cluster.test_deadline import node as node
 
 @pytest.fixture
 def endpoints_file(world: World, api: Api, become: Become, tmp_path: Path) -> Iterator[Path]:
-    """File that a proxy reads, while a watcher with the account and the rights of the rendered
-    proxy writes it.
+    """Yields the file that a proxy reads, and that a watcher writes with the account and the rights
+    of the rendered proxy.
     """
     become(world.name, "proxy")
     for kind, name in (("Role", "endpoints"), ("RoleBinding", "endpoints"), ("Service", "server")):

@@ -1,5 +1,5 @@
-"""The exporter as a process of its own with an API server that is killed and comes back, and who
-may write of two.
+"""The exporter as a process of its own: its API server is killed and comes back, and only one of
+two exporters may write.
 """
 
 import json
@@ -21,7 +21,7 @@ from workloads.library.tests.bench.monitoring import exporter, metrics
 
 @pytest.fixture
 def plane() -> Iterator[ControlPlane]:
-    """Control plane of this test alone: the shared one may not be killed under the others."""
+    """Starts a control plane for this test alone: other tests need the shared one alive."""
     with control_plane.running() as control:
         yield control
 
@@ -40,7 +40,7 @@ def read_node_events(lines: Path) -> list[tuple[str, str, str]]:
 
 
 def kill_apiserver(plane: ControlPlane) -> None:
-    """Kills it without a warning, so that every watch breaks."""
+    """Kills the API server without a warning, so that every watch breaks."""
     running = plane.processes._running
     [dead] = [entry for entry in running if entry[0] == "kube-apiserver"]
     running.remove(dead)  # it ends on purpose
@@ -50,7 +50,7 @@ def kill_apiserver(plane: ControlPlane) -> None:
 
 @pytest.fixture
 def exporter_output(plane: ControlPlane, tmp_path: Path) -> Iterator[tuple[int, Path]]:
-    """Port of a running exporter, and the file of its lines."""
+    """Yields the port of a running exporter, and the file of its lines."""
     lines = tmp_path / "watcher.jsonl"
     with exporter(plane.kubeconfig("admin"), every_s=0.2, lines=lines) as port:
         yield port, lines

@@ -56,7 +56,7 @@ def jobs_end(api: Api) -> Iterator[None]:
 
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
-    """As it lies here: the commands write digests, a job file and manifests into it."""
+    """Copies this checkout: the commands write digests, a job file and manifests into it."""
     clone = tmp_path / "checkout"
     subprocess.run(["git", "clone", "--quiet", "--shared", ROOT, clone], check=True)
     listed = ["git", "ls-files", "--modified", "--others", "--exclude-standard"]
@@ -80,8 +80,8 @@ def checkout(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def variables(tmp_path: Path, plane: ControlPlane) -> dict[str, str]:
-    """Of a shell whose gcloud, docker and crane are ours, and whose kubeconfig is that of the new
-    cluster.
+    """Returns the environment of a shell whose gcloud, docker and crane are ours, and whose
+    kubeconfig is that of the new cluster.
     """
     folder = tmp_path / "bin"
     folder.mkdir()
@@ -112,7 +112,7 @@ def ran(
     variables: dict[str, str],
     watch: Watch,
 ) -> str:
-    """Returns what it printed; every question is answered with yes."""
+    """Returns what the line printed; every question is answered with yes."""
     terminal, stdin = pty.openpty()
     os.write(terminal, b"y\n")
     printed: list[str] = []
@@ -157,7 +157,7 @@ def test_every_command_does_what_the_page_says(
     )
 
     def watch(text: str) -> None:
-        """The cluster does what a reader of the line would wait for."""
+        """Plays what the cluster does while a reader of the line waits."""
         for operator in OPERATORS:
             if f"created Deployment/{operator.deployment}" in text:
                 operators.install(operator, plane, api)
@@ -182,8 +182,8 @@ def test_every_command_does_what_the_page_says(
     assert (checkout / "gitops/my-run.yaml").exists()
 
 
-# A job that runs stays if it is sent again, and is replaced only where that is asked; else the
-# command ends with 4.
+# A running job stays if the same file is submitted again. A changed file replaces it only with
+# --replace; without, the command ends with 4.
 AGAIN = (
     "holdfast submit my-run.yaml",
     (

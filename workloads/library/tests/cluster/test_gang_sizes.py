@@ -281,7 +281,7 @@ def stop_for_max_usd(api: Api, gang: Submitted) -> None:
 def test_gang_that_grows_is_stopped(
     api: Api, queue: Queue, stop: Callable[[Api, Submitted], None]
 ) -> None:
-    """Kueue has two Workloads of it, and goes on with the other one when one ends."""
+    """Kueue has two Workloads of a gang that grows, and goes on with one when the other ends."""
     other = queue.submit_other(nodes=1)
     queue.add_nodes(other, QUOTA)
     other.wait("Running", 1)

@@ -32,7 +32,7 @@ from workloads.library.tests.cluster.test_mover import apply_bodies
 from workloads.library.tests.jobs.test_job_file import own
 
 NODES = 4
-# Its wait below the least is 18 seconds.
+# It waits 18 seconds while it has fewer nodes than its minimum.
 FILE: dict[str, Any] = {
     "gpus": "1xa100",
     "sharded": True,
@@ -59,7 +59,7 @@ def gang(api: Api, request: pytest.FixtureRequest) -> Iterator[Submitted]:
 
 
 def lent_gpus(api: Api) -> int:
-    """Returns the GPUs of which the queue counts as used."""
+    """Returns the number of GPUs that the queue counts as used."""
     total = 0
     for flavor in api.get(QUEUE)["status"].get("flavorsReservation") or ():
         for resource in flavor["resources"]:

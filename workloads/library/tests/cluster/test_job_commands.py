@@ -99,7 +99,7 @@ def terminal(cluster: OwnManager, world: World, capfd: pytest.CaptureFixture[str
 
 
 def trainer(world: World, pool: Pool, checkpoints: Path, steps: int) -> Object:
-    """The pod of the reference trainer, which saves so rarely that only a stop makes it save."""
+    """Returns a pod of the reference trainer whose interval is so long that only a stop saves."""
     command = [sys.executable, "-m", "holdfast", "train", "run"]
     command += [
         "--checkpoints",
@@ -328,7 +328,7 @@ def test_a_log_shows_each_attempt_and_a_job_that_never_started_has_none(
 
 
 def waiting(template: Object) -> Object:
-    """A pod that no node takes."""
+    """Returns the template with a selector that no node matches."""
     selector = template["spec"]["nodeSelector"] | {"sim.holdfast.dev/nobody": "has-it"}
     return template | {"spec": template["spec"] | {"nodeSelector": selector}}
 
@@ -450,7 +450,7 @@ def may_list_jobs(api: Api, namespace: str) -> bool:
 
 
 def reader_rights(name: str) -> list[Object]:
-    """A person who may read all jobs, and change none."""
+    """Returns the rights of a person who may read all jobs, and change none."""
     rule = {
         "apiGroups": ["*"],
         "resources": ["*"],

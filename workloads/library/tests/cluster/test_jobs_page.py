@@ -31,7 +31,7 @@ EXAMPLE = platforms.with_images("example")
 
 @pytest.fixture(scope="module")
 def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """bin/ of a virtual environment with `holdfast-gke[jobs]` and nothing else."""
+    """Returns bin/ of a virtual environment with `holdfast-gke[jobs]` and nothing else."""
     folder = tmp_path_factory.mktemp("installed")
     words = [sys.executable, ROOT / ".ci/wheel.py", "--wheel-only", "--out-dir", folder]
     subprocess.run(words, check=True, capture_output=True)
@@ -86,12 +86,12 @@ def test_five_commands_and_a_kubeconfig_run_a_job(
     }
 
     def watch(text: str) -> None:
-        """The cluster does what a reader of the line would wait for."""
+        """Plays what the cluster does while a reader of the line waits."""
         if text.startswith("Running"):
             _let_it_end(api)
 
-    # Those of a batch need the database of its queue.
-    # Those of ratings need Cloud Logging.
+    # Commands of a batch need the database of its queue.
+    # Commands of ratings need Cloud Logging.
     prefixes = ("holdfast batch", "mkdir", "gcloud", "holdfast report")
     sources: list[str] = []
     lines: list[str] = []
@@ -108,7 +108,7 @@ def test_five_commands_and_a_kubeconfig_run_a_job(
     assert len(typed) == 8
     controls = typed[4:]
     del typed[4:]
-    # Only below the price that somebody allows, which is tried before the page's own line.
+    # Before the page's own line, a limit below the job's price: the command refuses.
     typed.insert(1, "holdfast submit my-run.yaml --max-usd-per-hour 0.01; [ $? = 4 ]")
     written, refused, sent = [ran(line, folder, variables, watch) for line in typed[:3]]
     logged, stopped, resumed, entered = [
@@ -150,7 +150,7 @@ def test_five_commands_and_a_kubeconfig_run_a_job(
 
 
 def _run_when_it_runs(line: str, folder: Path, variables: dict[str, str], api: Api) -> str:
-    """Runs a command once the job has a pod that runs, or none if it is stopped."""
+    """Runs a command once the job has a running pod; `resume` once it has none."""
     pods = "/api/v1/namespaces/training/pods"
 
     def is_settled() -> bool:

@@ -96,7 +96,7 @@ def start(host: Host, token: str) -> int:
         "certManagement": {"enable": False},
     }
     host.authority.issue("trainer")
-    # The folder is fixed below that of temporary files.
+    # Trainer reads its certificates from this fixed path below the folder of temporary files.
     folder = host.folder / "trainer"
     certificates = folder / "k8s-webhook-server/serving-certs"
     certificates.mkdir(parents=True, exist_ok=True)

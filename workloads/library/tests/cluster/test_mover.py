@@ -112,7 +112,7 @@ class Watched:
     seen: View = field(default_factory=View)
 
     def look(self) -> set[str]:
-        """The capacities of its pods."""
+        """Returns the capacities of its pods."""
         look(self.seen, self.api, pods(self.api, self.body["metadata"]["name"]))
         return {pod.capacity for pod in self.seen.pods.values()}
 
@@ -125,7 +125,7 @@ class Watched:
 
 
 def look(view: View, api: Api, found: list[Object]) -> None:
-    """The mover's view as of now, with these pods."""
+    """Fills the mover's view with the present nodes and jobs, and with these pods."""
     view.nodes.clear()
     view.pods.clear()
     for node in api.items("/api/v1/nodes"):
@@ -220,7 +220,7 @@ def test_job_moves_to_on_demand_and_back_although_a_mover_dies(
         "seconds": 16 * 3_600.0,
     }
     events.append(Event(1, "window", name, "training", "p", fields))
-    assert step(mover, 1.0) == 0, "nobody knows yet how long Spot has been there"
+    assert step(mover, 1.0) == 0, "it is not known yet how long Spot has been there"
     until("it is sent back", lambda: step(mover, 1.8) or None)
     until(
         "it is back on Spot",
@@ -262,8 +262,8 @@ def test_jobset_with_its_old_flavor_selector_is_repaired(
     set_stop_policy: Callable[[str], object],
     spot: Pool,
 ) -> None:
-    """What Kueue leaves if it sees the Workload go before its own start is made by hand: that race
-    is not ours to win.
+    """Makes by hand what Kueue leaves if it sees the Workload go before its own start: a test
+    cannot force that race.
     """
     watched = Watched(api, gang)
     cluster = ClusterApi(Api.over(mover_account))
@@ -273,7 +273,7 @@ def test_jobset_with_its_old_flavor_selector_is_repaired(
     running = api.get(path)["spec"]["replicatedJobs"]
 
     def waiting() -> Movable | None:
-        """With a Workload that was made from its template."""
+        """Returns the job while it is suspended and its Workload is not admitted."""
         (job,), _ = list_movable_jobs(*cluster.read())
         if job.suspended and job.workload and not job.workload.admitted:
             return job
@@ -308,7 +308,7 @@ def refusal(change: Callable[[], object]) -> str:
 
 
 def wait_for_policies(mover: Api, path: str) -> None:
-    """The API server enforces a policy a moment after it is applied."""
+    """Waits for the API server, which enforces a policy a moment after it is applied."""
     numbers = itertools.count()
 
     def refuses() -> bool:
@@ -371,7 +371,7 @@ def test_mover_changes_nothing_but_what_a_move_takes(
     ]
 
     def may_not_start() -> bool:
-        """Kueue may start it again between the two requests."""
+        """Tries to start it as the mover; Kueue may start it again between the two requests."""
         api.merge(path, {"spec": {"suspend": True}})
         return "Kueue starts them" in refusal(lambda: mover.patch(path, start))
 

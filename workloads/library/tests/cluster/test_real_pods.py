@@ -213,7 +213,7 @@ def test_gang_meets_by_its_service_and_resumes_after_evictions(
 
 
 def listens(kind: KindManager, pods: list[Object], port: int) -> bool:
-    """Whether the pod of index 0 does."""
+    """Returns whether the pod of index 0 listens on the port."""
     (meta,) = (p["metadata"] for p in pods if p["metadata"]["labels"][INDEX] == "0")
     command = [
         "exec",

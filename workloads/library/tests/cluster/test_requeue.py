@@ -34,7 +34,7 @@ def gang(world: World) -> Iterator[Submitted]:
 
 
 def step(acting: Api, gang: Submitted, later_s: float = 0.0) -> int:
-    """Lets the mover look, this many seconds from now."""
+    """Does a step of the mover as of this many seconds from now."""
     view = View()
     look(view, gang.api, gang.pods())
     return requeue.requeue(acting, view.without_node(), time.time() + later_s)

@@ -44,17 +44,17 @@ from workloads.library.tests.training.hooks import before_import
 
 pytestmark = pytest.mark.usefixtures("kueue")
 SERVERS = f"/api/v1/namespaces/{NAMESPACE_SERVING}"
-# Whose alert is about a batch, or about a namespace of its own.
+# Sections whose alert is about a batch, and sections about a namespace other than the job's.
 OF_BATCH = {"backlog-past-deadline", "dead-letters", "results-database-errors"}
 NAMESPACES = {
     "system-pods-on-spot": "kube-system",
     "disruption-budget-violated": NAMESPACE_MONITORING,
     "silent-node-holds-pods": "training",
 }
-# Of services with a model, of which the platform renders none by itself.
+# Sections about services with a model: the platform renders no such service by itself.
 OF_ROUTERS = {"serving-streams-end", "serving-streams-move-slowly"}
 COLUMNS = re.compile(r"^kubectl get (?!.*-o (yaml|jsonpath|name))")
-# A simulated pod runs no command: what finds it is asked.
+# A simulated pod runs no command, so only the query that finds the pod is run.
 IN_POD = re.compile(r'^kubectl exec .*"\$\((.*)\)" -c main -- ')
 ACTS = ("kubectl ", "holdfast stop ", "holdfast resume ")
 STOP = "holdfast.job_commands.control.stopping"
@@ -143,7 +143,7 @@ def trouble(
     free_nodes = [name for name in world.nodes if SPOT.name in name and name not in busy]
     gone = free_nodes[0]
     api.merge(f"{nodes.NODES}/{gone}", {"metadata": {"labels": {GOING: "true"}}})
-    # Its kubelet records it, and here is none.
+    # A real node's kubelet records this event, and here is none.
     event = {
         "metadata": {"name": gone},
         "involvedObject": {"kind": "Node", "name": gone},
@@ -163,7 +163,7 @@ def trouble(
 
 
 def variables(slug: str, jobs: dict[str, Submitted]) -> dict[str, str]:
-    """As the notification carries them."""
+    """Returns the shell variables, as the notification carries them."""
     gang = jobs["train-gang"]
     drain = jobs["batch-drain"]
     pod = gang.pods("Running")[0]
@@ -190,7 +190,7 @@ def test_every_runbook_command_prints_something(
     for slug, body in runbook.sections().items():
         if slug in OF_ROUTERS:
             continue
-        # Those of the mitigation act, and would end what the next ones look at.
+        # Commands of the mitigation act, and would remove what the next sections look at.
         looks = body.partition("**Mitigation.**")[0]
         values = variables(slug, jobs)
         for command in runbook.commands(looks):

@@ -120,7 +120,7 @@ def test_page_commands_start_a_service(
     listed, _, stopped = example_services.read_commands("holdfast list\n")
     (line,) = re.findall(".*scores.*", holdfast(*listed).stdout)
     assert line.split()[:4] == ["scores", "entropy", "2/2", "2/2"]
-    assert isinstance(holdfast(*stopped).exception, InputError), "it asks, and nobody answers"
+    assert isinstance(holdfast(*stopped).exception, InputError), "it asks, and no answer comes"
     result = require_done(holdfast(*stopped, "--yes"))
     assert "removed services/scores" in result.stderr
     until("its servers are gone", lambda: not list_pods(api, "scores-base"))
@@ -270,7 +270,7 @@ def find_idle_command(api: Api, name: str) -> list[str]:
 def run_idle_scaler(
     command: list[str], router_url: str, idle_s: float, stop: threading.Event
 ) -> threading.Thread:
-    """Runs what the command of the sidecar runs, with the token of its pod."""
+    """Runs the idle scaler as the sidecar's command does, with the token of its pod."""
     assert option(command, "--idle-minutes") == "20"
     scaler = IdleScaler(
         router_url=router_url,
@@ -291,8 +291,8 @@ def test_a_service_sleeps_until_it_is_asked(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A router, its sidecar with the rendered rights, and an engine that the test starts with the
-    pod.
+    """Runs a router, its sidecar with the rendered rights, and an engine that the test starts with
+    the pod.
     """
     written, sent, explained = example_services.read_commands("holdfast new-service drafts")
     document = platforms.write_document(EXAMPLE, tmp_path / "document")
@@ -319,7 +319,7 @@ def test_a_service_sleeps_until_it_is_asked(
             assert "drafts-base: asleep" in holdfast(*explained).stdout
             assert " asleep " in holdfast("list").stdout
             require_done(holdfast(*sent, "--yes"))
-            assert count_replicas(api, "drafts-base") == 0, "a roll-out wakes nobody"
+            assert count_replicas(api, "drafts-base") == 0, "a roll-out wakes no server"
 
             stream = Stream(served.port, {"prompt": "hello", "max_tokens": 20, "ignore_eos": True})
             wait_ready(api, "drafts-base")

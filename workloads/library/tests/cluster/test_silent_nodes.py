@@ -46,7 +46,7 @@ def silent(api: Api, pool: Pool) -> Iterator[str]:
 
 
 def report(api: Api, name: str) -> None:
-    """What a kubelet writes: the node is ready now."""
+    """Reports the node as ready now, as a kubelet does."""
     now = rfc3339(time.time())
     ready = {
         "type": "Ready",
@@ -71,7 +71,7 @@ def submit_job(api: Api, silent: str, count: int) -> Iterator[str]:
 
 
 def force_delete_pods(api: Api, job: str) -> list[Object]:
-    """Deletes the pods of a job without the kubelet that a silent node lacks, and returns them."""
+    """Force-deletes and returns the pods of a job: a silent node has no kubelet to end them."""
     remaining = pods(api, job)
     for pod in remaining:
         with contextlib.suppress(ApiError):  # gone by now
@@ -148,7 +148,7 @@ def test_a_job_and_a_jobset_leave_their_silent_nodes(
             workloads.append(Held(node, job, wait_until_placed(api, job, node, count)))
         wrapped = job_spec(render_bodies(on_notice=OnNotice.WRAP)[-1])["template"]["metadata"]
         assert ANNOTATION_EXPENDABLE not in wrapped["annotations"], (
-            "what a second copy of it would do, nobody knows"
+            "the effects of a second copy of it are unknown"
         )
         silent_nodes = [workload.node for workload in workloads]
         assert not end_pods(acting, silent_nodes, time.time()), "they are not asked to go yet"

@@ -17,7 +17,7 @@ from workloads.library.tests.cluster.objects import list_uids
 
 SIZE = 4
 LOST = 2
-# of the Job controller; doubled with each failure, also with those that its policy ignores
+# the Job controller's; it doubles with each failure, also with those that its policy ignores
 FIRST_BACK_OFF_S = 10
 CLOCK_S = 2  # both the end of a pod and the creation of the next one are whole seconds
 
@@ -48,7 +48,7 @@ def test_a_spot_job_survives_repeated_storms_without_a_charged_failure(
 def test_plain_job_backs_off_after_ignored_evictions_and_jobset_does_not(
     world: World, spot: Pool, jobset: None
 ) -> None:
-    """Why gangs are JobSets."""
+    """Shows why gangs are JobSets."""
     plain = world.job_spec(spot, 1, backoffLimit=0)
     del plain["backoffLimitPerIndex"]
     world.create_job("plain", plain)
@@ -101,7 +101,7 @@ def test_a_bug_ends_a_job_at_once_and_a_jobset_without_a_restart(
 
 
 def test_gang_ends_at_its_deadline(world: World, spot: Pool, jobset: None) -> None:
-    """A JobSet without the rule starts again, as often as after crashes."""
+    """Without the rule, a JobSet at its deadline would start again, as often as after crashes."""
     policies = []
     for body in load_objects("example"):
         if is_gang(body):

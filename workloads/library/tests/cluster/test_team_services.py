@@ -64,7 +64,7 @@ def holdfast(
         return client
 
     monkeypatch.setattr(config, "new_client_from_config", connect_as_member)
-    # It reads the variable KUBECONFIG at its import.
+    # The client reads the variable KUBECONFIG when it is imported.
     monkeypatch.setattr(kube_config, "KUBE_CONFIG_DEFAULT_LOCATION", str(cluster.kubeconfig))
 
     def run(*words: str) -> Result:

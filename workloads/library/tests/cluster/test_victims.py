@@ -24,8 +24,8 @@ def is_suspended(world: World, name: str) -> bool:
 
 @pytest.fixture
 def uids(world: World, spot: Pool, kueue: None) -> dict[str, str]:
-    """Uids of two equal jobs that run, with their names. Each is the only one admitted in its
-    second: Kueue compares whole ones.
+    """Returns the uids of two equal running jobs, with their names. They are admitted in different
+    seconds, as Kueue compares whole seconds.
     """
     world.add_nodes(spot, 2)
     queues.lend(world, spot, 2)
@@ -60,7 +60,7 @@ def test_between_equal_jobs_the_one_that_just_saved_yields(
         "only one has something at stake"
     )
     assert_the_first_yields(world, spot)
-    # What waits must not push out what runs.
+    # A job that waits must not push out one that runs.
     until(
         "its boost is gone",
         lambda: preemption_priority.write_boosts(world.api, events, later_s, [world.name]) == 0,
@@ -69,7 +69,7 @@ def test_between_equal_jobs_the_one_that_just_saved_yields(
 
 @pytest.mark.usefixtures("uids")
 def test_between_equal_jobs_the_one_that_ran_its_minimum_yields(world: World, spot: Pool) -> None:
-    """The newest would never get anywhere."""
+    """If the newest job yielded each time, it would never make progress."""
     listed = world.api.items(f"{api_path(KUEUE_API)}/namespaces/{world.name}/workloads")
     first_s = min(since_s(workload, "Admitted") for workload in listed)
     now_s = first_s + preemption_priority.MIN_RUN_S

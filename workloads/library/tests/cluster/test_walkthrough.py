@@ -1,10 +1,10 @@
-"""The whole way with what `render` writes: from the queue over eviction and drought to the receipt
-and the page.
+"""Takes rendered jobs the whole way: from the queue through eviction and drought to the receipt and
+the page.
 
-Rendered objects go unchanged but for their size to the real API server, JobSet, Kueue and
-scheduler. The exporter watches under the rights that are rendered for it; its samples go through
-Cloud Monitoring's names into Prometheus' own engine with the deployed alerts. Between the acts the
-story's clock leaves hours out: see sim/story.py.
+Only the size of rendered objects is changed for the real API server, JobSet, Kueue and scheduler.
+The exporter watches under the rights that are rendered for it; its samples go through Cloud
+Monitoring's names into Prometheus' own engine with the deployed alerts. Between the acts the
+story's clock skips hours: see sim/story.py.
 """
 
 from collections.abc import Generator
@@ -81,7 +81,7 @@ def test_rendered_job_keeps_its_identity_from_queue_to_receipt(
     # Hours in Kueue for quota, for a node, for Google's answer.
     machines = submit_all(cast)
     story.minutes(200)
-    assert not story.list_firings(), "whoever waits for what it asked for wakes nobody"
+    assert not story.list_firings(), "a job that waits for what it asked for pages no one"
     flex_machines = cast.add_flex(cast.flex, ends_s=story.clock() + 330 * 60)
     cast.flex.wait("Running", 2)
     provision(cast.world, cast.queued)
@@ -115,7 +115,7 @@ def test_rendered_job_keeps_its_identity_from_queue_to_receipt(
     cast.flex.wait("Running", 2)
     story.minutes(30)
 
-    # A bug: it falls three times without a save.
+    # A bug: the gang crashes three times without a save.
     for _ in range(3):
         cast.crash(cast.gang)
         crashed_min = story.now_min
@@ -183,8 +183,8 @@ def test_rendered_job_keeps_its_identity_from_queue_to_receipt(
 def require_fired(
     fired: list[Firing], expected: list[tuple[str, str, float, float, float]]
 ) -> None:
-    """Alert, label, minute of the trouble, minutes within which it fires, minute at which the
-    trouble is over.
+    """Requires a firing for each of `expected`: alert, label, minute of the trouble, minutes within
+    which it fires, minute at which the trouble is over.
     """
     assert len(fired) == len(expected), fired
     for firing, (name, label, trouble_min, promise_min, over_min) in zip(
@@ -201,8 +201,8 @@ def require_fired(
 
 
 def submit_all(cast: Cast) -> list[str]:
-    """The gang takes all that its queue lends; every other job waits for something else. The gang's
-    nodes.
+    """Submits all jobs, and returns the gang's nodes. The gang takes all that its queue lends;
+    every other job waits for something else.
     """
     cast.world.add_nodes(SYSTEM, 1, labels={})
 
@@ -250,8 +250,8 @@ def same_wait_everywhere(cast: Cast, events: Path) -> None:
 
 
 def same_share_everywhere(cast: Cast, events: Path) -> None:
-    """The exporter's metric and `list`, of a job that is one run; of one by index, `list` adds its
-    runs up.
+    """The exporter's metric and `list` show one share of a job that is one run. `list` combines the
+    runs of a job that has one for each index.
     """
     rows = list_rows(cast, events)
 
@@ -267,8 +267,8 @@ def same_share_everywhere(cast: Cast, events: Path) -> None:
 
 
 def receipts_hold(cast: Cast, events: Path) -> None:
-    """Every job that ended has one; a wait costs nothing, and evictions are those that `list` and
-    the report show.
+    """Every job that ended has a receipt. A wait costs nothing, and the evictions are those that
+    `list` and the report show.
     """
     gang = cast.gang.receipt()
     flex = cast.flex.receipt()

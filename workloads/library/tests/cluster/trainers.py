@@ -1,6 +1,6 @@
-"""What the trainers in simulated pods would write: event lines through the library's own log, with
-the identity that the pod really has, and log entries with the labels that the log agent copies from
-the pod.
+"""Writes what trainers in simulated pods would write: event lines through the library's own log,
+with the identity that the pod really has, and log entries with the labels that the log agent copies
+from the pod.
 """
 
 import os
@@ -24,7 +24,7 @@ STEPS_A_MINUTE = round(60 / STEP_S)
 
 
 def agent_labels(pod: Object) -> dict[str, str]:
-    """As the log agent copies them."""
+    """Returns the labels of a pod as the log agent copies them."""
     labels: dict[str, str] = {}
     for name, value in pod["metadata"]["labels"].items():
         labels[f"k8s-pod/{name.replace('.', '_')}"] = value
@@ -33,7 +33,7 @@ def agent_labels(pod: Object) -> dict[str, str]:
 
 @dataclass(slots=True)
 class Trainer:
-    """One process of a trainer. The pod of rank 0 writes for all ranks, each pod writes its own
+    """One process of a trainer. The pod of rank 0 writes for all ranks, but each pod writes its own
     exit.
     """
 
@@ -83,7 +83,7 @@ class Trainer:
             self.emit("restore", step=step, seconds=0.5, skipped=[])
 
     def minute(self, *, saves: bool) -> int | None:
-        """The step that is durable since; None if none became so."""
+        """Trains for a minute. Returns the step that became durable in it, or None."""
         self.minutes += 1
         if not self.leads:
             return None
@@ -113,7 +113,7 @@ class Trainer:
         return self.step
 
     def leave(self, code: int) -> int | None:
-        """In order after a notice, which saves, or with any other exit code."""
+        """Exits: in order after a notice, with a last save, or with any other exit code."""
         saved = None
         if code == EXIT_PREEMPTED and self.leads:
             self.emit("stop", step=self.step, reason="SIGTERM")
@@ -124,7 +124,7 @@ class Trainer:
 
 @dataclass(slots=True)
 class Trainers:
-    """Those of every pod that runs, and what each run has made durable."""
+    """The trainers of all running pods, and what each run has made durable."""
 
     api: Api
     clock: StoryClock
@@ -138,7 +138,7 @@ class Trainers:
     _labels: dict[Path, dict[str, str]] = field(default_factory=dict)
 
     def sync(self) -> None:
-        """A process begins in each pod that runs, and those of pods that are gone are forgotten."""
+        """Starts a process in each new running pod, and forgets those of pods that are gone."""
         pods = {}
         for pod in self.api.items("/api/v1/namespaces/training/pods"):
             pods[pod["metadata"]["uid"]] = pod
@@ -163,7 +163,7 @@ class Trainers:
         self._send()
 
     def leave(self, job: str, code: int) -> None:
-        """Every process of a job ends."""
+        """Ends every process of a job."""
         for uid, trainer in list(self.alive.items()):
             if environment(trainer.pod)["HOLDFAST_JOB"] == job:
                 self._keep(trainer, trainer.leave(code))
@@ -175,7 +175,7 @@ class Trainers:
             self.saved[trainer.run] = saved
 
     def _send(self) -> None:
-        """As the log agent does: each whole line once."""
+        """Sends each new line once, as the log agent does."""
         for path, labels in self._labels.items():
             text = path.read_bytes()
             fresh = text[self._sent.get(path, 0) :]

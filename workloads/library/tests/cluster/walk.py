@@ -1,7 +1,7 @@
-"""The whole way in one place: a real cluster, the exporter as it is rendered, Cloud Logging and
-Cloud Monitoring played.
+"""Combines a real cluster, the exporter as it is rendered, and simulations of Cloud Logging and
+Cloud Monitoring.
 
-`minutes` lets the story go on; what fired in it is asked of Prometheus' engine afterwards.
+`minutes` lets the story go on; Prometheus' engine tells afterwards which alerts fired in it.
 """
 
 import json
@@ -46,7 +46,7 @@ class Walk:
         credentials: client.ApiClient,
         folder: Path,
     ) -> None:
-        """With the arguments that the rendered Deployment gives the exporter."""
+        """Takes the arguments that the rendered Deployment gives the exporter."""
         template = rendered.find_object("example", "Deployment", "exporter")["spec"]["template"]
         words: list[str] = template["spec"]["containers"][0]["command"]
         project = rendered.option(words, "--project")
@@ -77,7 +77,7 @@ class Walk:
             self.source.of_job, partial(leave, api=Api.over(credentials)), again_s=0.5
         )
         self.seen: dict[str, float] = {}
-        """Of the last minute: metric and labels -> value."""
+        """Samples of the last minute: metric and labels -> value."""
         self._labels = agent_labels(template)
 
     def minutes(self, count: int) -> None:
@@ -90,7 +90,7 @@ class Walk:
         return self.recorder.minute
 
     def count_lost_nodes(self, pool: str, count: int) -> None:
-        """Adds lost nodes to GKE's own count, which comes without our doing."""
+        """Adds lost nodes to the count that GKE itself reports."""
         labels = {
             "monitored_resource": "k8s_node_pool",
             "cluster_name": LIMITS["cluster"],

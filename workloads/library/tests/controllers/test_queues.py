@@ -153,7 +153,7 @@ def test_an_admission_is_written_once_with_its_wait() -> None:
         "accelerator": "nvidia-l4",
     }
     assert fields.items() <= line.items() and cluster.lines(NOW) == []
-    assert watch(("ADDED", started)).lines(NOW) == [], "the exporter before has written it"
+    assert watch(("ADDED", started)).lines(NOW) == [], "the previous exporter has written it"
 
 
 def test_a_job_in_an_admission_check_has_passed_its_queue() -> None:

@@ -1,4 +1,4 @@
-"""A target whose behaviour is set by the test."""
+"""A target whose behavior is set by the test."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field

@@ -136,7 +136,7 @@ def test_a_killed_server_and_broken_models_lose_no_request(patient_fleet: FieldF
 
 @pytest.mark.process
 def test_late_endpoints_and_a_silent_server_lose_no_request(fleet: FieldFleet) -> None:
-    """Endpoints follow five seconds late, as long as a server goes on accepting."""
+    """Endpoints follow five seconds late: a server goes on accepting for just as long."""
     fleet.endpoint_delay_s = 5.0
     with fleet.running(3):
         evicted, silent, _ = fleet.replicas

@@ -147,7 +147,7 @@ def test_runs_error_classes_and_refusals_are_bounded(monkeypatch: pytest.MonkeyP
 
 
 def test_one_namespace_does_not_take_all_places(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pods choose their job's label, so one team can write of any number of jobs."""
+    """Pods choose their job's label, so one team can write about any number of jobs."""
     monkeypatch.setattr(jobs_module, "MOST_RUNS", 4)
     batches = []
     for n in range(9):
@@ -159,7 +159,7 @@ def test_one_namespace_does_not_take_all_places(monkeypatch: pytest.MonkeyPatch)
     jobs = Jobs(FakeSource(batches))
     jobs.read(NOW)
     jobs_seen = sorted(run.job for run in jobs.runs)
-    # Half of the places each: the newcomers take those of the runs that are silent longest.
+    # Each team has half of the places: newcomers replace the runs that are silent longest.
     assert jobs_seen == ["b1", "b2", "flood2", "flood3"]
     by_namespace = {namespace: count for (namespace, _, _), count in jobs.refused.items()}
     assert by_namespace == {"team-a": 5, "team-b": 1}
@@ -178,7 +178,7 @@ def test_null_and_the_longest_cloud_line_are_read() -> None:
 
 
 def test_move_capacities_are_known_or_other() -> None:
-    """A pod may write a move of its own job, to anything."""
+    """A pod may write that its own job moves to a capacity of any name."""
     rows = []
     for n in range(50):
         row = line(EPOCH + n, "moved", "j", source="spot", capacity=f"c{n}", reason="r")
@@ -205,7 +205,7 @@ def test_lines_that_were_not_read_are_counted_for_their_writer() -> None:
 
 
 def test_a_pod_cannot_write_about_another_index() -> None:
-    """It would fill the places of all jobs, and each run is a dozen series."""
+    """Such lines would fill the places of all jobs, and each run is a dozen series."""
     rows = []
     for index in range(50):
         rows.append(line(EPOCH, "start", "j", index=index))

@@ -122,7 +122,7 @@ def test_a_gang_crash_counts_once() -> None:
             lines.append(line(EPOCH + 10 * n + 5, "exit", code=75, step=0, process=host))
         return lines
 
-    for starts in (True, False):  # False: it falls before it says a word
+    for starts in (True, False):  # False: it crashes before its start line
         for count in (1, 2, 3):
             rows = []
             for n in range(count):
@@ -256,7 +256,7 @@ def test_a_restarted_exporter_does_not_count_again() -> None:
     assert (metrics["batch_failures_total"], metrics["dead_letters_total"]) == (0, 1)
 
 
-# How a job ages that does not run all the time.
+# The age of the last commit of a job that does not run all the time.
 
 COMMITS = [START, commit(100), commit(200)]
 

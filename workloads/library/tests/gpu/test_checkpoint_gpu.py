@@ -73,7 +73,7 @@ class Large(torch.nn.Module):
 
 
 def seconds(work: Callable[[], object], *, before: Callable[[], object] = lambda: None) -> float:
-    """Until the GPU could compute what comes next; the least of five."""
+    """Returns the seconds until the GPU could compute what comes next; the least of five."""
     times: list[float] = []
     for _ in range(5):
         before()
@@ -130,7 +130,7 @@ def test_under_lock_a_state_is_saved_as_it_was(tmp_path: Path) -> None:
         assert ckpt.wait()
         # the first launch of a kernel waits for all that the GPU does
         model.get_buffer("passes").add_(0)
-        # half a second, in which all that follows is asked of the GPU
+        # half a second, in which all that follows is queued on the GPU
         torch.cuda._sleep(1_000_000_000)
         ckpt.save(2)
         model.get_buffer("passes").add_(1)
@@ -159,7 +159,7 @@ def large_piece(size: int, device: str = "cuda") -> Piece:
 
 
 def test_memory_that_outlived_another_process_is_pinned_too() -> None:
-    """A launcher's, whose ranks start again after a node was lost."""
+    """Such memory belongs to a launcher whose ranks start again after a node was lost."""
     descriptor = os.memfd_create("kept")
     os.ftruncate(descriptor, 2 * MIB)
     staging = Staging(descriptor)

@@ -23,7 +23,7 @@ def one_gpu(folder: Path) -> Run:
 
 
 def uses_gpu(pid: int) -> bool:
-    """Whether CUDA has a context in that process."""
+    """Returns whether CUDA has a context in that process."""
     return "/dev/nvidia" in Path(f"/proc/{pid}/maps").read_text()
 
 

@@ -1,4 +1,4 @@
-"""Fixtures of the room: one embedded PostgreSQL for all tests, and a job for each test."""
+"""Fixtures of inference: one embedded PostgreSQL for all tests, and a job for each test."""
 
 import itertools
 import os

@@ -33,7 +33,7 @@ class _Message:
 class FakeBroker:
     """A broker in which every topic has one subscription.
 
-    It has the same path, or projects/P/subscriptions/NAME for projects/P/topics/NAME.
+    Its path is the topic's, or projects/P/subscriptions/NAME for projects/P/topics/NAME.
     """
 
     clock: Callable[[], float] = time.monotonic

@@ -46,7 +46,7 @@ def apart(nodes: int, node_churn: float, together: int, wait_h: float) -> float:
         waits_h=waits,
         settled=True,
     )
-    # After the first group that ran out of spells no node is lost any more.
+    # Once the first group has run out of spells, no more nodes are lost.
     horizon = float(counts.edges_h[:, -1].min()) * 0.8
     useful_h, _ = watch(gang, clip(counts, horizon))
     useful = float(useful_h.mean()) / horizon

@@ -1,8 +1,8 @@
 """The gap between the policies and the offline optimum, which knows the whole recording.
 
 The optimum is found in steps of TICK_H, backwards from the deadline: the remaining work and the
-current machine decide the cheapest continuation. Spot is available in a step if it is available in
-its middle, so spells are not longer on average than they were.
+current machine decide the cheapest continuation. Spot counts as available in a step if it is
+available in its middle, so the steps do not lengthen spells on average.
 """
 
 import itertools
@@ -47,8 +47,8 @@ def optimum(up: Bools) -> float:
     spot = TICK_H / RATIO
     never = np.full(work + 1, np.inf)
     never[0] = 0.0
-    # The least cost from a step on, by remaining work: on nothing, on Spot, on on-demand. Holds
-    # the last `restart` steps.
+    # The least cost from a step on, by remaining work, when on no machine, on Spot, on on-demand.
+    # Holds the `restart` steps that follow.
     later = [(never, never, never)] * restart
     lasts = np.cumsum(np.concatenate([[0], ~up]))
     for tick in range(len(up) - 1, -1, -1):
@@ -88,8 +88,8 @@ def optimum_gaps(traces: list[Trace], starts: int) -> dict[float, dict[str, floa
     """Returns by deadline how far mean costs are above the offline optimum, in per cent of it.
 
     `chosen` is the best policy that watches the deadline, by trace, as `place` picks it.
-    `hindsight` is the best policy of the grid for each trace, known in advance: no choice of such
-    lines can come nearer.
+    `hindsight` is the best policy of the grid for each trace, known in advance: no way to choose
+    among such policies can come nearer to the optimum.
     """
     grid = make_grid()
     gaps: dict[float, dict[str, float]] = {}

@@ -88,7 +88,7 @@ def overload(folder: Path, *, seconds: float) -> Figures:
         "overload_answered_p99_ms": counted.answered_ms.get("p(99)"),
         "overload_refused_p99_ms": counted.refused_ms.get("p(99)"),
         "overload_codes": counted.codes,
-        # Requests that were let in and then too late: neither answered nor refused at once.
+        # Requests that were accepted and then timed out: neither answered nor refused at once.
         "overload_late_share": round(counted.codes.get("504", 0) / counted.total, 4),
         "overload_dropped": counted.dropped,
         "overload_rss_growth_mib": round(growth_mib, 1),

@@ -36,7 +36,7 @@ def send_requests(
     users: int,
     count: int,
 ) -> int:
-    """Sends `count` requests, each user one after the other; returns how many were answered 200."""
+    """Sends `count` requests in all, one at a time per user; returns how many were answered 200."""
     data = body.encode()
     lines = [
         f"POST {path} HTTP/1.1",

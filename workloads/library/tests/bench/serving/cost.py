@@ -66,7 +66,7 @@ class Target:
 
 @dataclass(frozen=True)
 class Spent:
-    """The use of a server and its children since their start."""
+    """Resources that a server and its children have used since their start."""
 
     cpu_s: float
     switches: int
@@ -106,7 +106,7 @@ def _make_rival(name: str) -> Rival:
 def measure_cost(folder: Path, *, requests: int) -> Figures:
     """Sends `requests` by each load, in each turn of each server.
 
-    A tenth of it where each batch has one request.
+    Only a tenth is sent where each batch has one request.
     """
     turns: dict[str, list[float]] = {}
     try:

@@ -119,7 +119,7 @@ LAYOUTS: dict[int, dict[str, Callable[[int], State]]] = {
 
 
 def check_layouts(world: int, folder: str) -> None:
-    """Runs on each rank of a group."""
+    """Checks the layouts; runs on each rank of a group."""
     for name, build in LAYOUTS[world].items():
         _check_layout(Path(folder) / name.replace(" ", "-"), build)
 
@@ -157,7 +157,7 @@ def _check_layout(folder: Path, build: Callable[[int], State]) -> None:
     for form in ("hf", "dcp"):
         for entry in entries:
             fresh = build(4)
-            # Of one the import, of the other the folder itself.
+            # Begins from the imported run for `hf`, from the exported folder itself for `dcp`.
             name = f"{form}-{entry}"
             place = f"{url}/{name}" if form == "hf" else str(folder / name)
             modules = {"model" if form == "dcp" else entry: fresh[entry]}

@@ -2,11 +2,12 @@
 may be overwritten.
 
 The model: a node for each place of a ring, with one rank. A rank asks whether the version before is
-whole, stages the next into a memory of its own, and its uploader states that memory to its node's
-keeper and hands a copy to the next node's. A node may be lost at any moment, for good or as one
-whose uploader goes on in the old epoch. The others end their ranks one by one, a replacement
-without memory comes, and all restore what the keepers offer. Any copy may fail. With a folder each
-node also copies its own shard there, and a rank has one staging memory less.
+whole and stages the next one into a memory of its own. Its uploader announces that memory to the
+keeper of its node and hands a copy to the keeper of the next node. A node may be lost at any
+moment, for good or as one whose uploader goes on in the old epoch. The others end their ranks one
+by one, a replacement without memory comes, and all restore what the keepers offer. Any copy may
+fail. With a folder each node also copies its own shard there, and a rank has one staging memory
+less.
 
 The product decides: `Copies` on each rank, `Uploader` on the memory, `check_epoch` and
 `choose_slot` on what a keeper takes, and `list_offers` on what is restored.
@@ -44,7 +45,7 @@ TUNING = Tuning(peer_steps=1)
 
 
 class Posts(Exception):
-    """A rank brings a value to an agreement."""
+    """Raised when a rank brings a value to an agreement."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -527,7 +528,7 @@ class Model:
         )
 
     def _find_restored(self, state: State) -> Version:
-        """Returns the newest offered version whose bytes verify, a shard's at any holder."""
+        """Returns the newest offered version whose every shard verifies at one of its holders."""
         places = SimpleNamespace(run="job", list_heads=lambda: list_shards(state))
         offers = self.offers(
             cast(PeerPlaces, places),

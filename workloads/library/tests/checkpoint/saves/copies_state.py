@@ -23,8 +23,8 @@ class Job(NamedTuple):
     memory: int
     keep: Version
     phase: str = "new"
-    """new, announced, sending, with a folder spooling, then copied or uncopied, as its rank will
-    hear.
+    """new, announced, sending (with a folder: spooling), then copied or uncopied, which its rank
+    will hear.
     """
 
 
@@ -40,7 +40,7 @@ class Node(NamedTuple):
     newest: tuple[Version, int, str] | None = None
     job: Job | None = None
     announced: tuple[Version, ...] = EMPTY
-    """The version that its keeper takes each staging memory to hold."""
+    """The version that, as far as its keeper knows, each staging memory holds."""
     content: tuple[Version, ...] = EMPTY
     copies: tuple[tuple[Version, Version], ...] = NO_COPIES
     """Copies of the node before: the version that a slot holds, and the one that arrives there."""
@@ -65,7 +65,7 @@ class State(NamedTuple):
     """Version on which all ranks have agreed in this epoch."""
 
     def prune(self) -> "State":
-        """Counts agreements from the oldest that a rank takes part in."""
+        """Renumbers the agreements from the oldest that a rank takes part in."""
         turns = []
         for node in self.nodes:
             if node.phase not in GONE:

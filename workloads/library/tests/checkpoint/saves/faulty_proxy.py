@@ -31,7 +31,7 @@ BREAK_AFTER = "break after"
 BREAK_MIDWAY = "break midway"
 """Half of the answer arrives."""
 SPOILT = "spoilt"
-"""The answer has one other bit."""
+"""One bit of the answer is flipped."""
 SILENT = "silent"
 """The request is taken and never answered; the connection stays open."""
 SLOW_INTAKE = "slow intake"
@@ -188,7 +188,7 @@ def forward(
 
 
 def move(target: str, path: str) -> tuple[int, bytes]:
-    """Does the request to move an object by others that the emulator knows."""
+    """Emulates a request to move an object by requests that the emulator supports."""
     url = urlsplit(path)
     source, _, name = url.path.partition("/moveTo/o/")
     bucket = source.partition("/o/")[0]

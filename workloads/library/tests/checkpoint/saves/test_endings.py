@@ -241,7 +241,7 @@ def test_a_survivor_exits_cleanly_and_commits_or_logs_its_loss(
     assert finish([other]) == [EXIT_PREEMPTED], log.read_text()
     output = log.read_text()
     assert "Traceback" not in output, output
-    # Between two steps it holds the whole state, and commits it without the other.
+    # Between two steps the survivor holds the whole state, and commits it without the other rank.
     alone = re.search(r"step (\d+) committed by rank 1 alone", output)
     if alone:
         assert list_committed(url)[0] == int(alone[1]), output

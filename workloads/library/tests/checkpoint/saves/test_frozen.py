@@ -170,7 +170,7 @@ def test_adapter_on_219_mb_writes_at_most_2_5_mb_per_save(tmp_path: Path) -> Non
 @pytest.mark.process
 @pytest.mark.parametrize("change", [False, True])
 def test_last_save_at_a_stop_has_every_byte(tmp_path: Path, *, change: bool) -> None:
-    """The signal comes during a save: at first of one that stores the base."""
+    """The signal comes during a save, which in the first start is the one that stores the base."""
     for _ in range(2):
         model = Adapted(WIDTH)
         optimizer = make_adamw(model, lr=0.01)
@@ -369,7 +369,7 @@ def test_shards_with_another_size_are_not_named() -> None:
 
 
 def test_shard_that_is_not_shared_ends_the_list() -> None:
-    """It was stored for one checkpoint, and goes with it."""
+    """Such a shard was stored for one checkpoint, and is deleted with it."""
     draw = random.Random(0)
     module = make_frozen(draw)
     pieces, frozen_bytes, stream = make_stream(module)

@@ -92,8 +92,8 @@ def test_an_uploader_killed_at_a_named_point_is_replaced(
         wait=True,
         log=str(log),
     )
-    # Complete only if its last state is known to be there: it died at that very point in the last
-    # save as well.
+    # The run is complete only if its last state is known to be stored: the last save's uploader
+    # died at the same point.
     is_complete = newest_sound_step(url) == STEPS and point != "commit.written"
     assert codes == [0 if is_complete else EXIT_RETRY], log.read_text()
     if nth == 1 and point not in REACHED_WHEN_DURABLE:

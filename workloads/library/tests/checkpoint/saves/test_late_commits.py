@@ -231,7 +231,7 @@ CALLS = range(16)
 
 
 def explore(*, is_repeated: bool) -> Iterator[Interleaving]:
-    """Plays the orders of the calls. `is_repeated`: the step has a commit of an oldest start."""
+    """Plays all orders of the calls. `is_repeated`: an even older start has committed the step."""
     for first, second in product(CALLS, CALLS):
         storage = Objects()
         assert fence.take(storage, RUN) == OLDEST

@@ -266,7 +266,7 @@ def test_an_own_shard_in_the_folder_outlives_its_staging_memory(
     os.pwrite(pair.descriptors[1][0], b"the next version", 0)
     offer = pair.offer()
     assert offer
-    # A reader whose first try fails its checks reads copies.
+    # A reader whose first try fails verification reads the copies instead.
     for copies_first in (True, False):
         storage = PeerStorage(
             pair.places[0],

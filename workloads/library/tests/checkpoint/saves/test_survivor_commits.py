@@ -41,7 +41,7 @@ PEER = "rank 0 was lost"
 
 
 def count_bytes(state: State) -> int:
-    """Returns how many bytes a rank stores that stores the state alone."""
+    """Returns how many bytes a rank stores if it stores the whole state alone."""
     return stream_bytes(make_pieces(without_streams(capture(state)), 0, 1))
 
 
@@ -176,7 +176,7 @@ def test_time_to_store_the_frozen_base_again_is_counted(
 
 
 def test_few_stored_bytes_do_not_rule_out_many(tmp_path: Path) -> None:
-    """Each tensor is a whole one, so that a rank may have stored a few bytes only."""
+    """Ranks store whole tensors here, so one of them may have stored only a few bytes."""
     state: State = {"model": nn.Linear(BASE_WIDTH, BASE_WIDTH)}
     cost = make_cost((0.2, 4 * BASE_WIDTH, 0))
     assert not survivor(tmp_path, state, cost=cost).commit(STEP, {}, PEER, 60.0)

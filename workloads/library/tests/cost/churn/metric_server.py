@@ -32,7 +32,7 @@ class Refused(Exception):
 
 @dataclass
 class MetricServer:
-    """`clock`: the server's time, to judge points that are too old or from the future."""
+    """Runs the fake; by `clock` it judges which points are too old or from the future."""
 
     clock: Any
     calls: list[int] = field(default_factory=list)

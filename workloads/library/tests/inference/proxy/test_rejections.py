@@ -21,7 +21,7 @@ TIMES = 100
 def window_s() -> int:
     """Returns the window, which divides a request's time into tries of 5 s.
 
-    In one of them a server loads its model again, and examines suspects, on a busy machine too.
+    A server loads its model again and examines suspects within one try, on a busy machine too.
     """
     return 22
 

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.process
 EVENTS = 48
 LONGEST_REQUEST_S = 1.0
 STREAM_S = LONGEST_REQUEST_S * 12 / 7
-"""As long to the longest request as a stream of 12 s is to the 7 s of a Spot window of 15 s."""
+"""Keeps the ratio of a stream of 12 s to the longest request of a 15 s Spot window, 7 s."""
 
 
 @dataclass

@@ -18,11 +18,11 @@ from workloads.library.tests.processes import until
 WINDOW_S = "22"
 """The longest request takes 14 s, and a batch is overdue after 2.3 s."""
 TRY_MS = "8000"
-"""The rest of the proxy's timeout of a try: so much more that the test sees the overdue batch on a
-busy machine too.
+"""The rest of the proxy's timeout for a try: so much longer than the 2.3 s that the test sees the
+overdue batch on a busy machine too.
 """
 CLIENT_MS = "2000"
-"""Less than that."""
+"""The client's own timeout, shorter than that of the proxy."""
 
 
 def test_a_request_is_answered_before_its_proxy_gives_up() -> None:

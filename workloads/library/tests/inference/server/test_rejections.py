@@ -89,7 +89,7 @@ def test_other_documents_are_no_reports(report: dict[str, object]) -> None:
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Generator[Served]:
-    # A request that ends the model waits for two loads of it, of which each may take seconds.
+    # A request that ends the model waits for two loads of it, each of which may take seconds.
     with serve(tmp_path_factory.mktemp("rejections"), "--window", "30") as server:
         yield server
 
@@ -103,7 +103,7 @@ def infer_proxied(server: Served, text: str, attempt: int = 1) -> Answer:
 
 
 def is_reloaded(server: Served) -> bool:
-    """Asks as a proxy that waits for half a second."""
+    """Asks as a proxy that waits for half a second; returns whether the model is being reloaded."""
     answer = server.infer("elsewhere", x_envoy_expected_rq_timeout_ms="500")
     return b"is being reloaded" in answer.body
 
@@ -295,7 +295,7 @@ def test_only_servers_report_rejections(server: Served) -> None:
 
 @pytest.mark.process
 def test_a_server_that_leaves_accuses_no_request(tmp_path: Path) -> None:
-    # It accepts for longer than the request takes that ends the model twice.
+    # The server goes on accepting for longer than a request takes to end the model twice.
     with serve(tmp_path, "--window", "300") as server:
         server.signal(signal.SIGTERM)
         until(lambda: server.ready() == 503, "the notice")

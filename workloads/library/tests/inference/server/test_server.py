@@ -25,7 +25,7 @@ LONG_WINDOW_S = 300
 
 
 def block_model(pool: ThreadPoolExecutor, server: Served, gate: Path) -> Future[Answer]:
-    """Sends a request that blocks the model until `gate` exists; returns once it is computed."""
+    """Sends a request that blocks the model until `gate` exists; returns once it is begun."""
     request = pool.submit(server.infer, f"wait {gate}")
     until(gate.with_suffix(".begun").exists, "the batch to start")
     return request
