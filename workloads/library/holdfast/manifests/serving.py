@@ -38,9 +38,8 @@ from holdfast.vocabulary.kubernetes import (
     PRIORITY_SERVING,
 )
 from holdfast.vocabulary.pools import LABEL_ZONE, Pool
+from holdfast.vocabulary.serving import MIN_OVERFLOW
 
-# Replicas in two zones: one preemption does not take them all.
-MIN_OVERFLOW = 2
 RUN = "train-gang"
 # The linter reads from it the base that stays when Spot is preempted.
 ANNOTATION_OVERFLOW = "holdfast.dev/overflow-of"

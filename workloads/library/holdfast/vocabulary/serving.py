@@ -109,6 +109,8 @@ LABEL_TIER = "holdfast.dev/serving-tier"
 TIER_LABEL = "tier"  # the same, on series
 TIER_BASE = "base"
 TIER_OVERFLOW = "overflow"
+MIN_OVERFLOW = 2
+"""Least replicas on Spot: they are in two zones, so that one preemption does not take all."""
 
 # The last line of a server that its watchdog ends; an alert reads it.
 OVER_BUDGET = "drain over budget: requests are cut"

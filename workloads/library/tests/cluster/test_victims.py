@@ -69,7 +69,7 @@ def test_between_equal_jobs_the_one_that_just_saved_yields(
 
 @pytest.mark.usefixtures("uids")
 def test_between_equal_jobs_the_one_that_ran_its_minimum_yields(world: World, spot: Pool) -> None:
-    """If the newest job yielded each time, it would never make progress."""
+    """The newest job would never make progress if it yielded each time."""
     listed = world.api.items(f"{api_path(KUEUE_API)}/namespaces/{world.name}/workloads")
     first_s = min(since_s(workload, "Admitted") for workload in listed)
     now_s = first_s + preemption_priority.MIN_RUN_S

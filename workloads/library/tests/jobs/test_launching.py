@@ -63,7 +63,7 @@ def test_torchrun_without_options_joins_all_ranks(tmp_path: Path) -> None:
 
 
 def test_a_program_that_ends_well_on_a_notice_is_not_taken_for_complete(tmp_path: Path) -> None:
-    """Without the wrapper the program exits with 0, which a Job counts as done; wrapped, it exits
+    """The program exits with 0 without the wrapper, which a Job counts as done; wrapped, it exits
     as a stopped program, or with its own code.
     """
     ready = tmp_path / "ready"

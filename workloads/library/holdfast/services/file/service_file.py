@@ -14,12 +14,10 @@ from holdfast.jobs.file.fields import about, check
 from holdfast.jobs.file.formats import Form, parse_gpu
 from holdfast.support.errors import InputError
 from holdfast.vocabulary.roles import NAMESPACE_SERVING
-from holdfast.vocabulary.serving import USABLE_SHARE
+from holdfast.vocabulary.serving import MIN_OVERFLOW, USABLE_SHARE
 
 SCHEMA = "holdfast.service/1"
 MAX_REPLICAS = 1_000
-MIN_OVERFLOW = 2
-"""Least replicas on Spot: they are in two zones, so that one preemption does not take all."""
 EVERYONE = "cluster"
 AS_PROMISED = -1
 IDLE_MINUTES = 30

@@ -5,12 +5,12 @@ from dataclasses import dataclass
 
 from holdfast.manifests.serving import Tier
 from holdfast.platform import Platform
-from holdfast.services.file.service_file import MIN_OVERFLOW, OwnService, Reach
+from holdfast.services.file.service_file import OwnService, Reach
 from holdfast.support.errors import InputError
 from holdfast.vocabulary.machines import MACHINE_TYPES
 from holdfast.vocabulary.pools import STAYING, Pool, Role
 from holdfast.vocabulary.roles import NAMESPACE_SERVING
-from holdfast.vocabulary.serving import TIER_BASE, TIER_OVERFLOW, drain_budget
+from holdfast.vocabulary.serving import MIN_OVERFLOW, TIER_BASE, TIER_OVERFLOW, drain_budget
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

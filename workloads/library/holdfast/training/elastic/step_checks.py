@@ -127,7 +127,7 @@ class StepChecks:
             return Verdict()
         suspects = self._known.find_suspects()
         repeats = bool(suspects)
-        # After so many tries every member has computed every set, so another try tells no more.
+        # After that many tries every member has computed every set, so another try tells no more.
         if len(suspects) > 1 and self.tries > size:
             repeats = False
         return Verdict(

@@ -1,5 +1,5 @@
-"""Which launchers of a sharded gang end and which go on after a rank has failed. Waits advance a
-simulated clock.
+"""Launchers of a sharded gang end or go on after a rank has failed. Waits advance a simulated
+clock.
 
 All ranks of a gang end within a moment, and each launcher looks for the cause. The one whose rank
 failed by itself must be gone before those that only lost a peer give up.

@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.process, pytest.mark.timeout(600)]
 CHILD = "workloads.library.tests.training.elastic.resizing_child"
 PATIENT_NODE = "workloads.library.tests.training.elastic.patient_node"
 GATE = 3
-"""By this step both slots for copies of a rank have been written, and one of them twice."""
+"""Step by which both slots for copies of a rank have been written, and one of them twice."""
 STEPS = 5
 LONG = 16
 Make = Callable[..., ShardedGang]
