@@ -152,12 +152,16 @@ class ForkServer:
         out: IO[Any],
         err: IO[Any],
         session: bool,
+        cwd: str | None = None,
     ) -> Started:
-        """Starts a command, which begins with the interpreter; in a new session if `session`."""
+        """Starts a command, which begins with the interpreter; in a new session if `session`.
+
+        `cwd` is its working directory, by default that of this process.
+        """
         order = {
             "argv": [*command[1:]],
             "env": dict(env),
-            "cwd": str(Path.cwd()),
+            "cwd": cwd or str(Path.cwd()),
             "session": session,
         }
         return Started(self, self.ask(order, out.fileno(), err.fileno())["pid"])

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Generator
-from contextlib import chdir, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING
@@ -49,11 +49,7 @@ def _serve(listening: socket.socket, server: "ForkServer") -> None:
             with connection, connection.makefile("rw") as talk:
                 _, files, *_ = socket.recv_fds(connection, 1, 2)
                 order = json.loads(talk.readline())
-                with (
-                    os.fdopen(files[0], "wb") as out,
-                    os.fdopen(files[1], "wb") as err,
-                    chdir(order["cwd"]),
-                ):
+                with os.fdopen(files[0], "wb") as out, os.fdopen(files[1], "wb") as err:
                     command = [sys.executable, *order["argv"]]
                     program = server.start(
                         command,
@@ -61,6 +57,7 @@ def _serve(listening: socket.socket, server: "ForkServer") -> None:
                         out=out,
                         err=err,
                         session=False,
+                        cwd=order["cwd"],
                     )
                 talk.write(f"{wait_for(program)}\n")
 
