@@ -1,16 +1,13 @@
 """Hooks and fixtures of every tier, in both trees of tests; loaded by pyproject.toml."""
 
 import gc
-import logging
 import os
 import re
 import signal
 from collections.abc import Callable, Generator, Iterable
-from functools import cache
 from pathlib import Path
 
 import pytest
-import typer.testing
 from hypothesis import HealthCheck, settings
 
 from tests import support, tiers
@@ -25,9 +22,6 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("holdfast")
-
-# Each invocation of a command would make all commands again from their functions.
-typer.testing._get_command = cache(typer.testing._get_command)  # pyright: ignore[reportPrivateUsage, reportPrivateImportUsage]
 
 # A shell starts background processes with Ctrl-C ignored, and processes of tests would inherit it.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -55,19 +49,8 @@ def pytest_collection(session: pytest.Session) -> Generator[None, object, object
     try:
         return (yield)
     finally:
-        _let_loggers_propagate()
         gc.freeze()
         gc.enable()
-
-
-def _let_loggers_propagate() -> None:
-    """Let torch's loggers reach the root logger.
-
-    pytest adds its handlers to each logger that does not, six times a test, and torch has forty.
-    """
-    for name, logger in logging.Logger.manager.loggerDict.items():
-        if name.startswith("torch") and isinstance(logger, logging.Logger):
-            logger.propagate = True
 
 
 @pytest.hookimpl(wrapper=True)
