@@ -81,7 +81,7 @@ def adopt(
     stack: Path,
     folder: Path,
 ) -> Adoption:
-    """Plan `stack`, the synthesized stack of the cluster, against the record. Raises InputError if
+    """Plan `stack`, the synthesised stack of the cluster, against the record. Raises InputError if
     the record describes another cluster, and Stopped if the plan would replace something.
     """
     _require_same_cluster(environment, record)

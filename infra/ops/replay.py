@@ -73,7 +73,7 @@ def _to_state(resource: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def remove_protections(stack: Path) -> dict[str, Any]:
-    """Return the configuration of a synthesized stack without its protections."""
+    """Return the configuration of a synthesised stack without its protections."""
     configuration = json.loads((stack / "cdk.tf.json").read_text())
     for resources in configuration.get("resource", {}).values():
         for resource in resources.values():

@@ -1,4 +1,4 @@
-"""Synthesizes environments in separate processes."""
+"""Synthesises environments in separate processes."""
 
 import hashlib
 import json

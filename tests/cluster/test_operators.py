@@ -111,7 +111,7 @@ def test_deaf_webhooks_stop(
 def test_stock_webhooks_and_old_objects_are_removed_once(own: Api, digests: Path) -> None:
     stock = next(body for body in upstream(KUEUE) if body["kind"] == "MutatingWebhookConfiguration")
     own.apply(STOCK, stock, fieldManager="kubectl")
-    assert before_every_pod(own)
+    assert judges_pods(own)
     role = "/apis/rbac.authorization.k8s.io/v1/clusterroles/kueue-of-an-older-version"
     labels = {"holdfast.dev/operator": "kueue"}
     kind = {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole"}
@@ -129,14 +129,14 @@ def test_stock_webhooks_and_old_objects_are_removed_once(own: Api, digests: Path
     assert {change.verb for change in first} == {"created", "changed", "removed"}
     names = [change.name for change in first if change.verb == "removed"]
     assert names == ["ClusterRole/kueue-of-an-older-version"]
-    assert not before_every_pod(own)
+    assert not judges_pods(own)
     assert own.find(role) is None
     until("both replicas are available", lambda: install.find_rollout_fault(own, KUEUE) is None)
     verbs = {change.verb for change in install.apply(own, KUEUE, bodies)}
     assert verbs == {"unchanged"}
 
 
-def before_every_pod(api: Api) -> bool:
+def judges_pods(api: Api) -> bool:
     """Return whether a webhook of Kueue judges pods."""
     return "pods" in {
         name

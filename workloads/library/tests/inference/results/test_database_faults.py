@@ -104,7 +104,7 @@ def test_a_worker_waits_for_a_full_disk(job: str, tmp_path: Path) -> None:
             assert rows[item.id] == ("done", value)
 
 
-# The codes: serialization failure, deadlock, out of connections, statement canceled, disk full.
+# The codes: serialization failure, deadlock, out of connections, statement cancelled, disk full.
 _REJECT_FIRST = """
 CREATE SEQUENCE refusals;
 GRANT USAGE ON refusals TO holdfast_worker;
