@@ -12,7 +12,7 @@ import pytest
 from ruamel.yaml import YAML
 
 from holdfast.jobs.file import file_text
-from holdfast.jobs.file.job_file import OwnJob
+from holdfast.jobs.file.job_file import JobSpec
 from holdfast.platform import Platform
 from holdfast.vocabulary.capacity import Capacity
 from holdfast.vocabulary.pools import JOB_ROLES, Role
@@ -35,7 +35,7 @@ class Capability:
     """The environments that have it."""
     file: str
     """The example that asks for it, or the sample as `samples:NAME`."""
-    asks: Callable[[OwnJob], bool] = bool
+    asks: Callable[[JobSpec], bool] = bool
 
 
 def has_group(

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from holdfast.cost import prices
-from holdfast.jobs.file.job_file import OwnJob
+from holdfast.jobs.file.job_file import JobSpec
 from holdfast.jobs.plan import placement
 from holdfast.jobs.render import manifests
 from holdfast.manifests.render_context import RenderContext
@@ -85,7 +85,7 @@ def test_no_team_account_reads_or_writes_foreign_checkpoints(
 @ENVIRONMENTS
 def test_a_run_with_any_name_saves_in_its_team_folder(environment: Environment) -> None:
     platform = describe.platform(environment, {})
-    job = OwnJob(
+    job = JobSpec(
         name="never-deployed",
         environment="example",
         image=f"us-docker.pkg.dev/p/r/train@sha256:{'a' * 64}",

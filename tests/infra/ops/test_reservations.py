@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from holdfast.cost import prices
-from holdfast.jobs.file.job_file import OwnJob
+from holdfast.jobs.file.job_file import JobSpec
 from holdfast.jobs.plan import placement
 from holdfast.jobs.submit import prepared_job
 from holdfast.manifests.render_context import RenderContext, yaml_text
@@ -45,7 +45,7 @@ def platform(**fields: Any) -> Platform:
     return codec.parse(codec.text(describe.platform(reserving(**fields), {})), "it")
 
 
-def own(**fields: Any) -> OwnJob:
+def own(**fields: Any) -> JobSpec:
     settings: dict[str, Any] = {
         "name": "mine",
         "environment": "example",
@@ -53,7 +53,7 @@ def own(**fields: Any) -> OwnJob:
         "command": ("python", "t.py"),
     }
     settings |= {"gpus": "1xa100"} | fields
-    return OwnJob(**settings)
+    return JobSpec(**settings)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from holdfast.cost import prices
-from holdfast.jobs.file.job_file import OwnJob
+from holdfast.jobs.file.job_file import JobSpec
 from holdfast.jobs.plan import offers, placement
 from holdfast.jobs.render import manifests
 from holdfast.manifests.render_context import RenderContext, templates
@@ -83,7 +83,7 @@ def own_jobs(env: str) -> Iterator[tuple[str, Body]]:
         flex = {Capacity.QUEUED: nodes == 1, Capacity.FLEX_START: nodes > 1}
         if flex.get(offer.capacity) or gpus * nodes > offer.lent_gpus:
             continue
-        job = OwnJob(
+        job = JobSpec(
             name=run,
             environment=env,
             image=IMAGE,

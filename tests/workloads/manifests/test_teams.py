@@ -9,7 +9,7 @@ import pytest
 
 from holdfast.clients.api import Object
 from holdfast.cost import prices
-from holdfast.jobs.file.job_file import OwnJob
+from holdfast.jobs.file.job_file import JobSpec
 from holdfast.jobs.plan import placement
 from holdfast.jobs.render import manifests
 from holdfast.jobs.submit import prepared_job
@@ -172,7 +172,7 @@ def test_manifests_with_two_teams_are_clean() -> None:
     assert [str(finding) for finding in report.active] == []
 
 
-def make_job(**fields: Any) -> OwnJob:
+def make_job(**fields: Any) -> JobSpec:
     defaults: Object = {
         "name": "detector",
         "environment": "example",
@@ -180,7 +180,7 @@ def make_job(**fields: Any) -> OwnJob:
         "command": ("python", "train.py"),
         "gpus": "1xl4",
     }
-    return OwnJob(**(defaults | fields))
+    return JobSpec(**(defaults | fields))
 
 
 @pytest.mark.parametrize("shape", [{"nodes": 2}, {"nodes": "2..4"}, {"nodes": 1}])

@@ -16,7 +16,7 @@ from holdfast.support.errors import InputError, Unjudged
 from holdfast.support.examples import examples
 
 if TYPE_CHECKING:
-    from holdfast.place.job import Wish
+    from holdfast.place.job import JobOptions
     from holdfast.platform import Platform
 
 placement = typer.Typer(
@@ -84,7 +84,7 @@ def place(
     Without a job: which capacity suits which workload, and why.
     """
     from holdfast.place import output
-    from holdfast.place.job import Wish
+    from holdfast.place.job import JobOptions
 
     if command.invoked_subcommand:
         return
@@ -92,16 +92,16 @@ def place(
     if not (gpu or hours or file):
         output.print_matrix(as_json=as_json)
         return
-    wish = Wish(
+    options = JobOptions(
         gpu=gpu, gpus=gpus, hours=hours, deadline=deadline, nodes=nodes, checkpoint=checkpoint
     )
-    _refuse_contradictions(wish, file, anywhere, platform, context)
+    _refuse_contradictions(options, file, anywhere, platform, context)
     if anywhere:
         region = "" if anywhere == "all" else anywhere
-        _place_anywhere(wish, file, region, churn, spot_wait, as_json=as_json)
+        _place_anywhere(options, file, region, churn, spot_wait, as_json=as_json)
     else:
         _place_on_platform(
-            wish,
+            options,
             file,
             platform,
             context,
@@ -112,14 +112,14 @@ def place(
 
 
 def _refuse_contradictions(
-    wish: "Wish",
+    options: "JobOptions",
     file: Path | None,
     anywhere: str,
     platform: Path | None,
     context: str,
 ) -> None:
     """Raise InputError if two options state the job, or two the machines."""
-    if file and (wish.gpu or wish.hours or wish.nodes):
+    if file and (options.gpu or options.hours or options.nodes):
         raise InputError(
             "--job and a question",
             got="both",
@@ -136,7 +136,7 @@ def _refuse_contradictions(
 
 
 def _place_anywhere(
-    wish: "Wish",
+    options: "JobOptions",
     file: Path | None,
     region: str,
     churn: str,
@@ -160,7 +160,7 @@ def _place_anywhere(
             )
         question = file_text.make_question(job_of_file)
     else:
-        question = job.parse_job(wish)
+        question = job.parse_job(options)
     spot_wait_h = job.parse_duration(spot_wait, "Spot wait") if spot_wait else None
     world = recommendation.make_world(question, churn, spot_wait_h)
     with working("price every capacity"):
@@ -169,7 +169,7 @@ def _place_anywhere(
 
 
 def _place_on_platform(
-    wish: "Wish",
+    options: "JobOptions",
     file: Path | None,
     document: Path | None,
     context: str,
@@ -184,7 +184,7 @@ def _place_on_platform(
     from holdfast.jobs.plan import question
     from holdfast.support.progress import working
 
-    beliefs = question.read_beliefs(wish, churn, spot_wait)
+    beliefs = question.read_beliefs(options, churn, spot_wait)
     # A mistake in the file is reported without a cluster.
     job = file_text.read_question(file) if file else None
     platform = _find_platform(document, file, context)
@@ -192,7 +192,7 @@ def _place_on_platform(
         if job is not None:
             placed = question.place(job, platform, prices.load(), beliefs)
         else:
-            job, placed = question.place_wish(wish, platform, prices.load(), beliefs)
+            job, placed = question.place_options(options, platform, prices.load(), beliefs)
     with working("ask Google how obtainable the machines are"):
         answers = question.ask_now(job, placed, platform, capacity_advice.ask)
     question.print_placement(

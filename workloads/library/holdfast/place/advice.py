@@ -8,17 +8,15 @@ from dataclasses import replace
 
 import numpy as np
 
-from holdfast.cost.prices import Quote
-from holdfast.place import elastic, policies, preemption_rate
+from holdfast.place import elastic, losses, policies, preemption_rate
 from holdfast.place.job import Job
+from holdfast.place.losses import FLEX_MAX_RUN_H
 from holdfast.place.options import Case, Option, World, in_time
 from holdfast.place.policies import Policy
 from holdfast.place.scenarios import flex_waits
 from holdfast.place.simulation import side_by_side, simulate
 from holdfast.place.simulation_arrays import Outcome, Paths, Runs, make_runs, take
 from holdfast.vocabulary.capacity import Capacity, Placement
-from holdfast.vocabulary.checkpoint_interval import find_best_interval
-from holdfast.vocabulary.lifecycle import FLEX_MAX_RUN_S
 
 RUNS = 1_000
 FEWEST_RUNS = 250
@@ -27,101 +25,12 @@ SAMPLES = 750_000
 MAX_LIVES = 600
 SLOWEST = 4.0
 GAVE_UP = 0.01
-# The cluster autoscaler removes nodes that nothing runs on after ten minutes, its default.
-KEEP_H = 10 / 60
-MICRO_BATCH_H = 10 / 3600
-# Copies to a neighbour's memory hold a sharded gang for at most this share of its time: every 50 s
-# if one takes 1 s.
-COPYING = 0.02
-COPIED_EVERY_H = 50 / 3600
-# Share of the Spot preemptions that count as without a notice. Google sends one on a best effort
-# and publishes no figure: this is an assumption (infra/decisions/0207).
-UNNOTICED = 0.1
 LATE_EPS_H = 1e-6
-FLEX_MAX_RUN_H = FLEX_MAX_RUN_S / 3600
 _SPOT = (Capacity.SPOT,)
 _ENDLESS = (
     f"over {SLOWEST:g} machine-hours for an hour of work: restarts or lost work take too long at"
     " this churn"
 )
-
-
-def groups(job: Job) -> int:
-    """Return the number of equal groups of nodes that are each lost as one.
-
-    It is the smallest divisor of the nodes that is not below their square root. Reclaims take
-    several nodes of a zone at once. In the record 4, 8 and 16 nodes were lost 1.5, 2.2 and 2.9
-    times as often as one. Nodes that work from a queue do not stop each other.
-    """
-    nodes = 1 if job.batch else job.nodes
-    count = math.isqrt(nodes - 1) + 1
-    while nodes % count:
-        count += 1
-    return count
-
-
-def job_churn(job: Job, node_churn: float) -> float:
-    """Return the evictions of the job an hour."""
-    return node_churn * groups(job)
-
-
-def interval_h(job: Job, churn: float) -> float:
-    """Return the work between checkpoints that costs least at this churn of the whole job."""
-    if job.batch:
-        return MICRO_BATCH_H
-    return find_best_interval(job.checkpoint_h, 1 / churn) if job.resumable else math.inf
-
-
-def find_save_interval(job: Job, churn: float) -> tuple[float, float]:
-    """Return the hours of work between saved states, and the hours for which saving one blocks it.
-
-    A sharded gang goes back to copies in memory, or to the bucket if the lost nodes include two
-    neighbours: then the mean is returned.
-    """
-    upload_h = interval_h(job, churn)
-    block_h = job.checkpoint_h if job.resumable and not job.batch else 0.0
-    if not job.sharded or upload_h <= COPIED_EVERY_H:
-        return upload_h, block_h
-    share = neighbours_lost(job)
-    mean_h = (1 - share) * COPIED_EVERY_H + share * upload_h
-    return mean_h, mean_h * (COPYING + block_h / upload_h)
-
-
-def neighbours_lost(job: Job) -> float:
-    """Return the share of losses of a sharded gang that take a shard together with its copy.
-
-    The bucket is read after such a loss.
-    """
-    nodes = job.sharded
-    group = job.sharded // groups(job)
-    if group < 2:
-        return 0.0
-    # Subtracts the share of choices of nodes on the ring that have no two next to each other.
-    survivors = nodes - group
-    return 1 - nodes / survivors * math.comb(survivors, group) / math.comb(nodes, group)
-
-
-def billed_wait_h(job: Job) -> float:
-    """Return how long the other nodes of a gang are billed in each wait for a lost one."""
-    # A gang that works with fewer nodes gives them back when it has too few.
-    return math.inf if job.sharded and not job.elastic else KEEP_H
-
-
-def quote(job: Job, world: World, region: str, capacity: Capacity) -> Quote | None:
-    """Return the price of all machines of the job an hour.
-
-    Returns None if there is no price, or no machine is sold on this capacity.
-    """
-    if job.offers:
-        offered = job.offers.get(capacity)
-        return offered.quote if offered else None
-    machine = job.machine_for(capacity)
-    if machine is None:
-        return None
-    price = world.prices.quote(machine, region, capacity)
-    if price is None:
-        return None
-    return replace(price, usd=price.usd * job.gpus / machine.gpus)
 
 
 def _draw_spot_paths(job: Job, world: World) -> tuple[list[Paths], float]:
@@ -132,7 +41,7 @@ def _draw_spot_paths(job: Job, world: World) -> tuple[list[Paths], float]:
     Means hold; the spread of one run is overstated. A job that cannot resume is never shortened.
     """
     rng = np.random.default_rng(0)
-    units = groups(job)
+    units = losses.count_groups(job)
     # A draw may be as good as 0, and a mean life divides by it.
     churn = np.maximum(world.churn.draw(rng, RUNS), 1e-6)
     high_churn = float(np.quantile(churn, 0.99))
@@ -263,7 +172,7 @@ def on_spot(job: Job, world: World, region: str, *spot_policies: Policy) -> list
 
 def _on_demand(job: Job, world: World, region: str) -> Option:
     hours = job.hours + job.restart_h
-    price = quote(job, world, region, Capacity.ON_DEMAND)
+    price = world.quote(job, region, Capacity.ON_DEMAND)
     # A deadline that leaves no time for the work and one start is refused with the job.
     case = Case(
         usd=np.array([hours * price.usd if price else math.nan]),
@@ -327,13 +236,13 @@ def _elastic(job: Job, world: World, region: str) -> Option:
         policy=f"elastic {job.min_nodes}..{job.max_nodes}, wait for Spot",
         region=region,
     )
-    price = quote(job, world, region, Capacity.SPOT)
+    price = world.quote(job, region, Capacity.SPOT)
     # It stops less often than one of its machines is lost.
-    upload_h = interval_h(job, world.churn.per_hour)
+    upload_h = losses.find_interval(job, world.churn.per_hour)
     outcomes, fold = elastic.outcomes(
         job,
         world,
-        units=groups(job),
+        units=losses.count_groups(job),
         spot_usd=price.usd if price else math.nan,
         interval_h=upload_h,
         sharding=_describe_sharding(job, upload_h),
@@ -350,11 +259,11 @@ def _describe_sharding(job: Job, upload_h: float) -> elastic.Sharding | None:
     """
     if not job.sharded:
         return None
-    share = neighbours_lost(job)
-    from_memory_h = min(COPIED_EVERY_H, upload_h) / 2
+    share = losses.neighbours_lost(job)
+    from_memory_h = min(losses.COPIED_EVERY_H, upload_h) / 2
     from_bucket_h = job.restart_h + upload_h / 2
     unnoticed_h = (1 - share) * from_memory_h + share * from_bucket_h
-    return elastic.Sharding(loss_h=UNNOTICED * unnoticed_h, copying=COPYING)
+    return elastic.Sharding(loss_h=losses.UNNOTICED * unnoticed_h, copying=losses.COPYING)
 
 
 def make_case(job: Job, outcome: Outcome, fold: float = 1.0) -> Case:
@@ -384,7 +293,7 @@ def add_price(
         reason = _explain_unsold(job, world, option.region, capacity)
         if reason:
             return replace(option, refused=reason)
-    price = quote(job, world, option.region, capacities[0])
+    price = world.quote(job, option.region, capacities[0])
     if price is None:
         return replace(option, refused="")
     unavailable = ""
@@ -410,7 +319,7 @@ def _explain_unsold(job: Job, world: World, region: str, capacity: Capacity) -> 
             f"{job.machine.name} is not sold {phrase}, and no larger machine makes up"
             f" {job.gpus} GPUs"
         )
-    if quote(job, world, region, capacity) is None:
+    if world.quote(job, region, capacity) is None:
         return f"no {capacity.value} price of {machine.name} in {region}"
     return ""
 
@@ -426,7 +335,7 @@ def runs_for(
     """Return `count` runs of the job, with `spot` as the cheaper capacity."""
     prices: dict[Capacity, float] = {}
     for capacity in Capacity:
-        price = quote(job, world, region, capacity)
+        price = world.quote(job, region, capacity)
         if price:
             prices[capacity] = price.usd
     spot_usd = prices.get(spot, math.nan)
@@ -434,7 +343,9 @@ def runs_for(
     checkpoint = 0.0
     idle_usd = 0.0
     if spot is Capacity.SPOT:
-        interval, checkpoint = find_save_interval(job, job_churn(job, world.churn.per_hour))
+        interval, checkpoint = losses.find_save_interval(
+            job, losses.job_churn(job, world.churn.per_hour)
+        )
         if not job.batch:
             idle_usd = spot_usd * (job.nodes - 1) / job.nodes
     return make_runs(
@@ -448,5 +359,5 @@ def runs_for(
         # Not sold, so not bought: 0 hours of an unknown price must not make the whole sum unknown.
         on_demand_usd=prices.get(Capacity.ON_DEMAND, 0.0),
         idle_usd=idle_usd,
-        keep_h=billed_wait_h(job),
+        keep_h=losses.billed_wait_h(job),
     )

@@ -12,9 +12,9 @@ from functools import lru_cache
 
 import numpy as np
 
-from holdfast.place import advice, preemption_rate
-from holdfast.place.advice import FLEX_MAX_RUN_H
+from holdfast.place import losses, preemption_rate
 from holdfast.place.job import Job
+from holdfast.place.losses import FLEX_MAX_RUN_H
 from holdfast.place.options import World
 from holdfast.place.scenarios import Waits
 from holdfast.place.simulation_arrays import Floats
@@ -58,7 +58,7 @@ def flip(job: Job, world: World, region: str) -> Flip | None:
     Returns None if a price is missing, or for an elastic gang.
     """
     rival = _find_rival(job, world, region)
-    spot = advice.quote(job, world, region, Capacity.SPOT)
+    spot = world.quote(job, region, Capacity.SPOT)
     if rival is None or spot is None or job.elastic:
         return None
     waits = _usual_waits(job, world)
@@ -89,7 +89,7 @@ def estimates(
         rate = _find_rival(job, world, region)
         if rate is None:
             rate = _Rate(capacity=Capacity.ON_DEMAND, usd=math.inf)
-        spot = advice.quote(job, world, region, Capacity.SPOT)
+        spot = world.quote(job, region, Capacity.SPOT)
         if spot and spot.usd * slow < rate.usd:
             rate = _Rate(capacity=Capacity.SPOT, usd=spot.usd * slow)
         regional.append(
@@ -107,17 +107,17 @@ def slowdown(job: Job, waits: Waits, churn: float) -> float:
 
     churn: evictions a node-hour.
     """
-    rate = advice.job_churn(job, churn)
-    interval_h, checkpoint_h = advice.find_save_interval(job, rate)
+    rate = losses.job_churn(job, churn)
+    interval_h, checkpoint_h = losses.find_save_interval(job, rate)
     fold = 1.0
     if job.resumable or job.batch:
         fold = max(1.0, rate * job.hours / (LIVES / 4.0))
-    spans = _draw_lives(rate, advice.groups(job), fold > 1.0)
+    spans = _draw_lives(rate, losses.count_groups(job), fold > 1.0)
     work_h = job.hours / fold
     hours, evictions = _until_done(spans, work_h, job.restart_h, interval_h, checkpoint_h)
     # A machine alone leaves no survivors that are billed while they wait.
     if job.nodes > 1 and not job.batch:
-        wait_h = waits.mean_billed_h(advice.billed_wait_h(job))
+        wait_h = waits.mean_billed_h(losses.billed_wait_h(job))
         hours = hours + evictions * wait_h * (job.nodes - 1) / job.nodes
     # The first restart comes once, however often the job is folded.
     repeated_restart_h = job.restart_h * (1.0 - 1.0 / fold)
@@ -182,11 +182,11 @@ def _until_done(
 def _find_rival(job: Job, world: World, region: str) -> _Rate | None:
     """Return the cheaper of flex-start and on-demand; on-demand if they cost the same."""
     rates: list[_Rate] = []
-    demand = advice.quote(job, world, region, Capacity.ON_DEMAND)
+    demand = world.quote(job, region, Capacity.ON_DEMAND)
     if demand:
         usd = demand.usd * (job.hours + job.restart_h) / job.hours
         rates.append(_Rate(capacity=Capacity.ON_DEMAND, usd=usd))
-    flex = advice.quote(job, world, region, Capacity.FLEX_START)
+    flex = world.quote(job, region, Capacity.FLEX_START)
     can_stop = job.resumable or job.batch
     if flex and (can_stop or job.hours + job.restart_h <= FLEX_MAX_RUN_H):
         # A restart for each node, and no lost work: its end is known.

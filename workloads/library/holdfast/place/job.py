@@ -270,7 +270,7 @@ def parse_hours(text: str) -> float:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wish:
+class JobOptions:
     """The options of a question, as their user types them."""
 
     gpu: str
@@ -281,17 +281,17 @@ class Wish:
     checkpoint: str
 
 
-def parse_job(wish: Wish) -> Job:
+def parse_job(options: JobOptions) -> Job:
     """Return the job of the options of `place`. Raises InputError, which names the option."""
-    nodes = node_range.parse(wish.nodes, MAX_GPUS) if wish.nodes else (0, 0)
+    nodes = node_range.parse(options.nodes, MAX_GPUS) if options.nodes else (0, 0)
     min_nodes, max_nodes = nodes
-    batch = wish.checkpoint == "queue"
+    batch = options.checkpoint == "queue"
     return Job(
-        accelerator=parse_accelerator(wish.gpu),
-        gpus=wish.gpus,
-        hours=parse_hours(wish.hours),
-        deadline_h=parse_duration(wish.deadline, "deadline"),
-        checkpoint_h=30 / HOUR_S if batch else parse_duration(wish.checkpoint, "checkpoint"),
+        accelerator=parse_accelerator(options.gpu),
+        gpus=options.gpus,
+        hours=parse_hours(options.hours),
+        deadline_h=parse_duration(options.deadline, "deadline"),
+        checkpoint_h=30 / HOUR_S if batch else parse_duration(options.checkpoint, "checkpoint"),
         batch=batch,
         min_nodes=min_nodes,
         max_nodes=max_nodes,

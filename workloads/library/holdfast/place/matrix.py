@@ -49,7 +49,7 @@ _DISCOUNTED = {Placement.SPOT: Capacity.SPOT, Placement.FLEX_START: Capacity.FLE
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Workload:
+class Traits:
     """The traits of a workload that decide."""
 
     kind: Kind
@@ -74,7 +74,7 @@ class Rule:
     reason: str
     source: str
     """The document or command that shows the reason."""
-    when: Callable[[Workload], bool]
+    when: Callable[[Traits], bool]
 
     @property
     def discount(self) -> str:
@@ -236,11 +236,11 @@ RULES: tuple[Rule, ...] = (
 )
 
 
-def decide(workload: Workload) -> Rule:
+def decide(traits: Traits) -> Rule:
     """Return the first rule that matches; the last rule matches everything."""
-    # No default after the loop: a workload without a rule must fail in the tests, not run
+    # No default after the loop: traits without a rule must fail in the tests, not run
     # somewhere.
-    return next(rule for rule in RULES if rule.when(workload))
+    return next(rule for rule in RULES if rule.when(traits))
 
 
 def as_json() -> dict[str, object]:

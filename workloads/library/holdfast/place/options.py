@@ -1,18 +1,18 @@
 """The beliefs about capacity, and the options that an answer compares."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from holdfast.cost.prices import Table
+from holdfast.cost.prices import Quote, Table
 from holdfast.place import policies, scenarios
 from holdfast.place.job import Job
 from holdfast.place.policies import Policy
 from holdfast.place.preemption_rate import Churn
 from holdfast.place.scenarios import Scenario
 from holdfast.place.simulation_arrays import Floats
-from holdfast.vocabulary.capacity import Placement
+from holdfast.vocabulary.capacity import Capacity, Placement
 
 SAME_USD = 0.01
 # Means closer than this many standard errors may change places with another sample.
@@ -35,6 +35,22 @@ class World:
         # A queue goes on with the nodes that it has; a gang asks for all of them at once.
         gang = 1 if job.batch else nodes or job.nodes
         return scenarios.list_scenarios(job.accelerator, gang, self.spot_wait_h, self.zones)
+
+    def quote(self, job: Job, region: str, capacity: Capacity) -> Quote | None:
+        """Return the price of all machines of the job an hour.
+
+        Returns None if there is no price, or no machine is sold on this capacity.
+        """
+        if job.offers:
+            offered = job.offers.get(capacity)
+            return offered.quote if offered else None
+        machine = job.machine_for(capacity)
+        if machine is None:
+            return None
+        price = self.prices.quote(machine, region, capacity)
+        if price is None:
+            return None
+        return replace(price, usd=price.usd * job.gpus / machine.gpus)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

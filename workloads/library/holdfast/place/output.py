@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from holdfast.cost import prices as price_table
-from holdfast.place import advice, matrix, policies, recommendation
+from holdfast.place import losses, matrix, policies, recommendation
 from holdfast.place.break_even import Estimate, Flip
 from holdfast.place.job import Job
 from holdfast.place.options import Case, Option, in_time
@@ -207,14 +207,14 @@ def _notes(job: Job, answer: Answer) -> list[str]:
 
 
 def _copies(job: Job, interval_s: int) -> str:
-    copied_s = round(advice.COPIED_EVERY_H * 3600)
+    copied_s = round(losses.COPIED_EVERY_H * 3600)
     if not job.sharded or interval_s <= copied_s:
         return ""
     loss = "a loss"
     if job.elastic:
-        loss = f"a loss without a notice (assumed: {advice.UNNOTICED:.0%} of them)"
+        loss = f"a loss without a notice (assumed: {losses.UNNOTICED:.0%} of them)"
     text = f"; copies in memory every {copied_s} s, which is what {loss} costs"
-    share = advice.neighbours_lost(job)
+    share = losses.neighbours_lost(job)
     if share:
         text += f", apart from the {share:.0%} that take two neighbours"
     return text
@@ -291,7 +291,7 @@ def _prices_body(job: Job, answer: Answer) -> dict[str, Any]:
     table = answer.world.prices
     dates: dict[str, str | None] = {}
     for capacity in price_table.CAPACITIES:
-        quote = advice.quote(job, answer.world, answer.region, capacity)
+        quote = answer.world.quote(job, answer.region, capacity)
         if quote:
             dates[capacity.value] = quote.as_of or None
     return {
@@ -317,8 +317,8 @@ def checkpoint_s(job: Job, answer: Answer) -> int | None:
     node_churn = answer.world.churn.per_hour
     # A rigid gang stops with each of its groups. An elastic one stops less often than one node is
     # lost.
-    churn = node_churn if job.elastic else advice.job_churn(job, node_churn)
-    return round(advice.interval_h(job, churn) * 3600)
+    churn = node_churn if job.elastic else losses.job_churn(job, node_churn)
+    return round(losses.find_interval(job, churn) * 3600)
 
 
 def _option_body(option: Option, names: list[str]) -> dict[str, Any]:

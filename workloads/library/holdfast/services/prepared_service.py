@@ -17,7 +17,7 @@ from holdfast.manifests.serving_proxy import ENVOY, SERVER
 from holdfast.manifests.serving_vllm import VLLM
 from holdfast.platform import Platform
 from holdfast.services.file import file_text
-from holdfast.services.file.service_file import Engine, OwnService, Reach
+from holdfast.services.file.service_file import Engine, Reach, ServiceSpec
 from holdfast.services.plan import compile_cache, placement, weights
 from holdfast.services.plan.placement import Placed
 from holdfast.services.render import manifests
@@ -27,7 +27,7 @@ from holdfast.vocabulary.serving import TIER_BASE
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Prepared:
-    service: OwnService
+    service: ServiceSpec
     """The service, with its image by digest."""
     platform: Platform
     placed: Placed
@@ -44,7 +44,7 @@ def read_service(
     return prepare(service, platform, model_copy, Path(source).parent)
 
 
-def render(service: OwnService, platform: Platform) -> str:
+def render(service: ServiceSpec, platform: Platform) -> str:
     """Return the manifest of a service, without a look at its image, its model and its grants."""
     _require_environment(service, platform)
     _require_namespaces(service, platform)
@@ -59,7 +59,7 @@ def render(service: OwnService, platform: Platform) -> str:
 
 
 def prepare(
-    service: OwnService,
+    service: ServiceSpec,
     platform: Platform,
     model_copy: Path | None = None,
     folder: Path | None = None,
@@ -93,7 +93,7 @@ def prepare(
     )
 
 
-def _require_environment(service: OwnService, platform: Platform) -> None:
+def _require_environment(service: ServiceSpec, platform: Platform) -> None:
     if service.environment != platform.name:
         raise Stopped(
             f"{service.name} is a service of another environment",
@@ -103,7 +103,7 @@ def _require_environment(service: OwnService, platform: Platform) -> None:
         )
 
 
-def _require_namespaces(service: OwnService, platform: Platform) -> None:
+def _require_namespaces(service: ServiceSpec, platform: Platform) -> None:
     """Raise InputError for a caller that is not a namespace of jobs or services."""
     namespaces = {*platform.service_namespaces, *platform.job_namespaces}
     for caller in service.caller_namespaces:
@@ -116,19 +116,19 @@ def _require_namespaces(service: OwnService, platform: Platform) -> None:
             )
 
 
-def _resolve_image(service: OwnService, context: RenderContext) -> str:
+def _resolve_image(service: ServiceSpec, context: RenderContext) -> str:
     if service.engine is Engine.VLLM and service.image in ("", VLLM):
         context.require_digests([VLLM])
         return context.image(VLLM)
     return external_checks.resolve(service.image or SERVER, context)
 
 
-def _find_account(service: OwnService, platform: Platform) -> str:
+def _find_account(service: ServiceSpec, platform: Platform) -> str:
     """Return the Google account of the servers."""
     return platform.accounts[platform.role_in(service.home, SERVER)]
 
 
-def _describe_grant(service: OwnService, platform: Platform) -> list[str]:
+def _describe_grant(service: ServiceSpec, platform: Platform) -> list[str]:
     """Return how the servers may read a bucket that is not of the environment."""
     bucket, _ = parse_bucket("model", service.model)
     if bucket in platform.buckets.values():
@@ -141,7 +141,7 @@ def _describe_grant(service: OwnService, platform: Platform) -> list[str]:
     ]
 
 
-def _describe_callers(service: OwnService, platform: Platform) -> list[str]:
+def _describe_callers(service: ServiceSpec, platform: Platform) -> list[str]:
     """Return how those who may call from the internet get the right; no manifest can give it."""
     options = (
         f"--resource-type=backend-services --region={platform.region}"
@@ -203,7 +203,7 @@ def _find_deployment(prepared: Prepared, tier: Tier) -> Object:
 UNDER_LOAD = " under load"
 
 
-def _list_parts(service: OwnService, tier: Tier) -> list[tuple[str, int]]:
+def _list_parts(service: ServiceSpec, tier: Tier) -> list[tuple[str, int]]:
     """Return the parts of a tier that are priced apart, with their replicas."""
     standby = service.standby if tier.name == TIER_BASE else 0
     parts = [
@@ -214,7 +214,7 @@ def _list_parts(service: OwnService, tier: Tier) -> list[tuple[str, int]]:
     return [(part, pods) for part, pods in parts if pods]
 
 
-def describe_price(service: OwnService, purchase_plan: PurchasePlan) -> str:
+def describe_price(service: ServiceSpec, purchase_plan: PurchasePlan) -> str:
     """Return what the service costs while idle and under full load, in one sentence."""
     idle = 0.0
     for purchase in purchase_plan.purchases:

@@ -19,7 +19,7 @@ from holdfast.job_commands.control import stopping
 from holdfast.jobs.diagnose import job_snapshot
 from holdfast.jobs.diagnose.explain import explain
 from holdfast.jobs.file import file_text
-from holdfast.jobs.file.job_file import OwnJob
+from holdfast.jobs.file.job_file import JobSpec
 from holdfast.jobs.plan import placement
 from holdfast.jobs.render import manifests
 from holdfast.manifests.render_context import RenderContext
@@ -71,7 +71,7 @@ class Queue:
     def add_nodes(self, job: Submitted, count: int) -> None:
         self.world.add_nodes(SPOT, count, zone=ZONE, labels=job.selector)
 
-    def submit(self, job: OwnJob) -> Submitted:
+    def submit(self, job: JobSpec) -> Submitted:
         env = load("example")
         bodies = manifests.bodies(job, RenderContext(env), placement.place(job, env, prices.load()))
         for body in bodies:

@@ -18,7 +18,7 @@ from holdfast.manifests.render_context import RenderContext
 from holdfast.runtime import api_server
 from holdfast.services import live_service
 from holdfast.services.file import file_text
-from holdfast.services.file.service_file import OwnService
+from holdfast.services.file.service_file import ServiceSpec
 from holdfast.support.errors import InputError, Stopped
 from holdfast.vocabulary.environment import ENV_PLATFORM
 from tests import platforms
@@ -74,7 +74,7 @@ def require_done(result: Result) -> Result:
     return result
 
 
-def write(service: OwnService) -> str:
+def write(service: ServiceSpec) -> str:
     path = Path(f"{service.name}.yaml")
     path.write_text(file_text.dump(service))
     return str(path)

@@ -9,7 +9,7 @@ from kubernetes import config
 
 from holdfast.clients.api import Api, ApiError, Object
 from holdfast.cost import prices
-from holdfast.jobs.file.job_file import OwnJob
+from holdfast.jobs.file.job_file import JobSpec
 from holdfast.jobs.plan import placement
 from holdfast.jobs.render import manifests
 from holdfast.manifests.render_context import RenderContext
@@ -452,7 +452,7 @@ def test_what_submit_sends_is_within_the_limits(member: Api) -> None:
             "command": ("python", "train.py"),
         }
         values |= {"namespace": SPACE} | fields
-        job = OwnJob(**values)
+        job = JobSpec(**values)
         for body in manifests.bodies(
             job, RenderContext(platform), placement.place(job, platform, prices.load())
         ):

@@ -13,7 +13,7 @@ from holdfast.commands import app
 from holdfast.cost import prices
 from holdfast.jobs.file import file_text
 from holdfast.jobs.file.job_fields import MAX_HOURS
-from holdfast.jobs.file.job_file import OwnJob
+from holdfast.jobs.file.job_file import JobSpec
 from holdfast.jobs.plan import any_gpu, placement
 from holdfast.jobs.submit import follower, prepared_job
 from holdfast.manifests.render_context import RenderContext
@@ -28,7 +28,7 @@ CLASS = "cloud.google.com/compute-class"
 QUEUE = "kueue.x-k8s.io/queue-name"
 
 
-def own_any(**fields: Any) -> OwnJob:
+def own_any(**fields: Any) -> JobSpec:
     return own(**{"gpus": "any of 1xa100, 1xl4"} | fields)
 
 

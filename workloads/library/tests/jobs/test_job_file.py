@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from holdfast.commands import app
 from holdfast.jobs.file import file_text
-from holdfast.jobs.file.job_file import OwnJob
+from holdfast.jobs.file.job_file import JobSpec
 from holdfast.support.errors import InputError
 from tests.platforms import file as platform_file
 
@@ -21,20 +21,20 @@ IMAGE = f"us-docker.pkg.dev/p/r/train@sha256:{'a' * 64}"
 ROOT = Path(__file__).parents[4]
 
 
-def own(**fields: Any) -> OwnJob:
+def own(**fields: Any) -> JobSpec:
     required = {
         "name": "my-run",
         "environment": "example",
         "image": IMAGE,
         "command": ("python", "train.py"),
     }
-    return OwnJob(**required | {"gpus": "1xl4"} | fields)
+    return JobSpec(**required | {"gpus": "1xl4"} | fields)
 
 
 def json_schema() -> str:
     """Returns the schema of the file, which is committed for editors."""
     properties: dict[str, Any] = {"schema": {"const": file_text.SCHEMA}}
-    for field in fields(OwnJob):
+    for field in fields(JobSpec):
         default = {} if field.default is MISSING else {"default": field.default}
         properties[field.name] = (
             field.metadata["schema"] | {"description": field.metadata["about"]} | default

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.jobs.file.job_file import OwnJob
+from holdfast.jobs.file.job_file import JobSpec
 from holdfast.vocabulary.exit_codes import EXIT_PREEMPTED
 from tests.cluster.sim.processes import free_ports
 from tests.cluster.sim.waiting import until
@@ -34,7 +34,7 @@ import os, pathlib, sys
 """
 
 
-def get_command(job: OwnJob, **replaced: str) -> tuple[list[str], dict[str, str]]:
+def get_command(job: JobSpec, **replaced: str) -> tuple[list[str], dict[str, str]]:
     """Returns command and environment of the pod; `replaced` has what only a cluster sets."""
     (container,) = get_pod_spec(render(job))["containers"]
     env = {"PATH": os.environ["PATH"]} | read_variables(container) | replaced

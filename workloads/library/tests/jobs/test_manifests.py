@@ -11,7 +11,7 @@ from ruamel.yaml import YAML
 
 from holdfast.clients.api import Object
 from holdfast.cost import prices
-from holdfast.jobs.file.job_file import OwnJob
+from holdfast.jobs.file.job_file import JobSpec
 from holdfast.jobs.plan import placement
 from holdfast.jobs.plan.missing_parts import list_missing_parts
 from holdfast.jobs.plan.offers import list_offers
@@ -30,7 +30,7 @@ from workloads.library.tests.jobs.test_job_file import IMAGE, own
 PRICES = prices.load()
 
 
-def render(job: OwnJob) -> list[Object]:
+def render(job: JobSpec) -> list[Object]:
     """Renders a job, lints the text, and reads it again."""
     env = load(job.environment)
     context = RenderContext(env)

@@ -17,10 +17,10 @@ from typer.testing import CliRunner
 from holdfast.commands import app
 from holdfast.cost import prices
 from holdfast.jobs.file import file_text
-from holdfast.jobs.file.job_file import OwnJob
+from holdfast.jobs.file.job_file import JobSpec
 from holdfast.jobs.plan import question
 from holdfast.jobs.submit import prepared_job
-from holdfast.place.job import Wish
+from holdfast.place.job import JobOptions
 from holdfast.place.plan import parse_plan
 from holdfast.platform import Platform
 from holdfast.support.errors import InputError
@@ -30,7 +30,7 @@ from tests import platforms
 JOBS = 200
 BY_COMMAND = 4
 """Jobs of each environment that go through the three commands, as their user types them."""
-OPTIONS = Wish(
+OPTIONS = JobOptions(
     gpu="",
     gpus=1,
     hours="",
@@ -144,7 +144,7 @@ def test_what_place_chooses_is_what_is_written(env: str) -> None:
     counts: dict[str, int] = {}
     refused = 0
     for fields in list_jobs(env):
-        job = OwnJob(environment=env, **fields)
+        job = JobSpec(environment=env, **fields)
         try:
             prepared = prepared_job.prepare(job, platform)
         except InputError as error:
@@ -184,7 +184,7 @@ def test_commands_agree_on_a_file(env: str, tmp_path: Path) -> None:
         folder = tmp_path / str(number)
         file = folder / f"{fields['name']}.yaml"
         try:
-            prepared_job.new_job(OwnJob(environment=env, **fields), platform, file)
+            prepared_job.new_job(JobSpec(environment=env, **fields), platform, file)
         except InputError:
             continue
         answer = json.loads(run("place", "--job", str(file), *document, "--json"))
@@ -220,7 +220,7 @@ POINTS = {"SEED": list(range(200))}
 )
 def test_place_says_when_a_sweep_is_stopped(fields: dict[str, Any]) -> None:
     platform = platforms.with_images("example")
-    job = OwnJob(
+    job = JobSpec(
         name="search",
         environment="example",
         image="trainer",
@@ -247,7 +247,7 @@ def test_place_says_when_a_sweep_is_stopped(fields: dict[str, Any]) -> None:
 
 def test_sweep_without_gpus_may_run_as_long_as_its_points_take() -> None:
     platform = platforms.with_images("example")
-    job = OwnJob(
+    job = JobSpec(
         name="search",
         environment="example",
         image="trainer",
@@ -334,7 +334,7 @@ def test_weeks_are_priced_or_refused(
 ) -> None:
     """Four hundred hours are linted and priced; what outlives its nodes is refused at once."""
     platform = platforms.with_images("example")
-    job = OwnJob(
+    job = JobSpec(
         name="long",
         environment="example",
         image="trainer",

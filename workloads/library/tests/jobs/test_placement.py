@@ -9,7 +9,7 @@ import pytest
 
 from holdfast.controllers.cluster import Cluster
 from holdfast.cost import prices
-from holdfast.jobs.file.job_file import OwnJob
+from holdfast.jobs.file.job_file import JobSpec
 from holdfast.jobs.plan import offers, placement
 from holdfast.jobs.plan.placement import Beliefs
 from holdfast.jobs.render import manifests
@@ -41,7 +41,7 @@ def without_on_demand() -> Platform:
     return describe.platform(replace(example, groups=tuple(groups)))
 
 
-def place_and_render(job: OwnJob, env: Platform, churn: str = "") -> tuple[Plan, Any]:
+def place_and_render(job: JobSpec, env: Platform, churn: str = "") -> tuple[Plan, Any]:
     """Returns the plan of the job, and the linted object that carries it."""
     placed = placement.place(job, env, PRICES, Beliefs(churn=churn))
     assert placed.plan is not None, placed.reason

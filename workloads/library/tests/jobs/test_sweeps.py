@@ -13,7 +13,7 @@ from ruamel.yaml import YAML
 
 from holdfast.cost import prices
 from holdfast.jobs.file import file_text, sweep_points
-from holdfast.jobs.file.job_file import OwnJob
+from holdfast.jobs.file.job_file import JobSpec
 from holdfast.jobs.plan import placement
 from holdfast.jobs.submit import prepared_job
 from holdfast.support.errors import InputError
@@ -31,7 +31,7 @@ SHOW = (
 )
 
 
-def search(**fields: Any) -> OwnJob:
+def search(**fields: Any) -> JobSpec:
     defaults = {
         "sweep": LISTS,
         "capacity": "spot",

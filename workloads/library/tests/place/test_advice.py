@@ -6,7 +6,15 @@ import numpy as np
 import pytest
 
 from holdfast.cost import prices
-from holdfast.place import advice, job, policies, preemption_rate, recommendation, scenarios
+from holdfast.place import (
+    advice,
+    job,
+    losses,
+    policies,
+    preemption_rate,
+    recommendation,
+    scenarios,
+)
 from holdfast.place.job import Job
 from holdfast.place.options import Option, World
 from holdfast.support.errors import InputError, Unjudged
@@ -245,10 +253,10 @@ def test_loss_groups_are_no_rarer_than_in_the_record() -> None:
     """Compares losses per hour in which the gang could start with those of single nodes."""
     groups: dict[int, int] = {}
     for nodes in range(1, 65):
-        groups[nodes] = advice.groups(Job(accelerator=H100, gpus=8 * nodes, hours=1))
+        groups[nodes] = losses.count_groups(Job(accelerator=H100, gpus=8 * nodes, hours=1))
     assert groups.items() >= {1: 1, 2: 2, 6: 3, 7: 7, 12: 4, 64: 8}.items()
     assert (
-        advice.groups(
+        losses.count_groups(
             Job(
                 accelerator=H100,
                 gpus=512,
@@ -330,14 +338,14 @@ def test_a_loss_needs_the_bucket_as_often_as_it_takes_two_neighbours(nodes: int)
         hours=40,
         sharded=nodes,
     )
-    groups = [*combinations(range(nodes), nodes // advice.groups(question))]
+    groups = [*combinations(range(nodes), nodes // losses.count_groups(question))]
     with_neighbours = 0
     for group in groups:
         with_neighbours += any((node + 1) % nodes in group for node in group)
     share = with_neighbours / len(groups)
-    assert advice.neighbours_lost(question) == pytest.approx(share)
-    interval_h, block_h = advice.find_save_interval(question, 0.1)
-    upload_h, _ = advice.find_save_interval(replace(question, sharded=0), 0.1)
+    assert losses.neighbours_lost(question) == pytest.approx(share)
+    interval_h, block_h = losses.find_save_interval(question, 0.1)
+    upload_h, _ = losses.find_save_interval(replace(question, sharded=0), 0.1)
     assert interval_h == pytest.approx(share * upload_h + (1 - share) * 50 / 3600)
     assert block_h / interval_h == pytest.approx(0.02 + question.checkpoint_h / upload_h)
 

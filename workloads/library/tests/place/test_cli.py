@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from holdfast.commands import app
 from holdfast.cost import prices
 from holdfast.jobs.file import file_text
-from holdfast.jobs.file.job_file import OwnJob
+from holdfast.jobs.file.job_file import JobSpec
 from holdfast.place.job import parse_accelerator
 from holdfast.support.errors import InputError, Stopped, Unjudged
 from holdfast.vocabulary.capacity import Placement
@@ -268,7 +268,7 @@ def test_gpus_are_known_by_what_people_type(typed: str, meant: str) -> None:
     assert parse_accelerator(typed) == meant
 
 
-JOB = OwnJob(
+JOB = JobSpec(
     name="mine",
     environment="example",
     image="trainer",

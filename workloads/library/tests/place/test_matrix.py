@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from holdfast.cost import prices
-from holdfast.place.matrix import RULES, Deadline, Kind, Workload, decide, describe_discount
+from holdfast.place.matrix import RULES, Deadline, Kind, Traits, decide, describe_discount
 from holdfast.vocabulary import pools
 from holdfast.vocabulary.capacity import ANNOTATION_RULE, Capacity, Placement, PlacementRule
 from tests.platforms import names
@@ -16,10 +16,10 @@ METHOD = Path(__file__).parents[2] / "docs/explanation/placement-method.md"
 GANGS = ((1, ""), *product((3, 4), ("", "elastic", "sharded")))
 
 
-def list_workloads() -> Iterator[Workload]:
+def list_traits() -> Iterator[Traits]:
     cases = product(Kind, (True, False), GANGS, Deadline, (True, False))
     for kind, resumable, (nodes, gang_kind), deadline, beyond in cases:
-        yield Workload(
+        yield Traits(
             kind=kind,
             resumable=resumable,
             nodes=nodes,
@@ -30,13 +30,13 @@ def list_workloads() -> Iterator[Workload]:
         )
 
 
-ALL_WORKLOADS = list(list_workloads())
+ALL_TRAITS = list(list_traits())
 
 
 def test_every_workload_matches_a_rule_and_risky_ones_avoid_spot() -> None:
     rules = set()
     placements_in_time = set()
-    for workload in ALL_WORKLOADS:
+    for workload in ALL_TRAITS:
         rule = decide(workload)
         rules.add(rule.id)
         assert workload.resumable or rule.placement is not Placement.SPOT
@@ -83,7 +83,7 @@ MIX = Placement.HYBRID
     ],
 )
 def test_the_matrix_answers(kind: str, traits: dict[str, Any], placement: Placement) -> None:
-    assert decide(Workload(kind=Kind(kind), **traits)).placement is placement
+    assert decide(Traits(kind=Kind(kind), **traits)).placement is placement
 
 
 def test_the_page_shows_the_matrix() -> None:

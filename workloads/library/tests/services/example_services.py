@@ -13,7 +13,7 @@ from holdfast.jobs.render.manifests import text
 from holdfast.manifests.render_context import RenderContext
 from holdfast.platform import Platform
 from holdfast.services.file import file_text
-from holdfast.services.file.service_file import OwnService
+from holdfast.services.file.service_file import ServiceSpec
 from holdfast.services.plan import placement
 from holdfast.services.render import manifests
 from tests.platforms import with_images
@@ -24,15 +24,15 @@ PAGE = Path(__file__).parents[2] / "docs/how-to/run-a-service.md"
 
 
 @cache
-def read(name: str) -> OwnService:
+def read(name: str) -> ServiceSpec:
     return read_file(FOLDER / f"{name}.yaml")
 
 
-def read_file(path: Path) -> OwnService:
+def read_file(path: Path) -> ServiceSpec:
     return file_text.parse(YAML(typ="safe").load(path.read_text()), str(path))
 
 
-def render(service: OwnService, platform: Platform | None = None) -> list[Object]:
+def render(service: ServiceSpec, platform: Platform | None = None) -> list[Object]:
     platform = platform or with_images("example")
     return manifests.bodies(service, RenderContext(platform), placement.place(service, platform))
 

@@ -22,7 +22,7 @@ from holdfast.drill.serving.fleet import free_port
 from holdfast.inference.compile_cache.storing import list_files
 from holdfast.lint.engine import Options, lint_texts
 from holdfast.manifests.compile_cache import FETCH_S
-from holdfast.services.file.service_file import OwnService
+from holdfast.services.file.service_file import ServiceSpec
 from holdfast.services.plan import compile_cache
 from holdfast.support.errors import InputError
 from holdfast.vocabulary.environment import ENV_PLATFORM
@@ -46,7 +46,7 @@ SERVICE = example_services.read("assistant")
 URL = SERVICE.compile_cache
 
 
-def find_pod(service: OwnService, tier: str = "base") -> Object:
+def find_pod(service: ServiceSpec, tier: str = "base") -> Object:
     bodies = example_services.render(service)
     body = example_services.find(bodies, "Deployment", f"{service.name}-{tier}")
     return body["spec"]["template"]["spec"]

@@ -13,7 +13,7 @@ from typer.testing import CliRunner, Result
 from holdfast.clients.api import Object
 from holdfast.commands import app
 from holdfast.services.file import file_text, service_file
-from holdfast.services.file.service_file import OwnService
+from holdfast.services.file.service_file import ServiceSpec
 from holdfast.support.errors import InputError, Stopped
 from tests.infra.ops.google import Gcloud
 from tests.platforms import with_images, write_document
@@ -377,7 +377,7 @@ def test_the_price_names_base_standby_and_overflow(tmp_path: Path, document: Pat
 
 
 def test_a_file_reads_as_it_was_written(tmp_path: Path) -> None:
-    service = OwnService(
+    service = ServiceSpec(
         name="a",
         environment="example",
         predictor="m:f",

@@ -12,7 +12,7 @@ from ruamel.yaml import YAML
 
 from holdfast.checkpoint import load_tensors
 from holdfast.jobs.file import file_text
-from holdfast.jobs.file.job_file import OwnJob
+from holdfast.jobs.file.job_file import JobSpec
 from holdfast.jobs.render.pod_parts import RANKS
 from holdfast.training import examples
 from holdfast.vocabulary.environment import (
@@ -48,11 +48,11 @@ FROM_ZERO = re.compile(r"beginning at step 0|^step 1 ", re.MULTILINE)
 pytestmark = [pytest.mark.process, pytest.mark.timeout(900)]  # several starts of torch in each
 
 
-def read_job(file: Path) -> OwnJob:
+def read_job(file: Path) -> JobSpec:
     return file_text.parse(YAML(typ="safe").load(file.read_text()), str(file))
 
 
-def name_run(job: OwnJob) -> str:
+def name_run(job: JobSpec) -> str:
     """Return the run of a job, or of the first point of its sweep."""
     return run_name(job.name, 0 if job.sweep else None)
 
@@ -60,7 +60,7 @@ def name_run(job: OwnJob) -> str:
 def run_job(
     server: ForkServer,
     folder: Path,
-    job: OwnJob,
+    job: JobSpec,
     *,
     code: int = 0,
     kill_at: str = "",

@@ -12,7 +12,7 @@ from typing import Any
 
 from holdfast.jobs.file import sweep_points
 from holdfast.jobs.file.documents import FileKind, read_option
-from holdfast.jobs.file.job_file import OwnJob
+from holdfast.jobs.file.job_file import JobSpec
 from holdfast.place.job import Job, Offered
 from holdfast.support.errors import InputError
 from holdfast.support.values import finite
@@ -28,14 +28,14 @@ _HEAD = f"""\
 schema: {SCHEMA}
 """
 KIND = FileKind(
-    entry=OwnJob,
+    entry=JobSpec,
     schema=SCHEMA,
     schema_file=SCHEMA_FILE,
     command="holdfast new-job",
 )
 
 
-def dump(job: OwnJob) -> str:
+def dump(job: JobSpec) -> str:
     """Return a short file: the fields that every job needs and those that differ from the default.
 
     The other fields follow as comments.
@@ -47,7 +47,7 @@ def is_job(document: Any) -> bool:
     return KIND.describes(document)
 
 
-def parse(document: dict[str, Any], source: str) -> OwnJob:
+def parse(document: dict[str, Any], source: str) -> JobSpec:
     """Return the job of a document.
 
     Raises InputError, which names the file and the field. An empty `sweep` is refused too: a
@@ -63,12 +63,12 @@ def parse(document: dict[str, Any], source: str) -> OwnJob:
     return KIND.parse(document, source)
 
 
-def assign(assignments: Sequence[str], options: dict[str, Any]) -> OwnJob:
+def assign(assignments: Sequence[str], options: dict[str, Any]) -> JobSpec:
     """Return the job of option values and of each FIELD=VALUE.
 
     Raises InputError as for a file, and for a field that is given twice.
     """
-    types = {field.name: field.metadata["schema"]["type"] for field in fields(OwnJob)}
+    types = {field.name: field.metadata["schema"]["type"] for field in fields(JobSpec)}
     values = {key: read_option(value, types[key]) for key, value in options.items()}
     for text in assignments:
         key, equals, value = text.partition("=")
@@ -97,7 +97,7 @@ def assign(assignments: Sequence[str], options: dict[str, Any]) -> OwnJob:
     return parse({"schema": SCHEMA} | values, "new-job")
 
 
-def make_question(job: OwnJob, offers: Mapping[Capacity, Offered] | None = None) -> Job:
+def make_question(job: JobSpec, offers: Mapping[Capacity, Offered] | None = None) -> Job:
     """Return the planner's question about the job.
 
     offers: what its platform has; None: all that Google sells.
@@ -118,7 +118,7 @@ def make_question(job: OwnJob, offers: Mapping[Capacity, Offered] | None = None)
     )
 
 
-def read_question(path: Path) -> OwnJob:
+def read_question(path: Path) -> JobSpec:
     """Return the job of a file, if it says what the planner asks.
 
     Raises InputError, which names the file and the field.

@@ -44,7 +44,7 @@ Contradiction = tuple[str, object, str, str]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class OwnJob(JobFields):
+class JobSpec(JobFields):
     """A job of a file whose fields agree."""
 
     def __post_init__(self) -> None:

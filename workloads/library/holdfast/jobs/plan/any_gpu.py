@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from holdfast.cost.prices import Table
 from holdfast.jobs.file.job_fields import AUTO, MAX_HOURS
-from holdfast.jobs.file.job_file import OwnJob
+from holdfast.jobs.file.job_file import JobSpec
 from holdfast.jobs.plan import placement
 from holdfast.jobs.plan.offers import Offer, list_fitting
 from holdfast.jobs.plan.placement import Beliefs, Placed
@@ -37,7 +37,7 @@ class _Choice:
 
 
 def place(
-    job: OwnJob,
+    job: JobSpec,
     platform: Platform,
     prices: Table,
     beliefs: Beliefs | None = None,
@@ -69,7 +69,7 @@ def place(
     basis = "price per measured step" if all(choice.speed for choice in choices) else "price"
     return Placed(
         offer=replace(smallest.offer, pools=tuple(gpu_choice.select_pools(platform))),
-        rule=decide(placement.workload(job)).id,
+        rule=decide(placement.find_traits(job)).id,
         reason=f"spot, by {basis}: {', else '.join(map(str, choices))}{_describe_end(simulated)}",
         # Late enough for each of its GPUs.
         limit_h=max(limits_h),
@@ -77,7 +77,7 @@ def place(
     )
 
 
-def _require_quota(job: OwnJob, gpu_choice: GpuChoice, platform: Platform) -> None:
+def _require_quota(job: JobSpec, gpu_choice: GpuChoice, platform: Platform) -> None:
     """Raise InputError if the queue never lends the GPUs of all pods at once."""
     lent_gpus = gpu_choice.quota(platform)
     if job.gpu_count * job.pods <= lent_gpus:
@@ -90,14 +90,14 @@ def _require_quota(job: OwnJob, gpu_choice: GpuChoice, platform: Platform) -> No
     )
 
 
-def _split_by_gpu(job: OwnJob, choices: Sequence[_Choice]) -> list[OwnJob]:
+def _split_by_gpu(job: JobSpec, choices: Sequence[_Choice]) -> list[JobSpec]:
     """Return the job as it is on each of its GPUs alone, with its hours there.
 
     Its own hours are those on the fastest, if every speed is known. Raises InputError if its work
     on one of them is not done before `max_hours`.
     """
     speeds = [choice.speed for choice in choices]
-    jobs: list[OwnJob] = []
+    jobs: list[JobSpec] = []
     for choice in choices:
         factor = max(speeds) / choice.speed if all(speeds) else 1.0
         longest_h = MAX_HOURS // job.rounds
@@ -117,7 +117,7 @@ def _split_by_gpu(job: OwnJob, choices: Sequence[_Choice]) -> list[OwnJob]:
     return jobs
 
 
-def _require_time(job: OwnJob, gpus: str, hours: float) -> None:
+def _require_time(job: JobSpec, gpus: str, hours: float) -> None:
     """Raise InputError if undisturbed work on a GPU is not done before `max_hours`."""
     total_h = hours * job.rounds
     if not job.max_hours or total_h < job.max_hours:
@@ -131,7 +131,7 @@ def _require_time(job: OwnJob, gpus: str, hours: float) -> None:
 
 
 def _simulate(
-    jobs: Sequence[OwnJob],
+    jobs: Sequence[JobSpec],
     choices: Sequence[_Choice],
     platform: Platform,
     prices: Table,
@@ -167,7 +167,7 @@ def _describe_end(simulated: Sequence[Placed]) -> str:
     return f". {output.describe_end(latest).rstrip('.')}"
 
 
-def _require_spot(job: OwnJob) -> None:
+def _require_spot(job: JobSpec) -> None:
     if job.capacity in (AUTO, Capacity.SPOT) and job.resumes:
         return
     raise InputError(
@@ -179,7 +179,7 @@ def _require_spot(job: OwnJob) -> None:
 
 
 def _find_choice(
-    job: OwnJob,
+    job: JobSpec,
     gpus: tuple[int, str],
     platform: Platform,
     prices: Table,

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from holdfast.cost.prices import Quote, Table
 from holdfast.jobs.file.job_fields import AUTO
-from holdfast.jobs.file.job_file import OwnJob
+from holdfast.jobs.file.job_file import JobSpec
 from holdfast.jobs.plan.offers import Offer, list_fitting, list_offers, list_too_small, refuse
 from holdfast.place.job import Offered
 from holdfast.platform import Platform
@@ -29,7 +29,7 @@ _CHEAPEST_FIRST = (
 class Candidates:
     """A job on a platform, with the offers that have enough GPUs and what speaks against each."""
 
-    job: OwnJob
+    job: JobSpec
     platform: Platform
     prices: Table
     refusals: Mapping[Offer, str]
@@ -37,7 +37,7 @@ class Candidates:
     """The offers that the job may take, the cheapest capacity first."""
 
 
-def sort_offers(job: OwnJob, platform: Platform, prices: Table) -> Candidates:
+def sort_offers(job: JobSpec, platform: Platform, prices: Table) -> Candidates:
     """Sort the offers for a job. Raises InputError if it may take none."""
     fitting = list_fitting(platform, job.accelerator, job.gpu_count, job.pods)
     refusals = {offer: refuse(job, offer) for offer in fitting}
@@ -63,7 +63,7 @@ def sort_offers(job: OwnJob, platform: Platform, prices: Table) -> Candidates:
 
 
 def _select_offers(
-    job: OwnJob, usable: Sequence[Offer], refusals: Mapping[Offer, str]
+    job: JobSpec, usable: Sequence[Offer], refusals: Mapping[Offer, str]
 ) -> list[Offer]:
     """Return the usable offers of the capacity that the file states."""
     stated_offers = [offer for offer in usable if offer.capacity == job.capacity]
@@ -101,7 +101,7 @@ def collect_offers(candidates: Candidates) -> dict[Capacity, Offered]:
     return offers
 
 
-def _choose_unusable(job: OwnJob, fitting: Sequence[Offer]) -> Offer:
+def _choose_unusable(job: JobSpec, fitting: Sequence[Offer]) -> Offer:
     """Return the offer whose reason fits the job: queued nodes are for gangs only."""
     capacity = Capacity.QUEUED if job.gang else Capacity.FLEX_START
     for offer in fitting:

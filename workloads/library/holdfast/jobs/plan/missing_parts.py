@@ -2,12 +2,12 @@
 
 from collections.abc import Iterator
 
-from holdfast.jobs.file.job_file import OwnJob
+from holdfast.jobs.file.job_file import JobSpec
 from holdfast.manifests.database import SECRET, SERVICE_FILE
 from holdfast.platform import Platform
 
 
-def list_missing_parts(job: OwnJob, platform: Platform) -> Iterator[str]:
+def list_missing_parts(job: JobSpec, platform: Platform) -> Iterator[str]:
     """Yield a line for each part that is missing: the results database, and Pub/Sub lanes."""
     if not job.predictor:
         return

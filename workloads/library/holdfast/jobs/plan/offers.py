@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, timedelta
 
 from holdfast.cost.prices import Quote, Table
-from holdfast.jobs.file.job_file import OwnJob
+from holdfast.jobs.file.job_file import JobSpec
 from holdfast.jobs.plan.pricing import rate
 from holdfast.manifests.render_context import RenderContext
 from holdfast.platform import Platform
@@ -48,7 +48,7 @@ class Offer:
         usd = rate(self.machine, self.capacity, platform, prices, own_usd)
         return math.inf if usd is None else usd
 
-    def quote(self, job: OwnJob, platform: Platform, prices: Table) -> Quote | None:
+    def quote(self, job: JobSpec, platform: Platform, prices: Table) -> Quote | None:
         """Return the price of all pods of a job an hour, in the most expensive pool.
 
         A pod in a pool pays for its share of the machine's GPUs. A node that auto-provisioning
@@ -71,7 +71,7 @@ def list_offers(platform: Platform) -> list[Offer]:
     return [*_list_pool_offers(platform), *_list_auto_provisioning(platform)]
 
 
-def list_too_small(platform: Platform, job: OwnJob) -> list[str]:
+def list_too_small(platform: Platform, job: JobSpec) -> list[str]:
     """Return the capacities that have the job's GPU, and too few of them for all its nodes."""
     job_gpus = job.gpu_count * job.pods
     lent_gpus: dict[Capacity, int] = {}
@@ -153,7 +153,7 @@ def _pool_room(pool: Pool) -> tuple[int, int]:
     return _room(MACHINE_TYPES[pool.machine_type])
 
 
-def find_cpu_offer(job: OwnJob, platform: Platform) -> Offer | None:
+def find_cpu_offer(job: JobSpec, platform: Platform) -> Offer | None:
     """Return the smallest Spot machine without GPUs whose nodes hold a pod of the job."""
     fitting: list[Pool] = []
     for pool in platform.pools:
@@ -167,7 +167,7 @@ def find_cpu_offer(job: OwnJob, platform: Platform) -> Offer | None:
     return Offer(Capacity.SPOT, "", machine, 0, smallest, (smallest,))
 
 
-def _holds(pool: Pool, job: OwnJob) -> bool:
+def _holds(pool: Pool, job: JobSpec) -> bool:
     """Return whether a node has the cores, memory and disk that a pod without GPUs asks for."""
     machine = MACHINE_TYPES[pool.machine_type]
     # GKE and the system's own pods take a core and up to a quarter of the memory of small machines.
@@ -229,12 +229,12 @@ def cheapest_spot(platform: Platform, prices: Table) -> Offer:
     return min(spot, key=lambda offer: offer.usd(platform, prices))
 
 
-def outlives_flex(job: OwnJob) -> bool:
+def outlives_flex(job: JobSpec) -> bool:
     """Return whether a job that cannot resume works longer than a flex-start node lives."""
     return not job.resumes and job.hours + RESTART_H > FLEX_MAX_RUN_H
 
 
-def refuse(job: OwnJob, offer: Offer) -> str:
+def refuse(job: JobSpec, offer: Offer) -> str:
     """Return why an offer cannot serve this job, or an empty text if it can."""
     capacity = offer.capacity
     if capacity is Capacity.SPOT and not job.resumes:
@@ -254,7 +254,7 @@ def refuse(job: OwnJob, offer: Offer) -> str:
     return _refuse_by_disk(job, offer) or _refuse_by_calendar(job, offer)
 
 
-def _refuse_by_disk(job: OwnJob, offer: Offer) -> str:
+def _refuse_by_disk(job: JobSpec, offer: Offer) -> str:
     """Return why no pod of the job fits the disk of a node, or an empty text.
 
     Nothing is refused if the disk is not known: that of a node that auto-provisioning makes, and
@@ -271,7 +271,7 @@ def _refuse_by_disk(job: OwnJob, offer: Offer) -> str:
     )
 
 
-def describe_unknown_disk(job: OwnJob, platform: Platform) -> str:
+def describe_unknown_disk(job: JobSpec, platform: Platform) -> str:
     """Return a warning if no known disk holds what a pod takes, or an empty text.
 
     The disks of nodes that auto-provisioning makes are not in the platform's document.
@@ -286,13 +286,13 @@ def describe_unknown_disk(job: OwnJob, platform: Platform) -> str:
     )
 
 
-def _describe_disk(job: OwnJob) -> str:
+def _describe_disk(job: JobSpec) -> str:
     cache = f", cache {job.cache}" if job.pod_disk_gib > job.disk_gib else ""
     copies = f", copies {job.copies_gib}Gi" if job.copies_gib else ""
     return f"scratch {job.scratch}{cache}{copies}"
 
 
-def _refuse_by_calendar(job: OwnJob, offer: Offer) -> str:
+def _refuse_by_calendar(job: JobSpec, offer: Offer) -> str:
     """Return why a reservation in calendar mode cannot serve this job, or an empty text."""
     first_day, last_day = offer.pool.reserved_days if offer.pool else ("", "")
     now = datetime.now(UTC)

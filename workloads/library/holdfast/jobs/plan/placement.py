@@ -13,13 +13,13 @@ from dataclasses import dataclass, replace
 from holdfast.cost.prices import Table
 from holdfast.jobs.file.file_text import make_question
 from holdfast.jobs.file.job_fields import AUTO
-from holdfast.jobs.file.job_file import OwnJob
+from holdfast.jobs.file.job_file import JobSpec
 from holdfast.jobs.plan.eligible_offers import Candidates, collect_offers, sort_offers
 from holdfast.jobs.plan.offers import RESTART_H, Offer, find_cpu_offer, list_offers
 from holdfast.manifests.gpu_choices import GpuChoice
-from holdfast.place import advice, recommendation
+from holdfast.place import losses, recommendation
 from holdfast.place.job import Job
-from holdfast.place.matrix import RULES, Deadline, Kind, Workload, decide
+from holdfast.place.matrix import RULES, Deadline, Kind, Traits, decide
 from holdfast.place.options import Option, in_time
 from holdfast.place.plan import Plan
 from holdfast.place.recommendation import Answer
@@ -88,7 +88,7 @@ class Beliefs:
 
 
 def place(
-    job: OwnJob,
+    job: JobSpec,
     platform: Platform,
     prices: Table,
     beliefs: Beliefs | None = None,
@@ -118,7 +118,7 @@ def place(
     return _place_by_matrix(job, candidates.usable)
 
 
-def _place_on_reservation(job: OwnJob, offer: Offer) -> Placed:
+def _place_on_reservation(job: JobSpec, offer: Offer) -> Placed:
     # It runs there undisturbed: one start, then the work.
     _require_time(job, job.hours * job.rounds + RESTART_H)
     reason = "as stated" if job.capacity != AUTO else "reserved: it is paid for whether it runs"
@@ -130,9 +130,9 @@ def _place_on_reservation(job: OwnJob, offer: Offer) -> Placed:
     )
 
 
-def workload(job: OwnJob) -> Workload:
+def find_traits(job: JobSpec) -> Traits:
     """Return the traits of the job that the matrix asks for."""
-    return Workload(
+    return Traits(
         kind=Kind.BATCH if job.predictor else Kind.TRAINING,
         resumable=job.resumes,
         nodes=job.pods if job.gang or job.in_place else 1,
@@ -143,7 +143,7 @@ def workload(job: OwnJob) -> Workload:
     )
 
 
-def _place_without_gpus(job: OwnJob, platform: Platform) -> Placed:
+def _place_without_gpus(job: JobSpec, platform: Platform) -> Placed:
     if job.capacity not in (AUTO, Capacity.ON_DEMAND, Capacity.SPOT):
         raise InputError(
             "capacity of a job without GPUs",
@@ -177,8 +177,8 @@ def _place_without_gpus(job: OwnJob, platform: Platform) -> Placed:
     )
 
 
-def _place_by_matrix(job: OwnJob, usable: Sequence[Offer]) -> Placed:
-    rule = decide(workload(job))
+def _place_by_matrix(job: JobSpec, usable: Sequence[Offer]) -> Placed:
+    rule = decide(find_traits(job))
     offer = _find_offer(usable, rule.placement)
     if offer is not None:
         return Placed(
@@ -207,7 +207,7 @@ def _find_offer(usable: Sequence[Offer], placement: Placement) -> Offer | None:
 
 
 def place_on(
-    job: OwnJob,
+    job: JobSpec,
     offer: Offer,
     others_refused: str,
     platform: Platform,
@@ -281,7 +281,7 @@ def _list_other_classes(candidates: Candidates, offer: Offer) -> tuple[str, ...]
     return tuple(classes)
 
 
-def choose_limit(job: OwnJob, option: Option | None) -> float:
+def choose_limit(job: JobSpec, option: Option | None) -> float:
     """Return the hours after which the job is stopped: as the file says, else by its bad end."""
     if job.max_hours:
         return job.max_hours
@@ -292,7 +292,7 @@ def choose_limit(job: OwnJob, option: Option | None) -> float:
     return math.ceil(max(WEEK_H, 2 * bad_end_h, job.deadline_hours))
 
 
-def _require_time(job: OwnJob, end_h: float) -> None:
+def _require_time(job: JobSpec, end_h: float) -> None:
     """Raise InputError if undisturbed work ends after the deadline, or after the job is stopped."""
     for name, limit_h in (("deadline_hours", job.deadline_hours), ("max_hours", job.max_hours)):
         if job.hours and limit_h and end_h >= limit_h:
@@ -351,8 +351,8 @@ def _make_plan(
     cheaper: Capacity,
 ) -> Plan:
     policy = in_time(option)
-    price = advice.quote(question, answer.world, option.region, cheaper)
-    demand = advice.quote(question, answer.world, option.region, Capacity.ON_DEMAND)
+    price = answer.world.quote(question, option.region, cheaper)
+    demand = answer.world.quote(question, option.region, Capacity.ON_DEMAND)
     assert policy is not None and price is not None and demand is not None, (
         "an option without a price is refused"
     )
@@ -360,8 +360,8 @@ def _make_plan(
     checkpoint_h = 0.0
     # The end of a flex-start node is announced, so nothing is lost and no checkpoint is paid for.
     if cheaper is Capacity.SPOT:
-        churn = advice.job_churn(question, answer.world.churn.per_hour)
-        interval_h = min(advice.interval_h(question, churn), question.hours)
+        churn = losses.job_churn(question, answer.world.churn.per_hour)
+        interval_h = min(losses.find_interval(question, churn), question.hours)
         checkpoint_h = min(question.checkpoint_h, question.hours)
     return Plan(
         policy=policy.name,
@@ -376,9 +376,9 @@ def _make_plan(
     )
 
 
-def _find_rule(job: OwnJob, capacity: Capacity) -> PlacementRule:
+def _find_rule(job: JobSpec, capacity: Capacity) -> PlacementRule:
     """Return the row of the matrix that fits the job and places it so, or the row that fits it."""
-    traits = workload(job)
+    traits = find_traits(job)
     first = decide(traits)
     for rule in (first, *RULES):
         if rule.when(traits) and capacity in _CAPACITIES[rule.placement]:

@@ -15,12 +15,12 @@ from typing import Any
 from holdfast.clients.capacity_advice import Ask, Request
 from holdfast.cost.prices import Table
 from holdfast.jobs.file.file_text import CHECKPOINT_H
-from holdfast.jobs.file.job_file import OwnJob
+from holdfast.jobs.file.job_file import JobSpec
 from holdfast.jobs.plan import any_gpu, obtainability, offers, placement
 from holdfast.jobs.plan.obtainability import Obtainability
 from holdfast.jobs.plan.placement import Beliefs, Placed
 from holdfast.place import output
-from holdfast.place.job import Wish, parse_accelerator, parse_duration, parse_hours
+from holdfast.place.job import JobOptions, parse_accelerator, parse_duration, parse_hours
 from holdfast.platform import Platform
 from holdfast.support import node_range
 from holdfast.support.errors import InputError
@@ -31,7 +31,7 @@ MAX_GPUS = 1024
 
 
 def place(
-    job: OwnJob,
+    job: JobSpec,
     platform: Platform,
     prices: Table,
     beliefs: Beliefs,
@@ -47,19 +47,19 @@ def place(
     return any_gpu.place(job, platform, prices, beliefs)
 
 
-def place_wish(
-    wish: Wish,
+def place_options(
+    options: JobOptions,
     platform: Platform,
     prices: Table,
     beliefs: Beliefs,
-) -> tuple[OwnJob, Placed]:
+) -> tuple[JobSpec, Placed]:
     """Return the job that answers a question, and its place.
 
     Takes the first shape with these GPUs that can be placed. Raises the error of the first shape if
     none can.
     """
     first_error: InputError | None = None
-    for job in _list_shapes(wish, platform):
+    for job in _list_shapes(options, platform):
         try:
             return job, placement.place(job, platform, prices, beliefs)
         except InputError as error:
@@ -68,7 +68,7 @@ def place_wish(
     raise first_error
 
 
-def describe_choice(job: OwnJob, placed: Placed) -> dict[str, Any]:
+def describe_choice(job: JobSpec, placed: Placed) -> dict[str, Any]:
     """Return the machines of a job, as fields of the JSON's choice."""
     offer = placed.offer
     assert offer is not None, "a question is about GPUs"
@@ -81,7 +81,7 @@ def describe_choice(job: OwnJob, placed: Placed) -> dict[str, Any]:
     }
 
 
-def make_body(job: OwnJob, placed: Placed) -> dict[str, Any]:
+def make_body(job: JobSpec, placed: Placed) -> dict[str, Any]:
     """Return the answer as JSON. Without figures it has only the choice."""
     choice = describe_choice(job, placed)
     decision = placed.decision
@@ -96,10 +96,10 @@ def make_body(job: OwnJob, placed: Placed) -> dict[str, Any]:
     return body
 
 
-def read_beliefs(wish: Wish, churn: str, spot_wait: str) -> Beliefs:
+def read_beliefs(options: JobOptions, churn: str, spot_wait: str) -> Beliefs:
     checkpoint_h = None
-    if wish.checkpoint not in ("queue", "none"):
-        checkpoint_h = parse_duration(wish.checkpoint, "checkpoint")
+    if options.checkpoint not in ("queue", "none"):
+        checkpoint_h = parse_duration(options.checkpoint, "checkpoint")
     return Beliefs(
         churn=churn,
         spot_wait_h=parse_duration(spot_wait, "Spot wait") if spot_wait else None,
@@ -121,32 +121,32 @@ def describe_beliefs(beliefs: Beliefs) -> str:
     return f"new-job and submit decide without {', '.join(options)}: --capacity keeps a choice"
 
 
-def _list_shapes(wish: Wish, platform: Platform) -> list[OwnJob]:
-    accelerator = parse_accelerator(wish.gpu)
-    between("GPUs", wish.gpus, 1, MAX_GPUS, fix="give how many GPUs run at once")
-    deadline_h = parse_duration(wish.deadline, "deadline")
-    is_batch = wish.checkpoint == "queue"
-    job = OwnJob(
+def _list_shapes(options: JobOptions, platform: Platform) -> list[JobSpec]:
+    accelerator = parse_accelerator(options.gpu)
+    between("GPUs", options.gpus, 1, MAX_GPUS, fix="give how many GPUs run at once")
+    deadline_h = parse_duration(options.deadline, "deadline")
+    is_batch = options.checkpoint == "queue"
+    job = JobSpec(
         name="question",
         environment=platform.name,
         image="batch" if is_batch else "trainer",
         command=() if is_batch else ("python", "train.py"),
         gpus=f"1x{_shorten(accelerator)}",
-        hours=parse_hours(wish.hours),
+        hours=parse_hours(options.hours),
         deadline_hours=0.0 if math.isinf(deadline_h) else deadline_h,
-        resumes=wish.checkpoint != "none",
+        resumes=options.checkpoint != "none",
         predictor="gpt" if is_batch else "",
         data="gs://bucket/items" if is_batch else "",
     )
-    if wish.nodes:
-        return [_make_range(job, accelerator, wish)]
-    sizes = _list_sizes(accelerator, wish.gpus, platform)
+    if options.nodes:
+        return [_make_range(job, accelerator, options)]
+    sizes = _list_sizes(accelerator, options.gpus, platform)
     if not is_batch:
         sizes.reverse()
-    shapes: list[OwnJob] = []
+    shapes: list[JobSpec] = []
     for size in sizes:
         gpus = f"{size}x{_shorten(accelerator)}"
-        shapes.append(replace(job, gpus=gpus, nodes=wish.gpus // size))
+        shapes.append(replace(job, gpus=gpus, nodes=options.gpus // size))
     return shapes
 
 
@@ -155,18 +155,18 @@ def _shorten(accelerator: str) -> str:
     return accelerator.removeprefix("nvidia-").removeprefix("tesla-")
 
 
-def _make_range(job: OwnJob, accelerator: str, wish: Wish) -> OwnJob:
+def _make_range(job: JobSpec, accelerator: str, options: JobOptions) -> JobSpec:
     """Return an elastic gang."""
-    max_nodes = node_range.parse(wish.nodes, MAX_GPUS)[1]
-    if wish.gpus % max_nodes:
+    max_nodes = node_range.parse(options.nodes, MAX_GPUS)[1]
+    if options.gpus % max_nodes:
         raise InputError(
             "nodes of an elastic gang",
-            got=f"{wish.nodes} for {wish.gpus} GPUs",
+            got=f"{options.nodes} for {options.gpus} GPUs",
             allowed="as many GPUs on each node",
             fix="as in --gpus 8 --nodes 4..8",
         )
-    gpus = f"{wish.gpus // max_nodes}x{_shorten(accelerator)}"
-    return replace(job, gpus=gpus, nodes=wish.nodes)
+    gpus = f"{options.gpus // max_nodes}x{_shorten(accelerator)}"
+    return replace(job, gpus=gpus, nodes=options.nodes)
 
 
 def _list_sizes(accelerator: str, gpus: int, platform: Platform) -> list[int]:
@@ -179,7 +179,7 @@ def _list_sizes(accelerator: str, gpus: int, platform: Platform) -> list[int]:
 
 
 def print_placement(
-    job: OwnJob,
+    job: JobSpec,
     placed: Placed,
     platform: Platform,
     *,
@@ -206,7 +206,7 @@ def print_placement(
 
 
 def ask_now(
-    job: OwnJob,
+    job: JobSpec,
     placed: Placed,
     platform: Platform,
     ask: Ask,
@@ -227,7 +227,7 @@ def ask_now(
 
 
 def _make_request(
-    job: OwnJob,
+    job: JobSpec,
     placed: Placed,
     platform: Platform,
     capacity: Capacity,
@@ -265,7 +265,7 @@ def _list_cells(answers: Sequence[Obtainability]) -> dict[Placement, str]:
 
 
 def _print_place(
-    job: OwnJob,
+    job: JobSpec,
     placed: Placed,
     platform: Platform,
     answers: Sequence[Obtainability],
@@ -296,7 +296,7 @@ def _print_place(
     )
 
 
-def _format_new_job(job: OwnJob) -> str:
+def _format_new_job(job: JobSpec) -> str:
     """Return the command that writes a file of the job that was placed."""
     words = ["holdfast new-job NAME", f"--gpus {job.gpus}", f"--nodes {job.nodes}"]
     words.append(f"--hours {job.hours:g}h")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from holdfast.jobs.file.formats import parse_size_mib
 from holdfast.jobs.file.job_fields import OnNotice
-from holdfast.jobs.file.job_file import OwnJob
+from holdfast.jobs.file.job_file import JobSpec
 from holdfast.jobs.plan.placement import Placed
 from holdfast.jobs.render import pod_parts
 from holdfast.jobs.render.source_volume import add_source
@@ -60,7 +60,7 @@ FLEX_GRACE_S = 60
 
 
 def bodies(
-    job: OwnJob,
+    job: JobSpec,
     context: RenderContext,
     placed: Placed,
     archive: Archive | None = None,
@@ -119,14 +119,14 @@ def bodies(
     return [*objects, _add_plan(training.gang(context, task), placed)]
 
 
-def _list_labels(job: OwnJob) -> dict[str, str]:
+def _list_labels(job: JobSpec) -> dict[str, str]:
     """Return the labels of the job's own object."""
     if job.priority == kubernetes.PRIORITY_NORMAL:
         return {}
     return {kubernetes.LABEL_JOB_PRIORITY: kubernetes.name_job_priority(job.priority)}
 
 
-def _list_annotations(job: OwnJob, archive: Archive | None) -> dict[str, str]:
+def _list_annotations(job: JobSpec, archive: Archive | None) -> dict[str, str]:
     """Return the annotations of the job's own object."""
     annotations: dict[str, str] = {}
     if job.hours:
@@ -175,7 +175,7 @@ def judge(name: str, manifest: str, platform: Platform, folder: Path | None = No
         )
 
 
-def _make_settings(job: OwnJob, context: RenderContext, placed: Placed) -> PodSettings:
+def _make_settings(job: JobSpec, context: RenderContext, placed: Placed) -> PodSettings:
     checkpoints = context.platform.checkpoints_of(job.name, job.home)
     env = {
         ENV_RUN: job.name,
@@ -210,7 +210,7 @@ def _make_settings(job: OwnJob, context: RenderContext, placed: Placed) -> PodSe
     )
 
 
-def _signs(job: OwnJob) -> bool:
+def _signs(job: JobSpec) -> bool:
     """Return whether the job takes the run's key if the environment signs.
 
     A wrapped program knows nothing of checkpoints.
@@ -218,7 +218,7 @@ def _signs(job: OwnJob) -> bool:
     return not (job.checkpoint_key or job.predictor or job.on_notice == OnNotice.WRAP)
 
 
-def _size(job: OwnJob, placed: Placed) -> Size:
+def _size(job: JobSpec, placed: Placed) -> Size:
     disk = pod_parts.disk(job)
     if placed.offer is None or not placed.offer.accelerator:
         return Size(
@@ -246,7 +246,7 @@ def _apply_class(gpu_choice: GpuChoice, work: PodSettings) -> PodSettings:
     )
 
 
-def _leave_memory(size: Size, job: OwnJob) -> Size:
+def _leave_memory(size: Size, job: JobSpec) -> Size:
     """Take the memory of the cache from the pod's share of its machine.
 
     Raises InputError if less than half of the share would be left.
@@ -262,7 +262,7 @@ def _leave_memory(size: Size, job: OwnJob) -> Size:
     return replace(size, memory=f"{share_mib - job.cache_mib}Mi")
 
 
-def _apply_placement(job: OwnJob, placed: Placed, work: PodSettings) -> PodSettings:
+def _apply_placement(job: JobSpec, placed: Placed, work: PodSettings) -> PodSettings:
     """Set the nodes on which the job may run, its priority, and its time after a notice."""
     offer = placed.offer
     if offer is None:

@@ -8,7 +8,7 @@ from ruamel.yaml import YAML
 
 from holdfast.jobs.file.formats import parse_bucket, parse_secret
 from holdfast.jobs.file.job_fields import OnNotice
-from holdfast.jobs.file.job_file import OwnJob
+from holdfast.jobs.file.job_file import JobSpec
 from holdfast.manifests import data, database
 from holdfast.manifests.batch import queue_options
 from holdfast.manifests.pods import PodSettings, Size, annotation, container
@@ -46,7 +46,7 @@ exit "$code"
 """
 
 
-def add_start(job: OwnJob, work: PodSettings) -> PodSettings:
+def add_start(job: JobSpec, work: PodSettings) -> PodSettings:
     """Wrap the command as the job's kind and its handling of notices need it."""
     if job.predictor:
         return work
@@ -98,7 +98,7 @@ def add_start(job: OwnJob, work: PodSettings) -> PodSettings:
     return work
 
 
-def _torchrun(job: OwnJob) -> dict[str, str]:
+def _torchrun(job: JobSpec) -> dict[str, str]:
     """Return the variables that torchrun takes instead of options (PET_*), and their plain names.
 
     Scripts that start one process themselves read the plain names. RANK and WORLD_SIZE are left to
@@ -122,7 +122,7 @@ def _with_prefix(variables: dict[str, str]) -> dict[str, str]:
     return {f"PET_{name}": value for name, value in variables.items()}
 
 
-def _processes(job: OwnJob) -> int:
+def _processes(job: JobSpec) -> int:
     """Return the number of processes of a pod."""
     return job.processes or max(job.gpu_count, 1)
 
@@ -134,7 +134,7 @@ SECRETS_PATH = "/etc/holdfast/secrets"
 KEY = "checkpoint-key"
 
 
-def add_volumes(job: OwnJob, work: PodSettings) -> PodSettings:
+def add_volumes(job: JobSpec, work: PodSettings) -> PodSettings:
     """Mount the claims, the data and the secrets of the job."""
     volumes: list[tuple[client.V1Volume, str]] = []
     for number, (path, name) in enumerate(sorted(job.claims.items())):
@@ -167,7 +167,7 @@ def add_volumes(job: OwnJob, work: PodSettings) -> PodSettings:
     )
 
 
-def secret_files(job: OwnJob) -> dict[str, str]:
+def secret_files(job: JobSpec) -> dict[str, str]:
     """Return the secret behind each file of the mounted folder."""
     files = dict(job.secrets)
     if job.checkpoint_key:
@@ -175,12 +175,12 @@ def secret_files(job: OwnJob) -> dict[str, str]:
     return files
 
 
-def list_secrets(job: OwnJob) -> list[str]:
+def list_secrets(job: JobSpec) -> list[str]:
     """Return each secret that the job mounts once, although several files may hold it."""
     return sorted(set(secret_files(job).values()))
 
 
-def find_output(job: OwnJob, platform: Platform) -> str:
+def find_output(job: JobSpec, platform: Platform) -> str:
     """Return the URL of the folder for the results of a run, which no other run has."""
     run = f"{job.name}-$({ENV_POINT})" if job.sweep else job.name
     if job.output:
@@ -189,12 +189,12 @@ def find_output(job: OwnJob, platform: Platform) -> str:
     return f"{base}/{run}/output"
 
 
-def disk(job: OwnJob) -> str:
+def disk(job: JobSpec) -> str:
     """Return the disk of the pod: /tmp, logs and the container's own layer."""
     return f"{job.disk_gib}Gi"
 
 
-def provider_class(job: OwnJob, context: RenderContext) -> Body | None:
+def provider_class(job: JobSpec, context: RenderContext) -> Body | None:
     """Return the object that names the secrets, or None if the job has none.
 
     Their values never pass through the manifest.
@@ -220,7 +220,7 @@ def provider_class(job: OwnJob, context: RenderContext) -> Body | None:
     }
 
 
-def _require_add_on(job: OwnJob, platform: Platform) -> None:
+def _require_add_on(job: JobSpec, platform: Platform) -> None:
     """Raise InputError without the add-on: the pod would wait for a volume that nothing mounts."""
     if not platform.security.secret_manager:
         secrets = ", ".join(list_secrets(job))
@@ -232,7 +232,7 @@ def _require_add_on(job: OwnJob, platform: Platform) -> None:
         )
 
 
-def _dataset(job: OwnJob) -> client.V1Volume:
+def _dataset(job: JobSpec) -> client.V1Volume:
     name, folder = parse_bucket("data", job.data)
     options = "implicit-dirs" + (f",only-dir={folder}" if folder else "")
     attributes = {"bucketName": name, "mountOptions": options}
@@ -246,7 +246,7 @@ def _dataset(job: OwnJob) -> client.V1Volume:
     return client.V1Volume(name=data.CLAIM, csi=source)
 
 
-def _secrets(job: OwnJob) -> client.V1Volume:
+def _secrets(job: JobSpec) -> client.V1Volume:
     attributes = {"secretProviderClass": job.name}
     source = client.V1CSIVolumeSource(
         driver=SECRETS_DRIVER,
@@ -264,7 +264,7 @@ def _claim(number: int, name: str) -> client.V1Volume:
 _HOLDFAST = ("python", "-m", "holdfast", "batch")
 
 
-def add_batch(job: OwnJob, context: RenderContext, work: PodSettings) -> PodSettings:
+def add_batch(job: JobSpec, context: RenderContext, work: PodSettings) -> PodSettings:
     """Make the pods workers of a batch.
 
     They take items from the results database's queue, and end when it is empty.
@@ -290,7 +290,7 @@ def add_batch(job: OwnJob, context: RenderContext, work: PodSettings) -> PodSett
     )
 
 
-def require_lane(job: OwnJob, platform: Platform) -> None:
+def require_lane(job: JobSpec, platform: Platform) -> None:
     """Raise InputError if the environment has no such lane, or not for this namespace."""
     if not job.lane:
         return
@@ -313,7 +313,7 @@ def require_lane(job: OwnJob, platform: Platform) -> None:
         )
 
 
-def _source_options(job: OwnJob) -> list[str]:
+def _source_options(job: JobSpec) -> list[str]:
     """Return the options of `batch enqueue` that name the items."""
     if not job.rows:
         return ["--source", data.PATH]
@@ -325,7 +325,7 @@ def _source_options(job: OwnJob) -> list[str]:
 
 
 def _make_loader(
-    job: OwnJob,
+    job: JobSpec,
     context: RenderContext,
     work: PodSettings,
     results: database.Access,

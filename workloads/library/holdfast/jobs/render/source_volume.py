@@ -11,7 +11,7 @@ from dataclasses import replace
 from kubernetes import client
 
 from holdfast.jobs.file.formats import SOURCE, parse_bucket
-from holdfast.jobs.file.job_file import OwnJob
+from holdfast.jobs.file.job_file import JobSpec
 from holdfast.jobs.render import config_maps
 from holdfast.jobs.render.programs import make_program
 from holdfast.jobs.source import unpack
@@ -29,7 +29,7 @@ FILE = "source.tar.gz"
 UNPACK = make_program(unpack)
 
 
-def find_upload(job: OwnJob, platform: Platform, archive: Archive) -> Upload | None:
+def find_upload(job: JobSpec, platform: Platform, archive: Archive) -> Upload | None:
     """Return what must be uploaded, or None if a ConfigMap has the archive."""
     if archive.fits_config_map:
         return None
@@ -37,7 +37,7 @@ def find_upload(job: OwnJob, platform: Platform, archive: Archive) -> Upload | N
 
 
 def add_source(
-    job: OwnJob,
+    job: JobSpec,
     context: RenderContext,
     work: PodSettings,
     archive: Archive,
@@ -118,7 +118,7 @@ def _name(archive: Archive) -> str:
     return f"{archive.digest}.tar.gz"
 
 
-def _find_folder(job: OwnJob, platform: Platform) -> str:
+def _find_folder(job: JobSpec, platform: Platform) -> str:
     """Return the URL of the folder with the archives of a run."""
     base = job.checkpoints.rstrip("/") or platform.checkpoints_of(job.name, job.home)
     # A listed run may use only its own folder; a listed sweep has a folder for each point.

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from holdfast.jobs.file import sweep_points
-from holdfast.jobs.file.job_file import OwnJob
+from holdfast.jobs.file.job_file import JobSpec
 from holdfast.jobs.render import config_maps, sweep_point
 from holdfast.jobs.render.programs import make_program
 from holdfast.manifests.pods import PodSettings, annotation
@@ -16,7 +16,7 @@ FILE = "points.json"
 LAUNCH = make_program(sweep_point)
 
 
-def add_sweep(job: OwnJob, work: PodSettings) -> tuple[PodSettings, list[Body]]:
+def add_sweep(job: JobSpec, work: PodSettings) -> tuple[PodSettings, list[Body]]:
     """Return the pod that starts the command with the parameters of its point, and the table."""
     table = config_maps.immutable("sweep", job.home, FILE, sweep_points.encode(job.points))
     volume = config_maps.volume("sweep", table)

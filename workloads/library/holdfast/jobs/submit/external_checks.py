@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from holdfast.clients.gcloud import GcloudFailed, ask
 from holdfast.jobs.file.formats import parse_bucket, parse_secret
-from holdfast.jobs.file.job_file import OwnJob
+from holdfast.jobs.file.job_file import JobSpec
 from holdfast.jobs.render import pod_parts
 from holdfast.manifests.render_context import RenderContext
 from holdfast.platform import Platform
@@ -20,7 +20,7 @@ from holdfast.vocabulary.roles import ROLES
 _ABSENT = ("not found", "does not exist", "404", "NOT_FOUND")
 
 
-def check(job: OwnJob, platform: Platform) -> list[str]:
+def check(job: JobSpec, platform: Platform) -> list[str]:
     """Return a line for each bucket or secret that could not be judged.
 
     Raises InputError if a bucket is in another region, or if a bucket or secret does not exist.
@@ -28,7 +28,7 @@ def check(job: OwnJob, platform: Platform) -> list[str]:
     return [*_check_buckets(job, platform), *_check_secrets(job, platform)]
 
 
-def _check_buckets(job: OwnJob, platform: Platform) -> Iterator[str]:
+def _check_buckets(job: JobSpec, platform: Platform) -> Iterator[str]:
     environment_buckets = {platform.buckets["data"], platform.buckets["checkpoints"]}
     for field, url in (
         ("data", job.data),
@@ -54,7 +54,7 @@ def _check_buckets(job: OwnJob, platform: Platform) -> Iterator[str]:
             )
 
 
-def _check_foreign_bucket(job: OwnJob, platform: Platform, field: str, name: str) -> Iterator[str]:
+def _check_foreign_bucket(job: JobSpec, platform: Platform, field: str, name: str) -> Iterator[str]:
     try:
         bucket = ask("storage", "buckets", "describe", f"gs://{name}", project=platform.project)
     except Unjudged as error:
@@ -77,7 +77,7 @@ def _check_foreign_bucket(job: OwnJob, platform: Platform, field: str, name: str
     yield _describe_grant(field, name, platform, job)
 
 
-def _require_own_folder(job: OwnJob, platform: Platform) -> None:
+def _require_own_folder(job: JobSpec, platform: Platform) -> None:
     """Raise InputError if the job's account may not write there: its first save would fail."""
     root = platform.checkpoints_of(job.name, job.home)
     folder = job.checkpoints.rstrip("/")
@@ -93,7 +93,7 @@ def _require_own_folder(job: OwnJob, platform: Platform) -> None:
         )
 
 
-def _check_secrets(job: OwnJob, platform: Platform) -> Iterator[str]:
+def _check_secrets(job: JobSpec, platform: Platform) -> Iterator[str]:
     for secret in pod_parts.list_secrets(job):
         name, version = parse_secret(secret)
         try:
@@ -130,7 +130,7 @@ def _describe_failure(error: Unjudged, problem: str, got: str, fix: str) -> str:
     return f"{got} was not checked: {error}"
 
 
-def _describe_grant(field: str, name: str, platform: Platform, job: OwnJob) -> str:
+def _describe_grant(field: str, name: str, platform: Platform, job: JobSpec) -> str:
     role = "objectViewer" if field == "data" else "objectUser"
     return (
         f"{field}: the job may use gs://{name} after gcloud storage buckets add-iam-policy-binding"
@@ -138,7 +138,7 @@ def _describe_grant(field: str, name: str, platform: Platform, job: OwnJob) -> s
     )
 
 
-def _member(job: OwnJob, platform: Platform) -> str:
+def _member(job: JobSpec, platform: Platform) -> str:
     """Return the identity of the job's pods, as policies name it."""
     account = job.role
     if account == SHARED_ACCOUNT:

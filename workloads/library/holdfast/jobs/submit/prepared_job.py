@@ -13,7 +13,7 @@ from holdfast.jobs import output
 from holdfast.jobs.diagnose.job_snapshot import JobSnapshot
 from holdfast.jobs.file import file_text
 from holdfast.jobs.file.job_fields import OnNotice
-from holdfast.jobs.file.job_file import OwnJob
+from holdfast.jobs.file.job_file import JobSpec
 from holdfast.jobs.plan import any_gpu, offers
 from holdfast.jobs.plan.missing_parts import list_missing_parts
 from holdfast.jobs.plan.pricing import PurchasePlan
@@ -48,7 +48,7 @@ LOSSES = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Prepared:
-    job: OwnJob
+    job: JobSpec
     """The job, with its image by digest."""
     platform: Platform
     bodies: list[Body]
@@ -58,7 +58,7 @@ class Prepared:
     """The source of the job, if it is too large for a ConfigMap."""
 
 
-def prepare(job: OwnJob, platform: Platform, folder: Path = Path()) -> Prepared:
+def prepare(job: JobSpec, platform: Platform, folder: Path = Path()) -> Prepared:
     """Check, place and render a job; nothing is written or sent.
 
     folder: that of the job file, from which its source is named. Raises InputError, and Stopped
@@ -106,7 +106,7 @@ def prepare(job: OwnJob, platform: Platform, folder: Path = Path()) -> Prepared:
     )
 
 
-def render(job: OwnJob, platform: Platform) -> str:
+def render(job: JobSpec, platform: Platform) -> str:
     """Return the manifest of a job, without a look at its image, its buckets and its secrets.
 
     Raises InputError where its spending limit buys less than the work.
@@ -122,7 +122,7 @@ def render(job: OwnJob, platform: Platform) -> str:
     return manifests.text(platform.name, objects)
 
 
-def require_environment(job: OwnJob, platform: Platform) -> None:
+def require_environment(job: JobSpec, platform: Platform) -> None:
     """Raise Stopped if the job is one of another environment."""
     if job.environment != platform.name:
         raise Stopped(
@@ -133,7 +133,7 @@ def require_environment(job: OwnJob, platform: Platform) -> None:
         )
 
 
-def _require_home(job: OwnJob, platform: Platform) -> None:
+def _require_home(job: JobSpec, platform: Platform) -> None:
     """Raise InputError if no team has the namespace, or if the run trains in another one."""
     namespaces = platform.job_namespaces
     if job.home not in namespaces:
@@ -157,7 +157,7 @@ def _require_home(job: OwnJob, platform: Platform) -> None:
         )
 
 
-def _require_prefixes(job: OwnJob, platform: Platform) -> None:
+def _require_prefixes(job: JobSpec, platform: Platform) -> None:
     """Raise InputError if points of a sweep have no prefix in which they may save."""
     is_listed = platform.is_listed(job.name)
     has_team_folder = platform.role_in(job.home, SHARED_ACCOUNT) != SHARED_ACCOUNT
@@ -182,7 +182,7 @@ def _require_prefixes(job: OwnJob, platform: Platform) -> None:
     )
 
 
-def new_job(job: OwnJob, platform: Platform, file: Path) -> None:
+def new_job(job: JobSpec, platform: Platform, file: Path) -> None:
     """Write the job file and print its price.
 
     Raises InputError before anything is written.
@@ -286,7 +286,7 @@ def first_run(
     return follow(api, prepared, following, output.note)
 
 
-def make_sample(steps: int, platform: Platform) -> OwnJob:
+def make_sample(steps: int, platform: Platform) -> JobSpec:
     """Return a job that runs the reference trainer on Python's own sources, for minutes.
 
     Its name is new, or it would resume the last one.
@@ -299,7 +299,7 @@ def make_sample(steps: int, platform: Platform) -> OwnJob:
     command += ["--steps", str(steps)]
     command += ["--every", "5s"]
     command += ["--device", "cuda"]
-    return OwnJob(
+    return JobSpec(
         name=time.strftime("try-%m%d-%H%M%S", time.gmtime()),
         environment=platform.name,
         image="trainer",

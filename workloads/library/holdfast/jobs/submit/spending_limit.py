@@ -1,7 +1,7 @@
 """Judges the `max_usd` of a job file by the price of its machines."""
 
 from holdfast.cost import prices
-from holdfast.jobs.file.job_file import OwnJob
+from holdfast.jobs.file.job_file import JobSpec
 from holdfast.jobs.submit import submission
 from holdfast.manifests.render_context import Body
 from holdfast.platform import Platform
@@ -11,7 +11,7 @@ LEAST_H = 0.5
 """The start of a machine, some work and a save: less buys nothing that is kept."""
 
 
-def describe(job: OwnJob, bodies: list[Body], platform: Platform) -> str:
+def describe(job: JobSpec, bodies: list[Body], platform: Platform) -> str:
     """Return what the limit buys.
 
     Raises InputError if the machines have no price, if it buys nothing that is kept, or if the work

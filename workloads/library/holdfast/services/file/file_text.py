@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.jobs.file.documents import FileKind, read_option
-from holdfast.services.file.service_file import SCHEMA, OwnService
+from holdfast.services.file.service_file import SCHEMA, ServiceSpec
 from holdfast.support.errors import InputError
 
 SCHEMA_FILE = str(Path(__file__).with_name("service.schema.json"))
@@ -18,7 +18,7 @@ _HEAD = f"""\
 schema: {SCHEMA}
 """
 KIND = FileKind(
-    entry=OwnService,
+    entry=ServiceSpec,
     schema=SCHEMA,
     schema_file=SCHEMA_FILE,
     command="holdfast new-service",
@@ -34,19 +34,19 @@ def find_service(documents: Sequence[Any], path: Path) -> dict[str, Any] | None:
     return KIND.find(documents, path)
 
 
-def dump(service: OwnService) -> str:
+def dump(service: ServiceSpec) -> str:
     """Return a file with the fields that differ from their default, and the others as comments."""
     return KIND.dump(service, _HEAD)
 
 
-def parse(document: dict[str, Any], source: str) -> OwnService:
+def parse(document: dict[str, Any], source: str) -> ServiceSpec:
     """Return the service of a document. Raises InputError, which names the file and the field."""
     return KIND.parse(document, source)
 
 
-def assign(assignments: Sequence[str], options: dict[str, Any]) -> OwnService:
+def assign(assignments: Sequence[str], options: dict[str, Any]) -> ServiceSpec:
     """Return the service of option values and of each FIELD=VALUE."""
-    kinds = {field.name: field.metadata["schema"]["type"] for field in fields(OwnService)}
+    kinds = {field.name: field.metadata["schema"]["type"] for field in fields(ServiceSpec)}
     values = dict(options)
     for text in assignments:
         name, equals, value = text.partition("=")
@@ -77,7 +77,7 @@ def write(path: Path, text: str) -> None:
 def make_schema() -> dict[str, Any]:
     """Return the JSON schema of service files, for editors."""
     properties: dict[str, Any] = {"schema": {"const": SCHEMA}}
-    for field in fields(OwnService):
+    for field in fields(ServiceSpec):
         description = {"description": field.metadata["about"]}
         properties[field.name] = description | field.metadata["schema"]
     return {

@@ -72,7 +72,7 @@ class Engine(StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class OwnService:
+class ServiceSpec:
     """A service as its file states it."""
 
     name: str = about(

@@ -5,7 +5,7 @@
 from holdfast.jobs.file.formats import parse_bucket
 from holdfast.manifests.serving_proxy import SERVER
 from holdfast.platform import Platform
-from holdfast.services.file.service_file import OwnService
+from holdfast.services.file.service_file import ServiceSpec
 from holdfast.support.errors import InputError
 from holdfast.vocabulary.roles import team_folder
 
@@ -13,7 +13,7 @@ ROLES = ("roles/storage.objectViewer", "roles/storage.objectCreator")
 """Reads and creates: no server can replace or delete what another one has stored."""
 
 
-def check(service: OwnService, platform: Platform, account: str) -> list[str]:
+def check(service: ServiceSpec, platform: Platform, account: str) -> list[str]:
     """Return the grants that the servers need.
 
     Raises InputError for a folder of the environment in which others may write.
@@ -49,7 +49,7 @@ def _list_grants(bucket: str, account: str) -> list[str]:
     return [*lines, f"compile_cache: {warning}"]
 
 
-def _find_own_folder(service: OwnService, platform: Platform) -> str:
+def _find_own_folder(service: ServiceSpec, platform: Platform) -> str:
     """Return the folder of the checkpoints that only the service's team writes; empty if none."""
     if platform.role_in(service.home, SERVER) == SERVER:
         return ""

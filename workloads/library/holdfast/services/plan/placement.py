@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from holdfast.manifests.serving import Tier
 from holdfast.platform import Platform
-from holdfast.services.file.service_file import OwnService, Reach
+from holdfast.services.file.service_file import Reach, ServiceSpec
 from holdfast.support.errors import InputError
 from holdfast.vocabulary.machines import MACHINE_TYPES
 from holdfast.vocabulary.pools import STAYING, Pool, Role
@@ -23,7 +23,7 @@ class Placed:
     """Never AUTO."""
 
 
-def place(service: OwnService, platform: Platform) -> Placed:
+def place(service: ServiceSpec, platform: Platform) -> Placed:
     """Choose the pools of a service. Raises InputError if the environment has none that fit, or if
     its namespace has no services.
     """
@@ -57,7 +57,7 @@ def place(service: OwnService, platform: Platform) -> Placed:
     )
 
 
-def _require_home(service: OwnService, platform: Platform) -> None:
+def _require_home(service: ServiceSpec, platform: Platform) -> None:
     if service.home not in platform.service_namespaces:
         raise InputError(
             "namespace: it has no services",
@@ -70,7 +70,7 @@ def _require_home(service: OwnService, platform: Platform) -> None:
         )
 
 
-def _require_right_to_sleep(service: OwnService) -> None:
+def _require_right_to_sleep(service: ServiceSpec) -> None:
     """Raise InputError in a team's namespace: its people may not give a pod the right to scale."""
     if service.may_sleep and service.home != NAMESPACE_SERVING:
         raise InputError(
@@ -81,7 +81,7 @@ def _require_right_to_sleep(service: OwnService) -> None:
         )
 
 
-def _require_team_gpus(service: OwnService, platform: Platform, tiers: list[Tier]) -> None:
+def _require_team_gpus(service: ServiceSpec, platform: Platform, tiers: list[Tier]) -> None:
     """Raise InputError if a service alone may need more GPUs than all services of its team."""
     if service.home == NAMESPACE_SERVING:
         return
@@ -97,7 +97,7 @@ def _require_team_gpus(service: OwnService, platform: Platform, tiers: list[Tier
         )
 
 
-def _find_pool(service: OwnService, platform: Platform, tier: str, replicas: int) -> Pool:
+def _find_pool(service: ServiceSpec, platform: Platform, tier: str, replicas: int) -> Pool:
     """Return the smallest pool of a tier that has the GPUs.
 
     Raises InputError if there is none, or if it has fewer machines than replicas.
@@ -146,7 +146,7 @@ def _serves(pool: Pool) -> bool:
 _TIERS: dict[str, Callable[[Pool], bool]] = {TIER_BASE: _serves, TIER_OVERFLOW: _is_spot}
 
 
-def _find_window(service: OwnService, tiers: list[Tier]) -> int:
+def _find_window(service: ServiceSpec, tiers: list[Tier]) -> int:
     shortest = min(tiers, key=lambda tier: tier.pool.window.pod_s)
     spot = [tier for tier in tiers if tier.pool.interruptible]
     if service.window_s and spot and service.window_s > spot[0].pool.window.pod_s:
@@ -159,7 +159,7 @@ def _find_window(service: OwnService, tiers: list[Tier]) -> int:
     return service.window_s or (spot[0] if spot else shortest).pool.window.pod_s
 
 
-def _find_longest_request(service: OwnService, window_s: int) -> float:
+def _find_longest_request(service: ServiceSpec, window_s: int) -> float:
     longest_s = drain_budget(window_s).longest_request_s
     if service.deadline_s > longest_s:
         raise InputError(
@@ -174,7 +174,7 @@ def _find_longest_request(service: OwnService, window_s: int) -> float:
     return service.deadline_s or longest_s
 
 
-def _find_reach(service: OwnService, platform: Platform) -> Reach:
+def _find_reach(service: ServiceSpec, platform: Platform) -> Reach:
     """Return which clients can reach it. Raises InputError if the environment forbids that."""
     network = platform.network
     reach = Reach(service.reach)

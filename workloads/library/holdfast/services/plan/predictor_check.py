@@ -9,7 +9,7 @@ import sys
 from importlib.machinery import PathFinder
 from pathlib import Path
 
-from holdfast.services.file.service_file import OwnService
+from holdfast.services.file.service_file import ServiceSpec
 from holdfast.support.errors import InputError
 
 TIMEOUT_S = 60.0
@@ -27,7 +27,7 @@ except InputError as error:
 """
 
 
-def check(service: OwnService, folder: Path) -> list[str]:
+def check(service: ServiceSpec, folder: Path) -> list[str]:
     """Load the predictor if its module is in `folder` or installed, and return notes.
 
     Raises InputError if it does not load.

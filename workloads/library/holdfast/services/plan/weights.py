@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.clients.gcloud import GcloudFailed, ask
-from holdfast.services.file.service_file import OwnService
+from holdfast.services.file.service_file import ServiceSpec
 from holdfast.support.errors import InputError, Unjudged
 from holdfast.support.values import GIB
 from holdfast.vocabulary.machines import ACCELERATORS
@@ -67,7 +67,7 @@ def _get_count(config: Mapping[str, Any], key: str) -> int:
     return value if isinstance(value, int) and value > 0 else 0
 
 
-def check(service: OwnService, project: str, copy: Path | None = None) -> list[str]:
+def check(service: ServiceSpec, project: str, copy: Path | None = None) -> list[str]:
     """Check that the model fits, and return notes.
 
     `copy` is a copy of the folder on this machine; without it the bucket is read.
@@ -139,7 +139,7 @@ def _no_config(folder: str, got: str) -> InputError:
     )
 
 
-def require_fit(service: OwnService, model: Model) -> str:
+def require_fit(service: ServiceSpec, model: Model) -> str:
     """Return the arithmetic in one sentence. Raises InputError if the GPUs are too small."""
     gpu_gib = ACCELERATORS[service.accelerator].memory_gib
     room_gib = service.gpu_count * (GPU_SHARE * gpu_gib - ACTIVATIONS_GIB)

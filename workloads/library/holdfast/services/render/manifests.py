@@ -10,7 +10,7 @@ from holdfast.manifests.render_context import Body, RenderContext
 from holdfast.manifests.serving import Fleet, Tier, objects, server
 from holdfast.manifests.serving_proxy import FirstHop
 from holdfast.manifests.serving_vllm import WAITING_TARGET, engine
-from holdfast.services.file.service_file import Engine, OwnService, Reach
+from holdfast.services.file.service_file import Engine, Reach, ServiceSpec
 from holdfast.services.plan.placement import Placed
 from holdfast.vocabulary import serving
 from holdfast.vocabulary.machines import MACHINE_TYPES
@@ -23,7 +23,7 @@ SHARED = "AutoscalingMetric"
 HOMELESS = {"USER": "nonroot", "LOGNAME": "nonroot", "XDG_CACHE_HOME": "/tmp/.cache"}
 
 
-def bodies(service: OwnService, context: RenderContext, placed: Placed) -> list[Body]:
+def bodies(service: ServiceSpec, context: RenderContext, placed: Placed) -> list[Body]:
     """Return the objects in the order in which they are sent."""
     hop = _make_hop(service, placed)
 
@@ -53,7 +53,7 @@ def bodies(service: OwnService, context: RenderContext, placed: Placed) -> list[
     return bodies
 
 
-def _make_hop(service: OwnService, placed: Placed) -> FirstHop:
+def _make_hop(service: ServiceSpec, placed: Placed) -> FirstHop:
     replicas = sum(tier.max_replicas for tier in placed.tiers)
     return FirstHop(
         name=f"{service.name}-proxy",
@@ -75,7 +75,7 @@ def _make_hop(service: OwnService, placed: Placed) -> FirstHop:
 
 
 def _make_way_in(
-    service: OwnService, context: RenderContext, placed: Placed, hop: FirstHop
+    service: ServiceSpec, context: RenderContext, placed: Placed, hop: FirstHop
 ) -> gateway.WayIn:
     # The load balancer waits a second longer than the proxy, which answers the client.
     longest_s = placed.longest_request_s + 1
@@ -95,19 +95,19 @@ def _make_way_in(
     )
 
 
-def _list_targets(service: OwnService) -> dict[serving.Gauge, int]:
+def _list_targets(service: ServiceSpec) -> dict[serving.Gauge, int]:
     if service.engine is Engine.PREDICTOR:
         return {serving.SERVER_REQUESTS: service.inflight}
     return {serving.ENGINE_RUNNING: service.inflight, serving.ENGINE_WAITING: WAITING_TARGET}
 
 
-def _size(service: OwnService, tier: Tier) -> Size:
+def _size(service: ServiceSpec, tier: Tier) -> Size:
     """Return the part of a machine that belongs to the GPUs of a replica."""
     return Size.share(MACHINE_TYPES[tier.pool.machine_type], service.gpu_count)
 
 
 def _make_engine(
-    service: OwnService, context: RenderContext, name: str, tier: Tier, hop: FirstHop
+    service: ServiceSpec, context: RenderContext, name: str, tier: Tier, hop: FirstHop
 ) -> PodSettings:
     options = [service.model.rstrip("/"), "--load-format", "runai_streamer"]
     options += ["--served-model-name", service.name]
@@ -128,7 +128,7 @@ def _make_engine(
 
 
 def _make_predictor(
-    service: OwnService, placed: Placed, name: str, tier: Tier, hop: FirstHop
+    service: ServiceSpec, placed: Placed, name: str, tier: Tier, hop: FirstHop
 ) -> PodSettings:
     command = ["python", "-m", "holdfast", "serve", "run", "--predictor", service.predictor]
     if service.folder:
