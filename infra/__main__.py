@@ -82,7 +82,7 @@ def plan(
     from infra.ops import adopt as adoption
     from infra.ops import plan as planning
     from infra.ops import show, upgrade
-    from infra.ops.synth import ROOT, synthesise
+    from infra.ops.synth import ROOT, synthesize
     from infra.rules import judge_plans, require_clean
 
     environment = load_environment(env)
@@ -95,8 +95,8 @@ def plan(
         upgrade.show(differences, merge, env, as_json=as_json)
         raise typer.Exit(EXIT_FINDINGS if differences.harmful else 0)
     if synth:
-        with working(f"synthesise {env}"):
-            folders = synthesise(env, ROOT / "out" / "synth" / env, local_state=False)
+        with working(f"synthesize {env}"):
+            folders = synthesize(env, ROOT / "out" / "synth" / env, local_state=False)
         for stack, folder in folders.items():
             print(f"{stack}  {folder.relative_to(ROOT)}")
         return

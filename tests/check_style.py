@@ -1,7 +1,7 @@
 """`python -m tests.check_style`: code is written plainly; part of `make check`.
 
 Reads the syntax trees of all tracked Python files and lists what makes a file hard to read, with
-file and line. `tests/style.toml` holds how many offences of each kind a file may still have; what
+file and line. `tests/style.toml` holds how many offenses of each kind a file may still have; what
 is added must not raise a count. `--record` lowers the counts to those of today and never raises
 one. The bounds in the same file hold the density of the whole product and of the tests.
 """
@@ -56,7 +56,7 @@ LAYOUT_TOKENS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Offence:
+class Offense:
     line: int
     kind: str
     text: str
@@ -86,7 +86,7 @@ class Size:
         }
 
 
-def find_offences(source: str) -> Iterator[Offence]:
+def find_offenses(source: str) -> Iterator[Offense]:
     """Yields what a reader stumbles over in one file."""
     nodes = list(ast.walk(ast.parse(source)))
     docstrings = set()
@@ -97,45 +97,45 @@ def find_offences(source: str) -> Iterator[Offence]:
                 docstrings.add(node.body[0])
                 if _opens_as_fragment(text):
                     line = node.body[0].lineno
-                    yield Offence(line, "fragment", f"docstring begins {text.split()[0]!r}")
+                    yield Offense(line, "fragment", f"docstring begins {text.split()[0]!r}")
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
             yield from _judge_function_name(node)
         elif isinstance(node, ast.Assign):
             target = node.targets[0]
             if isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple):
-                yield Offence(node.lineno, "tuple", "several assignments in one statement")
+                yield Offense(node.lineno, "tuple", "several assignments in one statement")
         elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
             yield from _judge_variable(node.lineno, node.id)
         elif isinstance(node, ast.arg):
             yield from _judge_variable(node.lineno, node.arg)
     for node in nodes:
         if _is_text(node) and node not in docstrings and _opens_as_fragment(node.value.value):
-            yield Offence(node.lineno, "note", f"note begins {node.value.value.split()[0]!r}")
+            yield Offense(node.lineno, "note", f"note begins {node.value.value.split()[0]!r}")
     # Tokens take longer than everything else.
     if "fmt:" in source:
         yield from _find_switched_off(source)
 
 
-def _find_switched_off(source: str) -> Iterator[Offence]:
+def _find_switched_off(source: str) -> Iterator[Offense]:
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type == tokenize.COMMENT and re.match(r"#\s*fmt:\s*(skip|off)", token.string):
-            yield Offence(token.start[0], "fmt", "the formatter is switched off")
+            yield Offense(token.start[0], "fmt", "the formatter is switched off")
 
 
-def _judge_function_name(node: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[Offence]:
+def _judge_function_name(node: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[Offense]:
     name = node.name
     if re.search(r"_of(_|$)", name):
-        yield Offence(node.lineno, "x_of", f"function {name} is not a verb")
+        yield Offense(node.lineno, "x_of", f"function {name} is not a verb")
     if name.startswith("test_"):
         if len(name) > LONGEST_TEST_NAME:
-            yield Offence(node.lineno, "test_name", f"{name} has {len(name)} characters")
+            yield Offense(node.lineno, "test_name", f"{name} has {len(name)} characters")
     elif PARTICIPLE.fullmatch(name):
-        yield Offence(node.lineno, "participle", f"function {name} is not a verb")
+        yield Offense(node.lineno, "participle", f"function {name} is not a verb")
 
 
-def _judge_variable(line: int, name: str) -> Iterator[Offence]:
+def _judge_variable(line: int, name: str) -> Iterator[Offense]:
     if name.lstrip("_") in PRONOUNS:
-        yield Offence(line, "name", f"variable {name} does not say what it holds")
+        yield Offense(line, "name", f"variable {name} does not say what it holds")
 
 
 def measure(source: str) -> Size:
@@ -191,7 +191,7 @@ def is_test(name: str) -> bool:
 
 
 def check(sources: dict[str, str], table: dict[str, dict[str, dict[str, float]]]) -> list[str]:
-    """Returns a line for each offence above what `table` allows, and for each bound passed.
+    """Returns a line for each offense above what `table` allows, and for each bound passed.
 
     Args:
         sources: text by file name.
@@ -202,14 +202,14 @@ def check(sources: dict[str, str], table: dict[str, dict[str, dict[str, float]]]
     for name, source in sources.items():
         sizes["tests" if is_test(name) else "product"].add(measure(source))
         allowed = table["allowed"].get(name, {})
-        offences = list(find_offences(source))
-        counts = Counter(offence.kind for offence in offences)
-        for offence in sorted(offences, key=lambda offence: offence.line):
-            if counts[offence.kind] > allowed.get(offence.kind, 0):
-                limit = allowed.get(offence.kind, 0)
+        offenses = list(find_offenses(source))
+        counts = Counter(offense.kind for offense in offenses)
+        for offense in sorted(offenses, key=lambda offense: offense.line):
+            if counts[offense.kind] > allowed.get(offense.kind, 0):
+                limit = allowed.get(offense.kind, 0)
                 problems.append(
-                    f"{name}:{offence.line}: {offence.text}"
-                    f" [{offence.kind}: {counts[offence.kind]} in the file, {limit:g} allowed]"
+                    f"{name}:{offense.line}: {offense.text}"
+                    f" [{offense.kind}: {counts[offense.kind]} in the file, {limit:g} allowed]"
                 )
     for half, size in sizes.items():
         for figure, value in size.density().items():
@@ -232,7 +232,7 @@ def record(sources: dict[str, str], table: dict[str, dict[str, dict[str, float]]
         lines.append("")
     lines.append("[allowed]")
     for name in sorted(sources):
-        counts = Counter(offence.kind for offence in find_offences(sources[name]))
+        counts = Counter(offense.kind for offense in find_offenses(sources[name]))
         before = table["allowed"].get(name)
         parts = []
         for kind, count in sorted(counts.items()):

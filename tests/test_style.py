@@ -16,7 +16,7 @@ PLAIN = (
     '"""Reads jobs."""\n\n\ndef read_job(name: str) -> str:\n'
     '    """Returns the job."""\n    return name\n'
 )
-OFFENCES = {
+OFFENSES = {
     "fragment": '"""Of jobs."""\n',
     "note": '"""Reads jobs."""\nlimit = 3\n"""At most."""\n',
     "name": "found = 3\n",
@@ -36,15 +36,15 @@ def test_plain_code_passes() -> None:
     assert check_style.check({"a.py": PLAIN, "tests/test_a.py": PLAIN}, allow()) == []
 
 
-def test_each_offence_kind_is_listed_with_its_line() -> None:
-    for kind, source in OFFENCES.items():
+def test_each_offense_kind_is_listed_with_its_line() -> None:
+    for kind, source in OFFENSES.items():
         problems = check_style.check({"a.py": source}, allow())
         assert [f"[{kind}: 1 in the file, 0 allowed]" in line for line in problems] == [True], kind
         assert problems[0].startswith("a.py:")
 
 
 def test_a_count_may_stay_and_may_not_rise() -> None:
-    source = OFFENCES["name"]
+    source = OFFENSES["name"]
     table = allow(**{"a.py": {"name": 1}})
     assert check_style.check({"a.py": source}, table) == []
     assert len(check_style.check({"a.py": source + "made = 4\n"}, table)) == 2

@@ -265,10 +265,10 @@ def main(arguments: list[str]) -> int:
             " fix:     name one"
         )
     outcomes = run_lanes(ALL if names == ["all"] else [names], extra)
-    return summarise(outcomes)
+    return summarize(outcomes)
 
 
-def summarise(outcomes: dict[str, Outcome]) -> int:
+def summarize(outcomes: dict[str, Outcome]) -> int:
     """Print the outcomes, and return the exit code."""
     print(flush=True)
     idle = []

@@ -328,7 +328,7 @@ class Environment:
         )
 
     def with_run_label(self, run: str) -> "Environment":
-        """Return the same environment, its resources labelled with the run of a proof."""
+        """Return the same environment, its resources labeled with the run of a proof."""
         return replace(self, labels=(*self.labels, (names.LABEL_RUN, run)))
 
     def pools(self) -> tuple[Pool, ...]:

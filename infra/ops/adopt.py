@@ -19,7 +19,7 @@ from holdfast.support.progress import working
 from infra.contract import names
 from infra.environments import Environment, imports_path, source_path
 from infra.ops import replay
-from infra.ops.synth import ROOT, synthesise
+from infra.ops.synth import ROOT, synthesize
 from infra.rules import require_clean
 from infra.specs.pools import CLUSTER
 
@@ -64,8 +64,8 @@ def run(environment: Environment, file: Path) -> None:
     require_clean(environment)
     folder = ROOT / "out" / "adopt" / environment.name
     with working(f"adopt {record['name']}") as step:
-        step("synthesise")
-        stacks = synthesise(environment.name, folder / "synth", local_state=True)
+        step("synthesize")
+        stacks = synthesize(environment.name, folder / "synth", local_state=True)
         step("plan")
         stack = stacks[names.stack("cluster", environment.name)]
         adoption = adopt(environment, record, stack, folder / "plan")
@@ -81,7 +81,7 @@ def adopt(
     stack: Path,
     folder: Path,
 ) -> Adoption:
-    """Plan `stack`, the synthesised stack of the cluster, against the record. Raises InputError if
+    """Plan `stack`, the synthesized stack of the cluster, against the record. Raises InputError if
     the record describes another cluster, and Stopped if the plan would replace something.
     """
     _require_same_cluster(environment, record)

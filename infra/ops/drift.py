@@ -12,7 +12,7 @@ from holdfast.vocabulary.pools import Effect
 from infra.environments import Environment
 from infra.ops import engine
 from infra.ops.plan import Change, list_changes
-from infra.ops.synth import ROOT, synthesise
+from infra.ops.synth import ROOT, synthesize
 from infra.specs import Resource, resources
 
 IGNORED = ("ignored",)
@@ -35,7 +35,7 @@ def drift(
     `show_plan` gets each stack's plan as the engine prints it.
     """
     run = engine.online()
-    stacks = synthesise(environment.name, out / environment.name, local_state=False)
+    stacks = synthesize(environment.name, out / environment.name, local_state=False)
     changes: dict[str, list[Change]] = {}
     for stack, folder in stacks.items():
         # Without -reconfigure, `init` in a folder of an earlier run asks whether to move the state

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from infra.ops import engine
-from infra.ops.synth import ROOT, synthesise
+from infra.ops.synth import ROOT, synthesize
 
 OUT = ROOT / "out" / "plan"
 # The folder of a synthesis does not have this file, so that the state is empty.
@@ -42,8 +42,8 @@ def plan(name: str, out: Path = OUT, *, step: Step = lambda _: None) -> dict[str
     """Return stack -> its plan as `terraform show -json` prints it. `step` gets the name of each
     part that starts.
     """
-    step("synthesise")
-    stacks = synthesise(name, out / name / "synth", local_state=True)
+    step("synthesize")
+    stacks = synthesize(name, out / name / "synth", local_state=True)
     return plan_stacks(stacks, out / name, step=step)
 
 
@@ -57,7 +57,7 @@ def plan_stacks(
     init = engine.offline()
     step("find the provider")
     out.mkdir(parents=True, exist_ok=True)
-    _initialise(init, list(stacks.values()))
+    _initialize(init, list(stacks.values()))
     files = {stack: out / f"{stack}.json" for stack in stacks}
     # Each plan starts a provider process of hundreds of megabytes: all stacks at once could fill a
     # laptop's memory.
@@ -70,29 +70,29 @@ def plan_stacks(
     return files
 
 
-def _initialise(init: engine.Engine, folders: list[Path]) -> None:
+def _initialize(init: engine.Engine, folders: list[Path]) -> None:
     """Run `init` once for all stacks with the same providers: it takes as long as a plan."""
-    initialised: dict[str, Path] = {}
+    initialized: dict[str, Path] = {}
     for folder in folders:
         # Local state would hold what an earlier trial applied; the plan of a blueprint starts from
         # nothing.
         (folder / "backend_override.tf.json").write_text(json.dumps(EMPTY_STATE))
         configuration = json.loads((folder / "cdk.tf.json").read_text())
         providers = json.dumps(configuration["terraform"]["required_providers"])
-        if providers in initialised:
-            take_over(initialised[providers], folder)
+        if providers in initialized:
+            take_over(initialized[providers], folder)
         else:
             init.run(folder, "init", "-no-color", "-reconfigure")
-            initialised[providers] = folder
+            initialized[providers] = folder
 
 
-def take_over(initialised: Path, folder: Path) -> None:
+def take_over(initialized: Path, folder: Path) -> None:
     """Copy the result of `init` from a folder with the same providers and backend: links to
     providers, and their checksums.
     """
     shutil.rmtree(folder / ".terraform", ignore_errors=True)
-    shutil.copytree(initialised / ".terraform", folder / ".terraform", symlinks=True)
-    shutil.copy(initialised / ".terraform.lock.hcl", folder)
+    shutil.copytree(initialized / ".terraform", folder / ".terraform", symlinks=True)
+    shutil.copy(initialized / ".terraform.lock.hcl", folder)
 
 
 def _plan_stack(

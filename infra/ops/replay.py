@@ -14,7 +14,7 @@ from typing import Any
 
 from infra.ops import engine
 from infra.ops.plan import EMPTY_STATE, plan_stacks, take_over
-from infra.ops.synth import synthesise
+from infra.ops.synth import synthesize
 
 Plan = Mapping[str, Any]
 Change = dict[str, Any]
@@ -73,7 +73,7 @@ def _to_state(resource: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def remove_protections(stack: Path) -> dict[str, Any]:
-    """Return the configuration of a synthesised stack without its protections."""
+    """Return the configuration of a synthesized stack without its protections."""
     configuration = json.loads((stack / "cdk.tf.json").read_text())
     for resources in configuration.get("resource", {}).values():
         for resource in resources.values():
@@ -86,18 +86,18 @@ def plan_against(
     state: Mapping[str, Any],
     folder: Path,
     *options: str,
-    initialised: Path | None = None,
+    initialized: Path | None = None,
 ) -> Plan:
     """Plan a configuration against a state, in `folder`, as Terraform reads both.
 
-    `initialised`: a folder with the same providers, whose `init` is reused.
+    `initialized`: a folder with the same providers, whose `init` is reused.
     """
     (folder / "cdk.tf.json").write_text(json.dumps(configuration))
     (folder / "recorded.tfstate").write_text(json.dumps(state))
     (folder / "backend_override.tf.json").write_text(json.dumps(EMPTY_STATE))
     init = engine.offline()
-    if initialised:
-        take_over(initialised, folder)
+    if initialized:
+        take_over(initialized, folder)
     else:
         init.run(folder, "init", "-no-color", "-reconfigure")
     run = engine.isolate(init)
@@ -121,8 +121,8 @@ def effects(
     Needs the provider of this checkout, and that of `other` if it pins another.
     """
     with ThreadPoolExecutor(max_workers=2) as pool:
-        current = pool.submit(synthesise, environment, folder / "now", local_state=True, root=root)
-        merged = pool.submit(synthesise, environment, folder / "then", local_state=True, root=other)
+        current = pool.submit(synthesize, environment, folder / "now", local_state=True, root=root)
+        merged = pool.submit(synthesize, environment, folder / "then", local_state=True, root=other)
         now = current.result()
         then = merged.result()
         # Equal configurations need no plan: most merges change one stack, or none.
@@ -176,9 +176,9 @@ def _compare(
         planned = plan["planned_values"]["root_module"].get("resources", [])
         return [("destroyed", f"{stack} {resource['address']}") for resource in planned]
     state = make_state(plan)
-    initialised = now if _providers(now) == _providers(then) else None
+    initialized = now if _providers(now) == _providers(then) else None
     before = _plan_stack(now, state, folder / "replay-now" / stack, now)
-    after = _plan_stack(then, state, folder / "replay-then" / stack, initialised)
+    after = _plan_stack(then, state, folder / "replay-then" / stack, initialized)
     stack_effects: list[Effect] = []
     for address, change in after.items():
         stack_effects += _effect(f"{stack} {address}", change, before.get(address, {}))
@@ -189,13 +189,13 @@ def _plan_stack(
     stack: Path,
     state: Mapping[str, Any],
     folder: Path,
-    initialised: Path | None,
+    initialized: Path | None,
 ) -> dict[str, Change]:
     """Return address -> change. Without protections, the plan shows the destroy of a protected
     resource instead of failing.
     """
     folder.mkdir(parents=True)
-    plan = plan_against(remove_protections(stack), state, folder, initialised=initialised)
+    plan = plan_against(remove_protections(stack), state, folder, initialized=initialized)
     return {resource["address"]: resource["change"] for resource in plan["resource_changes"]}
 
 

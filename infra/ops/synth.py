@@ -1,4 +1,4 @@
-"""Synthesises environments in separate processes."""
+"""Synthesizes environments in separate processes."""
 
 import hashlib
 import json
@@ -74,7 +74,7 @@ def _unpack_wheel(root: Path) -> Path:
     return library
 
 
-def synthesise(
+def synthesize(
     name: str,
     out: Path,
     *,

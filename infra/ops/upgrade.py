@@ -1,6 +1,6 @@
 """Finds what a merge of upstream would do to a deployed environment.
 
-REF is merged into HEAD in a temporary worktree. Both sides are synthesised with the caller's
+REF is merged into HEAD in a temporary worktree. Both sides are synthesized with the caller's
 environment file, each with the library that it pins. The real provider then plans both against one
 state, which is made from the plan of this checkout: no project is read. `git diff HEAD...REF` shows
 the changes of files.

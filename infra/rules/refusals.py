@@ -14,7 +14,7 @@ from infra.rules.services import INSTANCE
 
 LABEL_MAPS = ("labels", "resource_labels", "user_labels", "node_config.resource_labels")
 # In these kinds, `labels` holds an address, not labels.
-NOT_LABELLED = ("google_monitoring_notification_channel",)
+NOT_LABELED = ("google_monitoring_notification_channel",)
 MAX_LABELS = 64
 LABEL_KEY = re.compile(r"(?!goog)[a-z][-_a-z0-9]{0,62}")
 LABEL_VALUE = re.compile(r"[-_a-z0-9]{0,63}")
@@ -64,7 +64,7 @@ def _iter_labels(facts: Facts) -> Iterator[tuple[PlannedResource, str, dict[str,
     differs.
     """
     for resource in facts.resources:
-        if resource.kind in NOT_LABELLED:
+        if resource.kind in NOT_LABELED:
             continue
         for path in LABEL_MAPS:
             labels = resource.get(path)

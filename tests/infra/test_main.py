@@ -14,7 +14,7 @@ pytestmark = pytest.mark.process
 
 
 def test_no_environment_is_deployed_because_nobody_named_one(tmp_path: Path) -> None:
-    """`cdktf deploy '*'` takes every stack that is synthesised."""
+    """`cdktf deploy '*'` takes every stack that is synthesized."""
     variables = os.environ | {"CDKTF_OUTDIR": str(tmp_path / "out")}
     variables.pop("HOLDFAST_ENV", None)
     done = ran([sys.executable, "-m", "infra.main"], variables=variables)

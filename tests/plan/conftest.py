@@ -18,10 +18,10 @@ Plans = dict[str, dict[str, Any]]
 
 
 @pytest.fixture(scope="session")
-def synthesise_plans(
+def synthesize_plans(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Callable[[str], tuple[Path, Plans]]:
-    """Returns a function: `synthesise_plans("example")` returns the folder of its stacks, and
+    """Returns a function: `synthesize_plans("example")` returns the folder of its stacks, and
     stack -> its plan as `terraform show -json` prints it.
     """
 
@@ -61,6 +61,6 @@ def _read_plan(environment: str, out: Path) -> dict[str, Path]:
 
 
 @pytest.fixture(scope="session")
-def load_plans(synthesise_plans: Callable[[str], tuple[Path, Plans]]) -> Callable[[str], Plans]:
+def load_plans(synthesize_plans: Callable[[str], tuple[Path, Plans]]) -> Callable[[str], Plans]:
     """Returns a function: `load_plans("example")` returns the plans alone."""
-    return lambda environment: synthesise_plans(environment)[1]
+    return lambda environment: synthesize_plans(environment)[1]

@@ -26,11 +26,11 @@ Edit = Callable[[dict[str, Any]], object]
 
 @pytest.fixture(scope="module")
 def stack_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return synthesise_stack(ENVIRONMENT, tmp_path_factory.mktemp("synth"))
+    return synthesize_stack(ENVIRONMENT, tmp_path_factory.mktemp("synth"))
 
 
-def synthesise_stack(environment: Environment, out: Path) -> Path:
-    """Synthesises the stack of the cluster, and returns its folder."""
+def synthesize_stack(environment: Environment, out: Path) -> Path:
+    """Synthesizes the stack of the cluster, and returns its folder."""
     app = cdk.App(outdir=str(out))
     main.build(app, environment, local_state=True)
     app.synth()
@@ -64,7 +64,7 @@ def test_the_plan_shows_what_is_adopted(
     monkeypatch.setattr(environments, "_FOLDER", tmp_path)
     adopt.write(ENVIRONMENT, adoption)
     stack_with_imports = json.loads(
-        (synthesise_stack(ENVIRONMENT, tmp_path / "again") / "cdk.tf.json").read_text()
+        (synthesize_stack(ENVIRONMENT, tmp_path / "again") / "cdk.tf.json").read_text()
     )
     assert stack_with_imports["import"] == adoption.blocks
     assert (
@@ -152,7 +152,7 @@ def read_gcloud_cluster(*, dataplane_v2: bool) -> dict[str, Any]:
 
 def test_gcloud_cluster_keeps_its_pool_and_gets_new_ones(tmp_path: Path) -> None:
     folder = tmp_path / "synth"
-    stack_folder = synthesise_stack(OF_GCLOUD, folder)
+    stack_folder = synthesize_stack(OF_GCLOUD, folder)
     record = read_gcloud_cluster(dataplane_v2=True)
     adoption = adopt.adopt(OF_GCLOUD, record, stack_folder, tmp_path / "plan")
     assert [block["to"] for block in adoption.blocks] == ["google_container_cluster.cluster"]

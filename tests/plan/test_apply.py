@@ -75,7 +75,7 @@ def new_project(tmp_path_factory: pytest.TempPathFactory) -> Generator[NewProjec
 @pytest.fixture(scope="module")
 def outcome(tmp_path_factory: pytest.TempPathFactory, new_project: NewProject) -> Outcome:
     """Outcome of all runs, at once: the provider waits for most of the time."""
-    variants = apply.synthesise(tmp_path_factory.mktemp("variants"))
+    variants = apply.synthesize(tmp_path_factory.mktemp("variants"))
     with ThreadPoolExecutor(1 + len(WRONG)) as pool:
         refusals = {
             world: pool.submit(_refusal, world, new_project(world), variants / "settled")
@@ -87,12 +87,12 @@ def outcome(tmp_path_factory: pytest.TempPathFactory, new_project: NewProject) -
 
 def edit_stack(
     project: apply.Project,
-    synthesised: Path,
+    synthesized: Path,
     stack: str,
     edit: Callable[[dict[str, Any]], object],
 ) -> Path:
     """Writes a stack that `edit` changed, and returns its folder."""
-    folder = project.stack(synthesised, stack)
+    folder = project.stack(synthesized, stack)
     configuration = json.loads((folder / "cdk.tf.json").read_text())
     edit(configuration["resource"])
     (folder / "cdk.tf.json").write_text(json.dumps(configuration))
@@ -157,14 +157,14 @@ def list_rights(world: World) -> dict[str, dict[str, set[str]]]:
     return rights
 
 
-def _refusal(world: str, project: apply.Project, synthesised: Path) -> str:
+def _refusal(world: str, project: apply.Project, synthesized: Path) -> str:
     """Return Terraform's error; empty if it succeeded."""
     target, _, edit = WRONG[world]
     if world == "unprepared":
         project.world.agents.clear()
     try:
         project.apply(
-            edit_stack(project, synthesised, "foundation-prod", edit), f"-target={target}"
+            edit_stack(project, synthesized, "foundation-prod", edit), f"-target={target}"
         )
     except EngineFailed as error:
         return error.output

@@ -18,7 +18,7 @@ from packaging.requirements import Requirement
 
 from holdfast.support.errors import InputError
 from infra.ops import cdk_terrain
-from infra.ops.synth import synthesise
+from infra.ops.synth import synthesize
 from tests.plan.isolated import ROOT, environment, site_packages
 
 # The first run installs the tool.
@@ -87,7 +87,7 @@ def test_only_the_librarys_version_differs_without_overrides(
 ) -> None:
     packages = site_packages(environment("cdktn"))
     checkout = copy_checkout(tmp_path / "checkout")
-    with_cdktf = synthesise(
+    with_cdktf = synthesize(
         "example",
         tmp_path / "cdktf",
         local_state=True,
@@ -95,7 +95,7 @@ def test_only_the_librarys_version_differs_without_overrides(
     )
     cdk_terrain.move(checkout)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(packages), str(checkout)]))
-    with_cdktn = synthesise(
+    with_cdktn = synthesize(
         "example",
         tmp_path / "cdktn",
         local_state=True,

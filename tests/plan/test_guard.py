@@ -17,7 +17,7 @@ GUARD = "terraform_data.protected-run-make-destroy"
 
 
 def prepare(environment: Environment, out: Path) -> tuple[engine.Engine, Path]:
-    """Synthesise the stack of alerts, and apply its guard alone, which needs no project."""
+    """Synthesize the stack of alerts, and apply its guard alone, which needs no project."""
     app = cdk.App(outdir=str(out))
     build(app, environment, local_state=True)
     app.synth()

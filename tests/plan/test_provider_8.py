@@ -25,7 +25,7 @@ from tests.tools import build
 pytestmark = [pytest.mark.next_provider, pytest.mark.timeout(900)]
 STACKS = names.stacks("prod")
 POOL = "google_container_node_pool."
-SynthesisePlans = Callable[[str], tuple[Path, dict[str, dict[str, Any]]]]
+SynthesizePlans = Callable[[str], tuple[Path, dict[str, dict[str, Any]]]]
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -51,10 +51,10 @@ def require_next_provider(stack: Path) -> None:
 
 @pytest.mark.parametrize("environment", inventory.ENVIRONMENTS)
 def test_release_8_plans_the_same(
-    synthesise_plans: SynthesisePlans, tmp_path: Path, environment: str
+    synthesize_plans: SynthesizePlans, tmp_path: Path, environment: str
 ) -> None:
     """A difference is what the move to it would change; no inventory of its own hides one."""
-    folder, plans = synthesise_plans(environment)
+    folder, plans = synthesize_plans(environment)
     stacks: dict[str, Path] = {}
     for stack in plans:
         copy = tmp_path / stack
@@ -68,7 +68,7 @@ def test_release_8_plans_the_same(
 
 
 def test_older_state_needs_no_change(tmp_path: Path) -> None:
-    variants = apply.synthesise(tmp_path / "variants")
+    variants = apply.synthesize(tmp_path / "variants")
     world = apply.fresh_project("prod")
     with serving({"prod": world}) as address:
         project = apply.Project(

@@ -13,29 +13,29 @@ from infra.ops import replay
 from infra.ops.engine import EngineFailed
 
 pytestmark = [pytest.mark.plan, pytest.mark.timeout(600)]
-SynthesisePlans = Callable[[str], tuple[Path, dict[str, dict[str, Any]]]]
+SynthesizePlans = Callable[[str], tuple[Path, dict[str, dict[str, Any]]]]
 
 
 @pytest.mark.parametrize("stack", ["foundation-prod", "cluster-prod"])
 def test_destroying_production_is_not_even_planned(
-    synthesise_plans: SynthesisePlans,
+    synthesize_plans: SynthesizePlans,
     stack: str,
     tmp_path: Path,
 ) -> None:
-    stacks, plans = synthesise_plans("prod")
+    stacks, plans = synthesize_plans("prod")
     configuration = json.loads((stacks / stack / "cdk.tf.json").read_text())
     with pytest.raises(EngineFailed, match=r"(Resource i|I)nstance cannot be destroyed"):
         state = replay.make_state(plans[stack])
-        replay.plan_against(configuration, state, tmp_path, "-destroy", initialised=stacks / stack)
+        replay.plan_against(configuration, state, tmp_path, "-destroy", initialized=stacks / stack)
 
 
 def test_data_outlives_the_block_that_made_it(
-    synthesise_plans: SynthesisePlans, tmp_path: Path
+    synthesize_plans: SynthesizePlans, tmp_path: Path
 ) -> None:
     """A database left out of the environment: what the apply would delete is refused or abandoned,
     one by one.
     """
-    stacks, plans = synthesise_plans("prod")
+    stacks, plans = synthesize_plans("prod")
     configuration = json.loads((stacks / "foundation-prod" / "cdk.tf.json").read_text())
     for kind in list(configuration["resource"]):
         if kind.startswith(
@@ -53,7 +53,7 @@ def test_data_outlives_the_block_that_made_it(
         configuration,
         state,
         tmp_path,
-        initialised=stacks / "foundation-prod",
+        initialized=stacks / "foundation-prod",
     )
     deleted = {}
     for c in plan["resource_changes"]:

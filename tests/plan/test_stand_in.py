@@ -109,8 +109,8 @@ def test_a_mask_changes_its_fields_alone(world: World) -> None:
     assert "messageRetentionDuration" not in world.resources[path], (
         "a field that the request lacks is cleared"
     )
-    with pytest.raises(Refusal, match="updateMask: colour is no field"):
-        ask(world, "PATCH", "pubsub", path, {"topic": {}, "updateMask": "colour"})
+    with pytest.raises(Refusal, match="updateMask: color is no field"):
+        ask(world, "PATCH", "pubsub", path, {"topic": {}, "updateMask": "color"})
 
 
 def test_a_patch_without_a_mask_merges(world: World) -> None:

@@ -1,6 +1,6 @@
 """Builds NVIDIA's DCGM exporter on every GPU node.
 
-GKE's managed one does not collect the fields that alerts read. Modelled on Google's example of a
+GKE's managed one does not collect the fields that alerts read. Modeled on Google's example of a
 self-managed exporter: GoogleCloudPlatform/prometheus-engine, examples/nvidia-dcgm.
 """
 

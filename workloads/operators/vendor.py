@@ -18,7 +18,7 @@ from workloads.operators.catalogue import OPERATORS, Operator
 _HEAD = """\
 # Rendered by `python -m workloads.operators.vendor`; do not edit.
 # Source: Go module {module} v{version}, folder config/default. \
-Licence: Apache-2.0 (that of the module).
+License: Apache-2.0 (that of the module).
 # Checksum of the module: {checksum}
 """
 

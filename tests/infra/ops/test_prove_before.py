@@ -149,15 +149,15 @@ def test_every_proof_command_exists(tmp_path: Path) -> None:
         assert (find_spec(program) and not words) if "." in program else parse([program, *words])
 
 
-def test_all_labelled_resources_carry_the_run_label() -> None:
-    labelled = 0
+def test_all_labeled_resources_carry_the_run_label() -> None:
+    labeled = 0
     for resource in resources(EXAMPLE.with_run_label("r-1")):
         for key in ("labels", "resource_labels", "user_labels"):
             labels = resource.arguments.get(key)
             if isinstance(labels, dict) and resource.kind != "google_container_node_pool":
                 assert labels[LABEL_RUN] == "r-1", resource.address
-                labelled += 1
-    assert labelled > 8
+                labeled += 1
+    assert labeled > 8
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""Environments with their placeholders filled: `python -m tests.plan.stand_in.app OUT` synthesises
+"""Environments with their placeholders filled: `python -m tests.plan.stand_in.app OUT` synthesizes
 prod.
 """
 
@@ -42,7 +42,7 @@ def fill_placeholders(name: str) -> Environment:
 
 
 def main(out: str) -> None:
-    """Synthesises both variants of prod in one process: to load the bindings takes as long as a
+    """Synthesizes both variants of prod in one process: to load the bindings takes as long as a
     synthesis.
     """
     protected = fill_placeholders("prod")

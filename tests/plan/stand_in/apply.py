@@ -55,15 +55,15 @@ class Project:
     caller: str = ""
     """The role whose account calls, such as planner; empty: an owner."""
 
-    def stack(self, synthesised: Path, name: str) -> Path:
+    def stack(self, synthesized: Path, name: str) -> Path:
         """Prepare a stack's folder for an apply. With another synthesis, it keeps its state."""
         folder = self.folder / name
         folder.mkdir(parents=True, exist_ok=True)
-        shutil.copy(synthesised / "stacks" / name / "cdk.tf.json", folder)
+        shutil.copy(synthesized / "stacks" / name / "cdk.tf.json", folder)
         backend = {"terraform": {"backend": {"local": {"path": "here.tfstate"}}}}
         (folder / "backend_override.tf.json").write_text(json.dumps(backend))
         if not (folder / ".terraform").exists():
-            _initialise(folder, self.folder.parent)
+            _initialize(folder, self.folder.parent)
         return folder
 
     def run(self, stack: Path, *arguments: str) -> str:
@@ -122,8 +122,8 @@ class Project:
 _ONE_AT_A_TIME = threading.Lock()
 
 
-def _initialise(folder: Path, shared: Path) -> None:
-    """Initialise a stack. All stacks have one provider, which is looked for once."""
+def _initialize(folder: Path, shared: Path) -> None:
+    """Initialize a stack. All stacks have one provider, which is looked for once."""
     with _ONE_AT_A_TIME:
         if not (shared / ".terraform").exists():
             engine.offline().run(folder, "init", "-no-color", "-reconfigure")
@@ -132,8 +132,8 @@ def _initialise(folder: Path, shared: Path) -> None:
             take_over(shared, folder)
 
 
-def synthesise(out: Path) -> Path:
-    """Synthesise the variants of tests.plan.stand_in.app, and return their folder."""
+def synthesize(out: Path) -> Path:
+    """Synthesize the variants of tests.plan.stand_in.app, and return their folder."""
     subprocess.run(
         [
             sys.executable,

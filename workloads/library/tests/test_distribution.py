@@ -103,7 +103,7 @@ def test_a_trainer_refuses_the_foreign_distribution(tmp_path: Path) -> None:
         "holdfast-0.5.1-py3.12.egg-info",
     ],
 )
-def test_each_metadata_form_is_recognised(
+def test_each_metadata_form_is_recognized(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     metadata(tmp_path, name)

@@ -408,7 +408,7 @@ class Checkpointer:
         self._writer.check_durable(self.step, timeout_s=self._tuning.commit_timeout_s)
 
     def _leave(self) -> None:
-        """Saves what the grace period allows: a neighbour's copy, the save in flight, then one more
+        """Saves what the grace period allows: a neighbor's copy, the save in flight, then one more
         if it fits on every rank. Raises Preempted.
         """
         self._reports.report_stop(self.step, self.stop.reason)

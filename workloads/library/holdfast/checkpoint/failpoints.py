@@ -40,7 +40,7 @@ GANG_POINTS = (
     "gang.reduced",
 )
 
-# Points of copies in neighbours' memory.
+# Points of copies in neighbors' memory.
 PEER_POINTS = (
     "peer.agree",
     "peer.copy",

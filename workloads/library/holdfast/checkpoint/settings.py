@@ -51,7 +51,7 @@ class Tuning:
     max_interval_s: float = 1800.0
     """Floor and ceiling of every="auto"."""
     peer_steps: int = 0
-    """Number of steps between copies in a neighbour's memory, under `holdfast train ranks
+    """Number of steps between copies in a neighbor's memory, under `holdfast train ranks
     --sharded`; 0: chosen so that copies hold training or use the node's cores for less than 2 % of
     the time.
     """

@@ -192,7 +192,7 @@ def _place_on_platform(
         if job is not None:
             placed = question.place(job, platform, prices.load(), beliefs)
         else:
-            job, placed = question.place_options(options, platform, prices.load(), beliefs)
+            job, placed = question.place_job(options, platform, prices.load(), beliefs)
     with working("ask Google how obtainable the machines are"):
         answers = question.ask_now(job, placed, platform, capacity_advice.ask)
     question.print_placement(

@@ -102,7 +102,7 @@ def _make_gang_policy() -> Iterator[Body]:
         "matchConstraints": {"resourceRules": [_make_resource_rule("v1", *_POD_RESOURCES)]},
         # A server that updates a pod keeps its label.
         "matchConditions": [
-            {"name": "labelled", "expression": f"object.{label} != ''"},
+            {"name": "labeled", "expression": f"object.{label} != ''"},
             {"name": "now", "expression": is_new},
         ],
         "validations": [{"expression": f"({is_system}) && {has_owner}", "message": message}],

@@ -87,8 +87,8 @@ class ObjectIndex:
         namespace = namespace or DEFAULT_NAMESPACE
         pods = self._pods_by_label.get((namespace, "", ""), [])
         for label in match_labels(selector).items():
-            labelled_pods = self._pods_by_label.get((namespace, *label), [])
-            pods = min(pods, labelled_pods, key=len)
+            labeled_pods = self._pods_by_label.get((namespace, *label), [])
+            pods = min(pods, labeled_pods, key=len)
         return [pod for pod in pods if selects(selector, pod)]
 
     def list_pods_near(self, obj: Object) -> list[Pod]:

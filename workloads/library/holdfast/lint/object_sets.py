@@ -84,8 +84,8 @@ def divide(objects: list[Object], index: ObjectIndex) -> list[ObjectSet]:
         if is_unique and (obj.kind in _CLUSTER_KINDS or obj.namespace in made_namespaces):
             shared_objects.append(obj)
     definitions: dict[Folder, Definitions] = {}
-    for folder, neighbours in by_folder.items():
-        definitions[folder] = _find_definitions(neighbours)
+    for folder, neighbors in by_folder.items():
+        definitions[folder] = _find_definitions(neighbors)
     sets: list[ObjectSet] = []
     for root, members in by_root.items():
         visible_objects = {id(obj): obj for obj in members}
@@ -97,9 +97,9 @@ def divide(objects: list[Object], index: ObjectIndex) -> list[ObjectSet]:
     return sets
 
 
-def _find_definitions(neighbours: Iterable[Object]) -> Definitions:
+def _find_definitions(neighbors: Iterable[Object]) -> Definitions:
     definitions: Definitions = {}
-    for obj in neighbours:
+    for obj in neighbors:
         definitions[obj.identity] = None if obj.identity in definitions else obj
     return definitions
 

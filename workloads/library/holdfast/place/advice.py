@@ -259,7 +259,7 @@ def _describe_sharding(job: Job, upload_h: float) -> elastic.Sharding | None:
     """
     if not job.sharded:
         return None
-    share = losses.neighbours_lost(job)
+    share = losses.neighbors_lost(job)
     from_memory_h = min(losses.COPIED_EVERY_H, upload_h) / 2
     from_bucket_h = job.restart_h + upload_h / 2
     unnoticed_h = (1 - share) * from_memory_h + share * from_bucket_h
@@ -359,5 +359,5 @@ def runs_for(
         # Not sold, so not bought: 0 hours of an unknown price must not make the whole sum unknown.
         on_demand_usd=prices.get(Capacity.ON_DEMAND, 0.0),
         idle_usd=idle_usd,
-        keep_h=losses.billed_wait_h(job),
+        keep_h=losses.find_billed_wait(job),
     )

@@ -117,7 +117,7 @@ def slowdown(job: Job, waits: Waits, churn: float) -> float:
     hours, evictions = _until_done(spans, work_h, job.restart_h, interval_h, checkpoint_h)
     # A machine alone leaves no survivors that are billed while they wait.
     if job.nodes > 1 and not job.batch:
-        wait_h = waits.mean_billed_h(losses.billed_wait_h(job))
+        wait_h = waits.mean_billed_h(losses.find_billed_wait(job))
         hours = hours + evictions * wait_h * (job.nodes - 1) / job.nodes
     # The first restart comes once, however often the job is folded.
     repeated_restart_h = job.restart_h * (1.0 - 1.0 / fold)

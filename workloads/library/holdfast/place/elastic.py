@@ -68,7 +68,7 @@ class Sharding:
     loss_h: float
     """Work that a lost node costs all: the steps since the version that the others have."""
     copying: float
-    """Share of the time that copies to a neighbour take."""
+    """Share of the time that copies to a neighbor take."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

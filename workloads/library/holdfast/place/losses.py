@@ -1,4 +1,4 @@
-"""How often a job loses machines on Spot, and what its checkpoints and each loss cost."""
+"""Computes how often a job loses machines on Spot, and what its checkpoints and losses cost."""
 
 import math
 
@@ -9,7 +9,7 @@ from holdfast.vocabulary.lifecycle import FLEX_MAX_RUN_S
 # The cluster autoscaler removes nodes that nothing runs on after ten minutes, its default.
 KEEP_H = 10 / 60
 MICRO_BATCH_H = 10 / 3600
-# Copies to a neighbour's memory hold a sharded gang for at most this share of its time: every 50 s
+# Copies to a neighbor's memory hold a sharded gang for at most this share of its time: every 50 s
 # if one takes 1 s.
 COPYING = 0.02
 COPIED_EVERY_H = 50 / 3600
@@ -49,18 +49,18 @@ def find_save_interval(job: Job, churn: float) -> tuple[float, float]:
     """Return the hours of work between saved states, and the hours for which saving one blocks it.
 
     A sharded gang goes back to copies in memory, or to the bucket if the lost nodes include two
-    neighbours: then the mean is returned.
+    neighbors: then the mean is returned.
     """
     upload_h = find_interval(job, churn)
     block_h = job.checkpoint_h if job.resumable and not job.batch else 0.0
     if not job.sharded or upload_h <= COPIED_EVERY_H:
         return upload_h, block_h
-    share = neighbours_lost(job)
+    share = neighbors_lost(job)
     mean_h = (1 - share) * COPIED_EVERY_H + share * upload_h
     return mean_h, mean_h * (COPYING + block_h / upload_h)
 
 
-def neighbours_lost(job: Job) -> float:
+def neighbors_lost(job: Job) -> float:
     """Return the share of losses of a sharded gang that take a shard together with its copy.
 
     The bucket is read after such a loss.
@@ -74,7 +74,7 @@ def neighbours_lost(job: Job) -> float:
     return 1 - nodes / survivors * math.comb(survivors, group) / math.comb(nodes, group)
 
 
-def billed_wait_h(job: Job) -> float:
+def find_billed_wait(job: Job) -> float:
     """Return how long the other nodes of a gang are billed in each wait for a lost one."""
     # A gang that works with fewer nodes gives them back when it has too few.
     return math.inf if job.sharded and not job.elastic else KEEP_H

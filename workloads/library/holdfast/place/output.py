@@ -214,9 +214,9 @@ def _copies(job: Job, interval_s: int) -> str:
     if job.elastic:
         loss = f"a loss without a notice (assumed: {losses.UNNOTICED:.0%} of them)"
     text = f"; copies in memory every {copied_s} s, which is what {loss} costs"
-    share = losses.neighbours_lost(job)
+    share = losses.neighbors_lost(job)
     if share:
-        text += f", apart from the {share:.0%} that take two neighbours"
+        text += f", apart from the {share:.0%} that take two neighbors"
     return text
 
 

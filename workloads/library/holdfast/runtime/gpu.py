@@ -75,7 +75,7 @@ def check(
 ) -> str:
     """Describes the GPUs of a pod that was promised `count`.
 
-    Raises InputError if the image or the pool is wrong, GpuLost if the machine is. Initialises
+    Raises InputError if the image or the pool is wrong, GpuLost if the machine is. Initializes
     CUDA, which no forked child of this process can do again.
     """
     if not any(devices.glob("nvidia[0-9]*")):
@@ -122,7 +122,7 @@ def start_check(*, devices: Path = DEVICES, torch_cuda: str | None = None) -> Ba
     """Starts the check in a child process, so that it runs while torch is imported.
 
     Returns None if no GPU was promised; `exit_code` waits for the child. It has to be a child, as a
-    process that has initialised CUDA cannot fork ranks that use it.
+    process that has initialized CUDA cannot fork ranks that use it.
     """
     count = parse_gpu_count()
     if not count:

@@ -1,6 +1,6 @@
 """A pidfile for each process that handles notices, so that a preStop hook finds them.
 
-A file names a process by pid and start time, so that a reused pid is never signalled. A container
+A file names a process by pid and start time, so that a reused pid is never signaled. A container
 without a writable folder has no pidfiles, and only the drain is missing there.
 """
 

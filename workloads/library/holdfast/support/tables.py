@@ -1,6 +1,6 @@
 """Prints tables, sentences and JSON objects of commands.
 
-Data goes to standard output; off a terminal without colour or cut lines.
+Data goes to standard output; off a terminal without color or cut lines.
 """
 
 import json

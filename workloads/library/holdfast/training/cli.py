@@ -112,7 +112,7 @@ def run(
     of_process().nothing_at_stake = True
     phases = Phases.of_process()
     phases.lap("interpreter")
-    # The check runs in a child and before torch: a process that has initialised CUDA cannot fork
+    # The check runs in a child and before torch: a process that has initialized CUDA cannot fork
     # ranks that use it.
     gpu_check = None if device == "cpu" else gpu.start_check()
     deadline = find_planned_end(

@@ -172,8 +172,8 @@ def judge(result: Figures) -> dict[str, bool]:
         "first_save_alone_faster_than_a_copy_to_fresh_memory": first["over_fresh_copy"] < 1,
         "slowdown_below_every_dcp_async": our_medians["factor"] < best_async["factor"],
         "time_lost_below_every_dcp_async": our_medians["extra"] < best_async["extra"],
-        # Noise or a busy neighbour may cost more than 3 percent: the goal counts from that cost.
-        "slowdown_at_most_3_percent_over_a_busy_neighbour": (
+        # Noise or a busy neighbor may cost more than 3 percent: the goal counts from that cost.
+        "slowdown_at_most_3_percent_over_a_busy_neighbor": (
             spare["upload"]["p95"] <= 1.03 * slowest_control
         ),
         "slowdown_no_more_than_a_bare_copy": _is_no_slower(spare["upload over copy"]),

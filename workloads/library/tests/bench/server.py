@@ -150,11 +150,11 @@ GOALS: Goals = {
         "less CPU a request than LitServe": lambda f: (
             f["cost"]["holdfast_full_ratio"] < f["cost"]["litserve_full_ratio"]
         ),
-        f"at most {MOST_COST:g} times with a busy neighbour": lambda f: (
+        f"at most {MOST_COST:g} times with a busy neighbor": lambda f: (
             max(f["cost"]["holdfast_full_busy_ratio"], f["cost"]["holdfast_alone_busy_ratio"])
             <= MOST_COST
         ),
-        "less than LitServe with a busy neighbour": lambda f: (
+        "less than LitServe with a busy neighbor": lambda f: (
             f["cost"]["holdfast_full_busy_ratio"] < f["cost"]["litserve_full_busy_ratio"]
         ),
     },

@@ -1,4 +1,4 @@
-"""`make bench-synth`: the time to synthesise an environment, compared with plain imports.
+"""`make bench-synth`: the time to synthesize an environment, compared with plain imports.
 
 Plain imports load all bindings. Both run in turn, warm (byte code and jsii's cache exist), each as
 its own process on the same Node. The fastest run of each counts, because other processes may load

@@ -48,11 +48,11 @@ PROBE: Object = {
     },
 }
 REFUSED = "for pods of the Job of that name alone"
-LABELLED = {
+LABELED = {
     "apiVersion": "v1",
     "kind": "Pod",
     "metadata": {
-        "name": "labelled",
+        "name": "labeled",
         "labels": {LABEL_GANG: "victim"},
     },
     "spec": PROBE["spec"]["template"]["spec"],
@@ -130,14 +130,14 @@ def space(jobset: None, api: Api) -> Iterator[str]:
         },
     )
     until("the linter's policies are in force", lambda: find_by_server(api, name, PROBE))
-    until("that of gangs is in force", lambda: REFUSED in find_refusal(api, name, LABELLED))
+    until("that of gangs is in force", lambda: REFUSED in find_refusal(api, name, LABELED))
     yield name
     allow(api, name)
     for body in policies:
         api.delete(api.path_of(body))
     # Otherwise the next test mistakes these policies for its own.
     until("the linter's policies are gone", lambda: not find_by_server(api, name, PROBE))
-    until("that of gangs is gone", lambda: REFUSED not in find_refusal(api, name, LABELLED))
+    until("that of gangs is gone", lambda: REFUSED not in find_refusal(api, name, LABELED))
     api.delete(f"/api/v1/namespaces/{name}")
 
 

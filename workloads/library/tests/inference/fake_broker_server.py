@@ -71,12 +71,12 @@ def _make_handlers(broker: FakeBroker) -> list[grpc.GenericRpcHandler]:
 def _make_method(
     handle: Callable[[Any, float], bytes | None], request_type: Any
 ) -> grpc.RpcMethodHandler:
-    def behaviour(request: Any, context: Any) -> bytes:
+    def behavior(request: Any, context: Any) -> bytes:
         try:
             return handle(request, context.time_remaining() or 5.0) or b""
         except exceptions.ServiceUnavailable as error:
             return context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
 
     return grpc.unary_unary_rpc_method_handler(
-        behaviour, request_deserializer=request_type.deserialize
+        behavior, request_deserializer=request_type.deserialize
     )

@@ -99,7 +99,7 @@ def test_errors_are_shown_without_secrets_and_content(
     monkeypatch: pytest.MonkeyPatch, raw: str, shown: str
 ) -> None:
     monkeypatch.setenv("SOME_TOKEN", "canary-of-the-hub")
-    monkeypatch.setenv("COLOUR", "a-plain-value")
+    monkeypatch.setenv("COLOR", "a-plain-value")
     assert redact(raw, content=b"of a sentence") == shown
 
 

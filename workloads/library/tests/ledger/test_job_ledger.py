@@ -360,11 +360,11 @@ HOSTILE = st.recursive(
     ),
     max_leaves=5,
 )
-SPOILT = st.dictionaries(st.sampled_from(["event", "kind", *sorted(FIELDS)]), HOSTILE, max_size=2)
+SPOILED = st.dictionaries(st.sampled_from(["event", "kind", *sorted(FIELDS)]), HOSTILE, max_size=2)
 
 
 @settings(max_examples=150)
-@given(st.lists(EVENTS, min_size=1, max_size=60), st.lists(SPOILT, max_size=8))
+@given(st.lists(EVENTS, min_size=1, max_size=60), st.lists(SPOILED, max_size=8))
 def test_states_sum_to_wall_time_for_any_history(rows: list[Line], damages: list[Line]) -> None:
     rows = list(rows)
     for index, (row, damage) in enumerate(zip(rows, damages, strict=False)):

@@ -40,7 +40,7 @@ def test_mark_is_line_and_columns(
     assert (mark.line, mark.column, mark.end) == place
 
 
-def test_broken_document_does_not_hide_its_neighbours() -> None:
+def test_broken_document_does_not_hide_its_neighbors() -> None:
     broken, sound = read("kind: [Job\n---\nkind: Pod\n")
     assert [trouble.kind for trouble in broken.troubles] == ["broken"]
     assert sound.value == {"kind": "Pod"} and not sound.troubles

@@ -255,13 +255,13 @@ def test_a_file_that_a_kustomization_names_is_a_patch(field: str) -> None:
     ("service", "needs_probe"), [("", True), ("publishNotReadyAddresses: true, ", False)]
 )
 def test_peer_service_needs_no_readiness_probe(service: str, needs_probe: bool) -> None:
-    labelled = HEAD.replace("namespace: team", "namespace: team, labels: {app: a}")
+    labeled = HEAD.replace("namespace: team", "namespace: team, labels: {app: a}")
     spot = "nodeSelector: {cloud.google.com/gke-spot: 'true'}, containers: [{name: m, image: a}]"
     serving = (
         "apiVersion: v1\nkind: Service\nmetadata: {name: a, namespace: team}\nspec:"
         f" {{{service}selector: {{app: a}}}}\n"
     )
-    assert ("HF140" in find_rules(f"{labelled}spec: {{{spot}}}\n", serving)) is needs_probe
+    assert ("HF140" in find_rules(f"{labeled}spec: {{{spot}}}\n", serving)) is needs_probe
 
 
 @pytest.mark.parametrize(

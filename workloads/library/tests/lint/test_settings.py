@@ -137,7 +137,7 @@ def test_submit_refuses_errors_and_prints_warnings(manifest: Path) -> None:
     assert result.exit_code == 0 and "list price" in result.stdout, result.output
 
 
-def test_submit_honours_accepted_findings(manifest: Path) -> None:
+def test_submit_honors_accepted_findings(manifest: Path) -> None:
     accepted = JOB.replace(
         "namespace: training}",
         "namespace: training, annotations: {holdfast.dev/ignore-HF110: it is short}}",

@@ -284,7 +284,7 @@ def check_steps(lines: list[str], steps: int) -> None:
     assert numbers == list(range(1, steps + 1)), "a step is lost, or was done twice"
 
 
-def test_sharded_gang_gets_a_lost_shard_from_its_neighbours_memory(
+def test_sharded_gang_gets_a_lost_shard_from_its_neighbors_memory(
     lab: Lab,
     world: World,
     rendered: Rendered,

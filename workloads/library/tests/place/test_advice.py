@@ -331,7 +331,7 @@ def test_no_such_region_gets_those_that_have_prices(region: str) -> None:
 
 
 @pytest.mark.parametrize("nodes", [2, 3, 4, 6, 9, 16])
-def test_a_loss_needs_the_bucket_as_often_as_it_takes_two_neighbours(nodes: int) -> None:
+def test_a_loss_needs_the_bucket_as_often_as_it_takes_two_neighbors(nodes: int) -> None:
     question = Job(
         accelerator=A100,
         gpus=8 * nodes,
@@ -339,11 +339,11 @@ def test_a_loss_needs_the_bucket_as_often_as_it_takes_two_neighbours(nodes: int)
         sharded=nodes,
     )
     groups = [*combinations(range(nodes), nodes // losses.count_groups(question))]
-    with_neighbours = 0
+    with_neighbors = 0
     for group in groups:
-        with_neighbours += any((node + 1) % nodes in group for node in group)
-    share = with_neighbours / len(groups)
-    assert losses.neighbours_lost(question) == pytest.approx(share)
+        with_neighbors += any((node + 1) % nodes in group for node in group)
+    share = with_neighbors / len(groups)
+    assert losses.neighbors_lost(question) == pytest.approx(share)
     interval_h, block_h = losses.find_save_interval(question, 0.1)
     upload_h, _ = losses.find_save_interval(replace(question, sharded=0), 0.1)
     assert interval_h == pytest.approx(share * upload_h + (1 - share) * 50 / 3600)

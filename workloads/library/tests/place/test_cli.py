@@ -362,7 +362,7 @@ def test_sharded_gang_that_shrinks_costs_what_an_elastic_one_does(
                 options[option["how"]] = option["scenarios"]
         scenarios = options.get("elastic 4..8, wait for Spot") or options["wait for Spot"]
         means[name] = scenarios["as in the record"]["usd"]["mean"]
-    # Copies to neighbours take 2 percent of the time.
+    # Copies to neighbors take 2 percent of the time.
     assert means["elastic"] <= means["shrinking"] <= 1.05 * means["elastic"]
     assert means["shrinking"] < means["fixed"]
 

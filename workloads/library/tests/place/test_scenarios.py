@@ -141,9 +141,9 @@ def test_waits_are_drawn_as_recorded() -> None:
     )
 
 
-def test_the_record_states_where_it_comes_from_and_under_which_licence() -> None:
+def test_the_record_states_where_it_comes_from_and_under_which_license() -> None:
     body = json.loads(scenarios.RECORD.read_text())
-    assert body["licence"] == "Apache-2.0"
+    assert body["license"] == "Apache-2.0"
     assert "skynomad-artifact" in body["source"]
     assert body["notice"]
     samples = np.stack(list(scenarios.record().values()))

@@ -34,7 +34,7 @@ def by(options: list[Option]) -> dict[Placement, Option]:
 
 
 def select_skus(world: World, condition: Callable[[prices.Sku], bool]) -> World:
-    """Returns the world with the prices that fulfil a condition."""
+    """Returns the world with the prices that fulfill a condition."""
     skus = tuple(sku for sku in world.prices.skus if condition(sku))
     return replace(world, prices=replace(world.prices, skus=skus))
 

@@ -134,12 +134,12 @@ def test_training_and_batch_have_separate_recovery_figures(report: Report) -> No
     assert "evictions, the slowest" in notes["batch back at work, median"]
 
 
-def test_every_plot_colour_has_a_dark_variant() -> None:
+def test_every_plot_color_has_a_dark_variant() -> None:
     style = (Path(theme.__file__).parent / "style.css").read_text()
     dark = style[style.index("prefers-color-scheme: dark") :]
-    colours = {*theme.COLOR.values(), *theme.OURS, theme.BASELINE, theme.NAIVE}
-    for colour in colours | {theme.AXIS_COLOR, theme.MARK_COLOR}:
-        assert f'[fill="{colour}"]' in dark, colour
+    colors = {*theme.COLOR.values(), *theme.OURS, theme.BASELINE, theme.NAIVE}
+    for color in colors | {theme.AXIS_COLOR, theme.MARK_COLOR}:
+        assert f'[fill="{color}"]' in dark, color
 
 
 @pytest.mark.parametrize(

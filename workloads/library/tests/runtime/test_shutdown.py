@@ -263,7 +263,7 @@ def test_the_drain_hook_stops_all_registered_processes_or_fails(
         assert worker.communicate(timeout=60)[0] == "drain\n"
 
 
-def test_a_reused_pid_is_never_signalled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reused_pid_is_never_signaled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOLDFAST_RUN_DIR", str(tmp_path))
     (tmp_path / f"{os.getpid()}.pid").write_text("born at another time")
     assert pidfiles.list_processes() == []

@@ -146,7 +146,7 @@ CASES: dict[str, tuple[dict[str, str], str, str]] = {
         "reach: external",
     ),
     "reach that is none": (PREDICTOR | {"--set": "reach=world"}, "reach", "choose one"),
-    "unknown field": (PREDICTOR | {"--set": "colour=blue"}, "unknown field", "service.schema.json"),
+    "unknown field": (PREDICTOR | {"--set": "color=blue"}, "unknown field", "service.schema.json"),
     "number that is none": (PREDICTOR | {"--set": "inflight=many"}, "inflight", "quotes"),
     "quota without keys": (
         PREDICTOR | {"--set": "quota_per_s=5"},

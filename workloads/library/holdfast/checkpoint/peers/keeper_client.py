@@ -70,10 +70,10 @@ class PeerPlaces:
         return 0 < self.min_nodes < self.max_nodes
 
     @property
-    def neighbour(self) -> int:
+    def neighbor(self) -> int:
         """The place that keeps the copies of this one."""
         domains = self.domains or [""] * len(self.keepers)
-        return find_neighbour(self.place, domains)
+        return find_neighbor(self.place, domains)
 
     def register_uploader(self, pid: int) -> None:
         """Registers an uploader at this node's keeper. Raises NotFound."""
@@ -106,7 +106,7 @@ class PeerPlaces:
         keep: Version,
         start: int,
     ) -> float:
-        """Copies a shard to the neighbour, which keeps version `keep` meanwhile.
+        """Copies a shard to the neighbor, which keeps version `keep` meanwhile.
 
         Returns the CPU time that it took there, once the copy is complete and verified. Raises
         NotFound.
@@ -120,12 +120,12 @@ class PeerPlaces:
             "start": start,
         }
         answer = self._send_shard(
-            self.neighbour,
+            self.neighbor,
             head,
             manifest,
             data,
         )
-        # A neighbour with an older library leaves it out of its answer.
+        # A neighbor with an older library leaves it out of its answer.
         return float(answer.get("processor_s", 0.0))
 
     @property
@@ -224,7 +224,7 @@ class PeerPlaces:
         return answer["held"]
 
 
-def find_neighbour(place: int, domains: Sequence[str]) -> int:
+def find_neighbor(place: int, domains: Sequence[str]) -> int:
     """Returns the place that keeps the copies of `place`.
 
     Pairs each place with one in another failure domain, at the widest level where domains differ,

@@ -1,8 +1,8 @@
 """The memory of a node: the staging memories of its own ranks, and the copies that uploaders of a
-neighbour hand over.
+neighbor hand over.
 
 A keeper is a thread of the launcher, which outlives its ranks. It has room for two copies of each
-rank of the neighbour: a complete one and one that arrives. The sender names the version that every
+rank of the neighbor: a complete one and one that arrives. The sender names the version that every
 node has complete; that one stays, the other is overwritten. A copy is compared with its digests
 before it counts, and is never replaced by another of the same version. With a folder on a local
 disk the copies are there, and so are two of each own rank: a staging memory is then free as soon as
@@ -77,7 +77,7 @@ class Keeper:
         changes with the size of the gang, its memories do not.
         """
         self._copies: dict[int, list[Slot]] = {}
-        """Slots for copies of the neighbour's shards, by rank."""
+        """Slots for copies of the neighbor's shards, by rank."""
         self._spooled: dict[int, list[Slot]] = {}
         """Slots in the folder for own shards, by local rank."""
         self._uploaders: list[int] = []
@@ -352,7 +352,7 @@ class Keeper:
             if slot.room is None or slot.size < length:
                 slot.release()
                 too_small = sum(candidate.size < length for candidate in slots)
-                # Those that remain become free while this neighbour's copies arrive.
+                # Those that remain become free while this neighbor's copies arrive.
                 slot.room = self._make_room(rank, length, max(1, too_small - remaining))
             slot.shard = None
             slot.arriving = True
@@ -370,10 +370,10 @@ class Keeper:
             raise Refused(f"{self._folder} has no room for rank {rank}: {error}") from error
 
     def _drop_former_copies(self, rank: int, keep: tuple[Any, ...]) -> int:
-        """Drops copies of a former neighbour that are older than `keep`.
+        """Drops copies of a former neighbor that are older than `keep`.
 
         A replacement in another failure domain, and another size of the gang, change whose copies
-        come here. Returns how many copies of former neighbours remain. Caller holds the lock.
+        come here. Returns how many copies of former neighbors remain. Caller holds the lock.
         """
         ranks_per_node = len(self._memories)
         remaining = 0

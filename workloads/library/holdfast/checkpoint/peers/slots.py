@@ -101,7 +101,7 @@ def choose_slot(
             free_slots.append(slot)
     if not free_slots:
         raise Refused("another copy of this rank is arriving")
-    # The older of two that are complete: a neighbour may need the newer one in a moment.
+    # The older of two that are complete: a neighbor may need the newer one in a moment.
     return min(free_slots, key=get_step)
 
 

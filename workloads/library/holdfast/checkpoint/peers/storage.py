@@ -143,7 +143,7 @@ class PeerStorage:
         copies_first: bool,
     ) -> None:
         """`rank`: rank of this process; -1: it is no rank. `copies_first`: read a shard from the
-        neighbour before the node whose rank staged it, and on that node from its folder first.
+        neighbor before the node whose rank staged it, and on that node from its folder first.
         """
         self._places = places
         self._rank = rank

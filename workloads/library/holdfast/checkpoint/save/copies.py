@@ -1,7 +1,7 @@
-"""The schedule of copies to a neighbour's memory, and the staging memory that must stay for them.
+"""The schedule of copies to a neighbor's memory, and the staging memory that must stay for them.
 
 A version counts once every rank's copy is complete. All ranks learn that together, before the next
-version is staged. Until then the version before is complete on every node and on every neighbour,
+version is staged. Until then the version before is complete on every node and on every neighbor,
 so a node may be lost at any moment.
 
 Decision: infra/decisions/0115.
@@ -139,7 +139,7 @@ class Copies:
         if report.done == "uncopied" and self._backoff == 1:
             logs.warning(
                 "copy",
-                f"step {newest.version[0]} has no copy in a neighbour's memory: {report.reason};"
+                f"step {newest.version[0]} has no copy in a neighbor's memory: {report.reason};"
                 " training goes on",
             )
         newest.state = report.done

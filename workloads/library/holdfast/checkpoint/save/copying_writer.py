@@ -1,4 +1,4 @@
-"""A writer that also copies staged bytes to a neighbour if a launcher keeps the memory of nodes."""
+"""A writer that also copies staged bytes to a neighbor if a launcher keeps the memory of nodes."""
 
 import time
 from collections.abc import Callable
@@ -41,7 +41,7 @@ class CopyingWriter(CheckpointWriter):
 
     @property
     def copying(self) -> bool:
-        """True while a copy is on its way to a neighbour."""
+        """True while a copy is on its way to a neighbor."""
         return self._uploader.copying
 
     def between_saves(
@@ -50,7 +50,7 @@ class CopyingWriter(CheckpointWriter):
         state: State,
         notes: Callable[[], Notes],
     ) -> None:
-        """Prepares staging memory, and copies to a neighbour if due, on a step without a save."""
+        """Prepares staging memory, and copies to a neighbor if due, on a step without a save."""
         self.prepare(state)
         if self._copies and self._copies.due(step):
             self.copy(step, state, notes())
@@ -63,7 +63,7 @@ class CopyingWriter(CheckpointWriter):
         *,
         timeout_s: float | None = None,
     ) -> bool:
-        """Stages the state and copies it to a neighbour's memory, without an upload.
+        """Stages the state and copies it to a neighbor's memory, without an upload.
 
         Returns False if an earlier copy has not finished on some rank. Raises RankLost.
         """

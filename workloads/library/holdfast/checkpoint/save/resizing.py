@@ -96,10 +96,10 @@ def _require_room(
     name: str,
 ) -> None:
     """Raises InputError unless each of the fewest nodes has room for `staged` times its share of
-    the state, and for `copies` times that of a neighbour.
+    the state, and for `copies` times that of a neighbor.
     """
     fewest = places.min_nodes or len(places.keepers)
-    # The copies of a gang of one node have no neighbour.
+    # The copies of a gang of one node have no neighbor.
     count = staged + copies if fewest > 1 else staged
     needed = count * -(-total_bytes // fewest)
     if needed <= room:
@@ -117,6 +117,6 @@ def _require_room(
             f"{total_bytes / 1e9:.2f} GB over {fewest} nodes, {count} times in each one's {name}:"
             f" {needed / 1e9:.2f} GB of {room / 1e9:.2f} GB"
         ),
-        allowed="room for the staged state and a neighbour's copies on every node",
+        allowed="room for the staged state and a neighbor's copies on every node",
         fix=fix,
     )

@@ -97,9 +97,9 @@ class Job:
     """Shards of the beginning of the stream that the store has, and that were not staged."""
     upload: bool = True
     copy: bool = False
-    """True if a neighbour gets a copy."""
+    """True if a neighbor gets a copy."""
     keep: Version = (-1, "")
-    """Version of which the neighbour has to keep its copy meanwhile."""
+    """Version of which the neighbor has to keep its copy meanwhile."""
 
     def encode(self) -> bytes:
         return json.dumps(
@@ -195,7 +195,7 @@ class Uploader:
         self._commit_count = orders.commit_count
         self._in_flight: dict[int, InFlight] = {}
         self._copying: dict[int, InFlight] = {}
-        """Saves of which a copy is on its way to a neighbour."""
+        """Saves of which a copy is on its way to a neighbor."""
         self._reports: list[Report] = []
         self._sending = threading.Lock()
         self._is_left_to_launcher = False
@@ -237,7 +237,7 @@ class Uploader:
 
     @property
     def copying(self) -> bool:
-        """True while a copy is on its way to a neighbour."""
+        """True while a copy is on its way to a neighbor."""
         return bool(self._copying)
 
     def free_memory(self, reserved: int = -1) -> int:

@@ -56,7 +56,7 @@ class Mailbox:
         self._connection = connection
         self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         self.copies: queue.SimpleQueue[Job] = queue.SimpleQueue()
-        """Jobs to copy to a neighbour, which do not wait for uploads."""
+        """Jobs to copy to a neighbor, which do not wait for uploads."""
         self._changed = threading.Condition()
         self._abandoned: set[int] = set()
         self._orphaned_at = math.inf
@@ -322,7 +322,7 @@ def hand_over_copies(
     places: PeerPlaces,
     start: int,
 ) -> None:
-    """Copies staged bytes to the neighbour's keeper, for each job that asks for it. Runs in its own
+    """Copies staged bytes to the neighbor's keeper, for each job that asks for it. Runs in its own
     thread, and never returns.
     """
     while True:

@@ -360,7 +360,7 @@ class CheckpointWriter:
     @property
     def _may_leave_out(self) -> bool:
         """Tells whether frozen parameters may be left out of the staging memory."""
-        return self._copies is None  # a neighbour's copy has the whole stream
+        return self._copies is None  # a neighbor's copy has the whole stream
 
     def _find_stored(self, captured: Captured, pieces: list[Piece]) -> tuple[Shard, ...]:
         """Returns the shards of frozen parameters that the store has, and that need no staging."""

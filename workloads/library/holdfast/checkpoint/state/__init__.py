@@ -163,7 +163,7 @@ def _get_state(name: str, value: Any) -> Any:
 
 
 def _check_whole(name: str, optimizer: torch.optim.Optimizer) -> None:
-    # Recognised by name: to import the class would cost every start a second.
+    # Recognized by name: to import the class would cost every start a second.
     class_names = {kind.__name__ for kind in type(optimizer).__mro__}
     if "ZeroRedundancyOptimizer" in class_names:
         raise InputError(

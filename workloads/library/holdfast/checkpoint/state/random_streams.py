@@ -88,7 +88,7 @@ def get_rng_state() -> dict[str, Any]:
             "gauss": gauss,
         },
     }
-    # A request to an unused GPU would initialise it, and a context takes hundreds of megabytes of
+    # A request to an unused GPU would initialize it, and a context takes hundreds of megabytes of
     # its memory.
     if torch.cuda.is_available() and torch.cuda.is_initialized():
         state["cuda"] = torch.cuda.get_rng_state()

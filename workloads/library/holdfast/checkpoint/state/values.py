@@ -354,6 +354,6 @@ def refill(live: Any, saved: Any) -> Any:
 
 
 def same_container(live: Any, saved: Any) -> bool:
-    """Return whether two containers have one type, and so the same behaviour."""
+    """Return whether two containers have one type, and so the same behavior."""
     same_factory = getattr(live, "default_factory", None) is getattr(saved, "default_factory", None)
     return type(live) is type(saved) and same_factory

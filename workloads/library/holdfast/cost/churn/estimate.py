@@ -162,7 +162,7 @@ def _find_exposure_in_band(life: NodeLifetime, low_h: float, high_h: float) -> E
 
 
 def _gamma_quantile(p: float, shape: float) -> float:
-    """Inverts the regularised lower incomplete gamma function.
+    """Inverts the regularized lower incomplete gamma function.
 
     Bisection is exact enough, and needs no dependency.
     """

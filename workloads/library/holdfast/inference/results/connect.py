@@ -18,9 +18,9 @@ from holdfast.vocabulary.environment import ENV_DATABASE
 # Migration 0001 creates this role, which may change rows and has no DDL.
 WORKER_ROLE = "holdfast_worker"
 
-# Errors that may end: the server is lost, starting, out of disk or memory, or cannot serialise.
+# Errors that may end: the server is lost, starting, out of disk or memory, or cannot serialize.
 TRANSIENT = (
-    # SQLSTATE 08 connection, 53 resources, 57 shutdown, 40 serialisation and deadlock
+    # SQLSTATE 08 connection, 53 resources, 57 shutdown, 40 serialization and deadlock
     psycopg.OperationalError,
     psycopg.InterfaceError,  # the connection died between two statements
     errors.InternalError_,

@@ -77,7 +77,7 @@ class EmbeddedPostgres:
         if (self._data / "PG_VERSION").exists():
             self._stop_leftover()
         else:
-            self._initialise()
+            self._initialize()
         make_private(self._sockets)
         command = [
             *as_server_user(self._data),
@@ -139,7 +139,7 @@ class EmbeddedPostgres:
             arguments += ["-c", setting]
         return arguments
 
-    def _initialise(self) -> None:
+    def _initialize(self) -> None:
         # Remove the files of an interrupted initdb, which it would reject.
         shutil.rmtree(self._data, ignore_errors=True)
         self._data.mkdir(mode=0o700)

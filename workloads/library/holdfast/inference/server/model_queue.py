@@ -2,7 +2,7 @@
 
 Guarantees: a request is answered once. A request that makes the predictor raise is found by halving
 the batch. One that ends the predicting process, or hangs it, is found in a second process, which
-computes the requests of that batch one by one. So its neighbours are still answered.
+computes the requests of that batch one by one. So its neighbors are still answered.
 """
 
 import asyncio

@@ -1,6 +1,6 @@
 """The triage of a micro-batch: it predicts the items and finds the one at fault if that fails.
 
-Guarantees: with one bad item its neighbours are predicted again and get their results. A failure of
+Guarantees: with one bad item its neighbors are predicted again and get their results. A failure of
 an item that kills the predicting process counts only after the device has worked without it, and
 never during a stop.
 """

@@ -23,7 +23,7 @@ MAX_LANES = 20
 
 
 class OnNotice(StrEnum):
-    """The behaviour of the program on the preemption of its node."""
+    """The behavior of the program on the preemption of its node."""
 
     HANDLES = "handles"
     DRAIN = "drain"

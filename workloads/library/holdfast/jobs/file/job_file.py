@@ -32,7 +32,7 @@ BELOW_LEAST_WAIT_S = 300.0
 _IN_MEMORY = " memory"
 _LOGS_GIB = 2  # in addition to /tmp: logs and the container's own layer
 _SHARES_ON_DISK = 4
-"""The shares that a node has on its disk: two versions of its own and two of a neighbour's."""
+"""The shares that a node has on its disk: two versions of its own and two of a neighbor's."""
 # Fields that a sweep cannot have: a point is one pod, and runs to its own end.
 _NOT_IN_SWEEPS = ("nodes", "sharded", "predictor", "deadline_hours")
 _SHARDED_ONLY = ("copies", "copies_in", "state", "wait_hours")

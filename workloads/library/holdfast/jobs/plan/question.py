@@ -47,7 +47,7 @@ def place(
     return any_gpu.place(job, platform, prices, beliefs)
 
 
-def place_options(
+def place_job(
     options: JobOptions,
     platform: Platform,
     prices: Table,

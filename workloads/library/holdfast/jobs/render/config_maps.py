@@ -14,7 +14,7 @@ DIGEST_LENGTH = 16
 def immutable(prefix: str, namespace: str, key: str, data: bytes) -> Body:
     """Return a ConfigMap with one file.
 
-    Jobs of the same content share it, so it is labelled by its prefix and by no job.
+    Jobs of the same content share it, so it is labeled by its prefix and by no job.
     """
     digest = hashlib.sha256(data).hexdigest()[:DIGEST_LENGTH]
     metadata = meta(f"{prefix}-{digest}", namespace, labels={LABEL_NAME: prefix})

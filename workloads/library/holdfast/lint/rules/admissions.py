@@ -57,9 +57,9 @@ spec:
 def admission_check_unknown(obj: Object, context: Context) -> Iterator[Hit]:
     for path, kind, name in _list_references(obj):
         objects = context.index.by_kind.get(kind, [])
-        neighbours = [item.name for item in objects if is_near_file(item, obj)]
-        if name and neighbours and name not in neighbours:
-            names = ", ".join(sorted(neighbours)[:5])
+        neighbors = [item.name for item in objects if is_near_file(item, obj)]
+        if name and neighbors and name not in neighbors:
+            names = ", ".join(sorted(neighbors)[:5])
             yield Hit(path, f"no {kind} {name}; there are {names}")
     if obj.kind == "AdmissionCheck":
         controller = as_text(obj.spec.get("controllerName"))

@@ -363,11 +363,11 @@ def constraint_over_no_pod(pod: Pod, context: Context) -> Iterator[Hit]:
 
 def _check_term(path: Path, term: dict[str, Any], pod: Pod, context: Context) -> Iterator[Hit]:
     selector = term.get("labelSelector")
-    neighbours = context.index.list_pods_near(pod.owner)
+    neighbors = context.index.list_pods_near(pod.owner)
     is_needed = "podAffinity" in path and _TERMS in path
-    if not any(selects(selector, neighbour) for neighbour in neighbours):
+    if not any(selects(selector, neighbor) for neighbor in neighbors):
         labels = match_labels(selector)
-        values = {str(neighbour.labels.get(key)) for key in labels for neighbour in neighbours}
+        values = {str(neighbor.labels.get(key)) for key in labels for neighbor in neighbors}
         is_typo = any(find_near(value, values, 0.7) for value in labels.values())
         if is_typo and (is_needed or "podAntiAffinity" in path):
             yield Hit((*path, "labelSelector"), "matches none of the pods in its file")

@@ -87,8 +87,8 @@ def claim_cannot_bind(obj: Object, context: Context) -> Iterator[Hit]:
         return
     if volume is None:
         volumes = context.index.by_kind.get("PersistentVolume", [])
-        neighbours = [item.name for item in volumes if item.file == obj.file]
-        near_name = find_near(name, neighbours, 0.7)
+        neighbors = [item.name for item in volumes if item.file == obj.file]
+        near_name = find_near(name, neighbors, 0.7)
         if near_name:
             message = f"no PersistentVolume {name}; did you mean {near_name}?"
             yield Hit(("spec", "volumeName"), message)
@@ -257,8 +257,8 @@ def secret_store_unknown(obj: Object, context: Context) -> Iterator[Hit]:
         yield Hit(path, f"{kind} {name} is in {homes[0].namespace}, not in {obj.namespace}")
     else:
         stores = context.index.by_kind.get(kind, [])
-        neighbours = [item.name for item in stores if is_near_file(item, obj)]
-        near_name = find_near(name, neighbours, 0.6)
+        neighbors = [item.name for item in stores if is_near_file(item, obj)]
+        near_name = find_near(name, neighbors, 0.6)
         if near_name:
             yield Hit(path, f"no {kind} {name}; did you mean {near_name}?")
 
@@ -305,11 +305,11 @@ def check_member(obj: Object, context: Context) -> Iterator[Hit]:
             continue
         accounts = context.index.find_all("ServiceAccount", match[2])
         homes = [item.namespace for item in accounts if is_near_file(item, obj)]
-        neighbours: list[str] = []
+        neighbors: list[str] = []
         for item in context.index.list_namespace("ServiceAccount", match[1]):
             if item.file == obj.file:
-                neighbours.append(item.name)
-        near_name = find_near(match[2], neighbours, 0.7)
+                neighbors.append(item.name)
+        near_name = find_near(match[2], neighbors, 0.7)
         if homes and all(homes):
             yield Hit(path, f"{match[2]} is an account of {homes[0]}, not of {match[1]}")
         elif near_name:

@@ -251,7 +251,7 @@ def _runs_torchrun(member: Container) -> bool:
 
 
 # Multiples of a node's shards in memory: its own staging memories, and one complete and one
-# arriving copy of the neighbour's shards. With a folder for copies, two staging memories; without
+# arriving copy of the neighbor's shards. With a folder for copies, two staging memories; without
 # copies one.
 MEMORIES = 5
 MEMORIES_WITH_FOLDER = 2

@@ -162,11 +162,11 @@ def _explain_absence(kind: str, name: str, obj: Object, context: Context) -> str
     reason = explain_absence(kind, name, obj, context)
     if reason:
         return reason
-    neighbours: list[str] = []
-    for neighbour in context.index.list_namespace(kind, obj.namespace):
-        if neighbour.file == obj.file:
-            neighbours.append(neighbour.name)
-    near_name = find_near(name, neighbours, 0.5)
+    neighbors: list[str] = []
+    for neighbor in context.index.list_namespace(kind, obj.namespace):
+        if neighbor.file == obj.file:
+            neighbors.append(neighbor.name)
+    near_name = find_near(name, neighbors, 0.5)
     return f"no {kind} {name}; did you mean {near_name}?" if near_name else ""
 
 

@@ -161,10 +161,10 @@ def _list_numbers(container: Container, option: str) -> set[int]:
 
 def _is_client(container: Container, pod: Pod) -> bool:
     """Returns whether the host and port of a command may be those of another container."""
-    neighbours = 0
+    neighbors = 0
     for other in pod.containers:
-        neighbours += other.is_main or other.body.get("restartPolicy") == "Always"
-    if neighbours < 2:
+        neighbors += other.is_main or other.body.get("restartPolicy") == "Always"
+    if neighbors < 2:
         return False
     for option in _BIND_OPTIONS:
         host, _, port = container.option(option).partition(":")

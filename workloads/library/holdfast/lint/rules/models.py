@@ -97,7 +97,7 @@ def _check_host_memory(container: Container) -> Iterator[Hit]:
     "gated-model-without-token",
     Severity.ERROR,
     on=Pod,
-    what="A server downloads a model that needs an accepted licence, and has no token.",
+    what="A server downloads a model that needs an accepted license, and has no token.",
     why="The download is refused with 401, and the container restarts for ever.",
     source=DOC_GATED,
     fix="give HF_TOKEN by a secretKeyRef, or load the weights from a bucket",

@@ -228,10 +228,10 @@ def compute_class_unknown(pod: Pod, context: Context) -> Iterator[Hit]:
             names = [item.name for item in classes]
             if name in names or name in _BUILT_IN or demand.operator not in ("In", ""):
                 continue
-            neighbours = [item.name for item in classes if item.file == pod.owner.file]
-            near_name = find_near(name, [*neighbours, *_BUILT_IN], 0.75)
-            if len(neighbours) == 1 and not near_name:
-                near_name = neighbours[0]
+            neighbors = [item.name for item in classes if item.file == pod.owner.file]
+            near_name = find_near(name, [*neighbors, *_BUILT_IN], 0.75)
+            if len(neighbors) == 1 and not near_name:
+                near_name = neighbors[0]
             if near_name:
                 yield Hit(demand.path, f"no ComputeClass {name}; did you mean {near_name}?")
 
@@ -280,7 +280,7 @@ def class_asks_for_no_machine(obj: Object, context: Context) -> Iterator[Hit]:
         yield Hit(("spec", "whenUnsatisfiable"), f"no {mode}; there are {', '.join(_MODES)}")
 
 
-def _write_labelled_pod(key: str) -> str:
+def _write_labeled_pod(key: str) -> str:
     return f"""\
 apiVersion: v1
 kind: Pod
@@ -305,8 +305,8 @@ spec:
     why="No node has it: the pod stays Pending.",
     source="https://cloud.google.com/kubernetes-engine/docs/concepts/node-labels",
     fix="correct the key",
-    bad=_write_labelled_pod("cloud.google.com/gke-ephemeral-storage-local-sdd"),
-    good=_write_labelled_pod("cloud.google.com/gke-ephemeral-storage-local-ssd"),
+    bad=_write_labeled_pod("cloud.google.com/gke-ephemeral-storage-local-sdd"),
+    good=_write_labeled_pod("cloud.google.com/gke-ephemeral-storage-local-ssd"),
 )
 def node_label_misspelt(pod: Pod, context: Context) -> Iterator[Hit]:
     known_labels = load_table("selected_labels")["names"]

@@ -192,12 +192,12 @@ def check_edge_names(obj: Object, context: Context) -> Iterator[Hit]:
     for name in as_text(obj.annotations.get(_CERTIFICATES)).split(","):
         names.append((_CERTIFICATES, "ManagedCertificate", name.strip()))
     for key, kind, name in names:
-        neighbours: list[Object] = []
+        neighbors: list[Object] = []
         for item in context.index.by_kind.get(kind, []):
             if item.file == obj.file:
-                neighbours.append(item)
-        if name and neighbours and not context.index.find(kind, name, obj.namespace):
-            listed = ", ".join(item.title for item in neighbours)
+                neighbors.append(item)
+        if name and neighbors and not context.index.find(kind, name, obj.namespace):
+            listed = ", ".join(item.title for item in neighbors)
             yield Hit(("metadata", "annotations", key), f"no {kind} {name}; its file has {listed}")
 
 

@@ -70,14 +70,14 @@ def explain_absence(kind: str, name: str, obj: Object, context: Context) -> str:
         homes.append(namesake.namespace)
     if obj.namespace and homes and all(homes):
         return f"{kind} {name} is in {', '.join(sorted(set(homes)))}, not in {obj.namespace}"
-    neighbours = _list_neighbours(kind, obj, context)
-    near_name = find_near(name, neighbours, _NEAR)
+    neighbors = _list_neighbors(kind, obj, context)
+    near_name = find_near(name, neighbors, _NEAR)
     if near_name:
         return f"no {kind} {name}; did you mean {near_name}?"
     other_kind = {CONFIG_MAP: SECRET, SECRET: CONFIG_MAP}.get(kind, "")
     if context.index.find(other_kind, name, obj.namespace):
         return f"{name} is a {other_kind}, not a {kind}"
-    unused = [neighbour for neighbour in neighbours if not _is_named(kind, neighbour, obj, context)]
+    unused = [neighbor for neighbor in neighbors if not _is_named(kind, neighbor, obj, context)]
     if len(unused) == 1:
         return f"no {kind} {name}; its file has {unused[0]}, which nothing names"
     return ""
@@ -88,12 +88,12 @@ def is_near_file(obj: Object, other: Object) -> bool:
     return PurePosixPath(obj.file).parent == PurePosixPath(other.file).parent
 
 
-def _list_neighbours(kind: str, obj: Object, context: Context) -> list[str]:
+def _list_neighbors(kind: str, obj: Object, context: Context) -> list[str]:
     """Lists the names of a kind in the file and the namespace of an object."""
     names: list[str] = []
-    for neighbour in context.index.list_namespace(kind, obj.namespace):
-        if neighbour.file == obj.file and neighbour is not obj:
-            names.append(neighbour.name)
+    for neighbor in context.index.list_namespace(kind, obj.namespace):
+        if neighbor.file == obj.file and neighbor is not obj:
+            names.append(neighbor.name)
     if kind == SECRET:
         for external in context.index.list_namespace(EXTERNAL_SECRET, obj.namespace):
             if external.file == obj.file:
@@ -262,8 +262,8 @@ def binding_names_nothing(obj: Object, context: Context) -> Iterator[Hit]:
         owners += [pod.owner for pod in context.index.pods_by_account.get(name, [])]
         homes = {owner.namespace for owner in owners if is_near_file(owner, obj)}
         homes.discard("")
-        neighbours = context.index.list_names(ACCOUNT)
-        near_name = find_near(name, neighbours, _NEAR) if obj.file in _files(context) else ""
+        neighbors = context.index.list_names(ACCOUNT)
+        near_name = find_near(name, neighbors, _NEAR) if obj.file in _files(context) else ""
         if homes:
             yield Hit(path, f"{name} is an account of {_join(homes)}, not of {namespace}")
         elif near_name and context.index.find(ACCOUNT, near_name, namespace):

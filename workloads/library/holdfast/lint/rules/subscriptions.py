@@ -59,13 +59,13 @@ def resource_reference_unknown(obj: Object, context: Context) -> Iterator[Hit]:
         namespace = as_text(reference.get("namespace")) or obj.namespace
         if not name or "$" in name or not kind or context.index.find(kind, name, namespace):
             continue
-        neighbours: list[str] = []
+        neighbors: list[str] = []
         for item in context.index.list_namespace(kind, namespace):
             if item.file == obj.file:
-                neighbours.append(item.name)
-        near_name = find_near(name, neighbours, _NEAR)
-        if near_name or len(neighbours) == 1:
-            message = f"no {kind} {name}; its file has {near_name or neighbours[0]}"
+                neighbors.append(item.name)
+        near_name = find_near(name, neighbors, _NEAR)
+        if near_name or len(neighbors) == 1:
+            message = f"no {kind} {name}; its file has {near_name or neighbors[0]}"
             yield Hit((*path, "name"), message)
 
 

@@ -68,13 +68,13 @@ def scaler_lacks_target(obj: Object, context: Context) -> Iterator[Hit]:
         if context.index.find(other_kind, name, obj.namespace):
             yield Hit(("spec", field, "kind"), f"{name} is a {other_kind}, not a {kind}")
             return
-    neighbours: list[str] = []
+    neighbors: list[str] = []
     for workload in context.index.list_namespace(kind, obj.namespace):
         if workload.file == obj.file:
-            neighbours.append(workload.name)
+            neighbors.append(workload.name)
     reason = explain_absence(kind, name, obj, context)
-    if not reason and neighbours:
-        reason = f"no {kind} {name}; its file has {', '.join(sorted(neighbours)[:5])}"
+    if not reason and neighbors:
+        reason = f"no {kind} {name}; its file has {', '.join(sorted(neighbors)[:5])}"
     if reason:
         yield Hit(("spec", field, "name"), reason)
 
@@ -162,11 +162,11 @@ def backend_unknown(obj: Object, context: Context) -> Iterator[Hit]:
         service = context.index.find("Service", name, namespace or obj.namespace)
         if service is None:
             reason = "" if namespace else explain_absence("Service", name, obj, context)
-            neighbours = _list_near_services(obj, context)
-            if not reason and not namespace and neighbours:
-                reason = f"no Service {name}; its file has {', '.join(neighbours)}"
+            neighbors = _list_near_services(obj, context)
+            if not reason and not namespace and neighbors:
+                reason = f"no Service {name}; its file has {', '.join(neighbors)}"
             # A StatefulSet works without its Service, but for the names of its pods.
-            is_named = obj.kind != "StatefulSet" or bool(neighbours) or "did you mean" in reason
+            is_named = obj.kind != "StatefulSet" or bool(neighbors) or "did you mean" in reason
             if reason and is_named:
                 yield Hit(path, reason)
         elif port not in (None, "") and not _has_port(service, port):
@@ -343,13 +343,13 @@ def _judge_address(host: str, port: str, home: str, file: str, context: Context)
     if namespace and homes and all(homes):
         return f"Service {name} is in {', '.join(sorted(set(homes)))}, not in {namespace}"
     near_name = ""
-    for neighbour in context.index.list_namespace("Service", namespace):
-        if neighbour.file != file:
+    for neighbor in context.index.list_namespace("Service", namespace):
+        if neighbor.file != file:
             continue
-        if misspells(name, neighbour.name):
-            near_name = find_near(name, [neighbour.name], 0.75) or near_name
-        elif port and _is_meant(name, neighbour, port, context):
-            near_name = near_name or neighbour.name
+        if misspells(name, neighbor.name):
+            near_name = find_near(name, [neighbor.name], 0.75) or near_name
+        elif port and _is_meant(name, neighbor, port, context):
+            near_name = near_name or neighbor.name
     return f"no Service {name}; did you mean {near_name}?" if near_name else ""
 
 
@@ -389,14 +389,14 @@ def _judge_host(host: str, port: str, pod: Pod, context: Context) -> str:
     """Returns why a name of a host is wrong: its file has a Service with a similar name."""
     if context.index.find("Service", host, pod.owner.namespace):
         return ""
-    for neighbour in context.index.list_namespace("Service", pod.owner.namespace):
-        if neighbour.file != pod.owner.file:
+    for neighbor in context.index.list_namespace("Service", pod.owner.namespace):
+        if neighbor.file != pod.owner.file:
             continue
-        is_same_port = not port.isdecimal() or _has_port(neighbour, int(port))
-        is_turned = sorted(host.split("-")) == sorted(neighbour.name.split("-"))
-        is_like = misspells(host, neighbour.name) or _extends(host, neighbour.name) or is_turned
+        is_same_port = not port.isdecimal() or _has_port(neighbor, int(port))
+        is_turned = sorted(host.split("-")) == sorted(neighbor.name.split("-"))
+        is_like = misspells(host, neighbor.name) or _extends(host, neighbor.name) or is_turned
         if is_like and is_same_port:
-            return f"no Service {host}; did you mean {neighbour.name}?"
+            return f"no Service {host}; did you mean {neighbor.name}?"
     return ""
 
 

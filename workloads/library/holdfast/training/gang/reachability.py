@@ -136,17 +136,17 @@ def gives_way(me: int, closed_by_member: Mapping[int, set[int]]) -> bool:
     """Returns whether member `me` leaves because of a closed port.
 
     If there is a closed port between two members, in either direction, the one with more such
-    neighbours leaves; if they have equally many, the one with the higher index does.
+    neighbors leaves; if they have equally many, the one with the higher index does.
     `closed_by_member` maps each member to those that it found closed.
     """
-    neighbours = {index: set(closed) for index, closed in closed_by_member.items()}
+    neighbors = {index: set(closed) for index, closed in closed_by_member.items()}
     for index, closed in closed_by_member.items():
         for other in closed:
-            if other in neighbours:
-                neighbours[other].add(index)
-    my_priority = (len(neighbours[me]), me)
-    for other in neighbours[me]:
-        other_priority = (len(neighbours.get(other, ())), other)
+            if other in neighbors:
+                neighbors[other].add(index)
+    my_priority = (len(neighbors[me]), me)
+    for other in neighbors[me]:
+        other_priority = (len(neighbors.get(other, ())), other)
         if my_priority > other_priority:
             return True
     return False

@@ -4,7 +4,7 @@ its ranks restart.
 A state that is sharded over nodes needs every node. When one is lost, the launchers of the others
 end their ranks, keep the staged shards, and wait in the next epoch for the replacement. Then all
 start their ranks again. Each rank restores its shard from its node's memory or from the
-neighbour's, or from the bucket if no whole step is in memory.
+neighbor's, or from the bucket if no whole step is in memory.
 
 A gang with a least number of nodes does not wait: the next epoch has the nodes that remain, and
 their ranks divide the state among themselves. A node that joins, and one that has a notice, end the

@@ -74,7 +74,7 @@ class ShardedNode:
             raise InputError(
                 "a gang that continues with fewer nodes needs copies of its shards",
                 got=f"{self.min_nodes} to {len(self.nodes)} nodes and --copies 0",
-                allowed="--copies 1: the others take the shards of a lost node from its neighbour",
+                allowed="--copies 1: the others take the shards of a lost node from its neighbor",
                 fix="leave --copies out, or leave --min-nodes out",
             )
 

@@ -151,7 +151,7 @@ class Samples:
 
 
 def mix_seed(*numbers: int) -> int:
-    """Returns one seed for several numbers; seeds of neighbouring numbers share nothing."""
+    """Returns one seed for several numbers; seeds of neighboring numbers share nothing."""
     text = ",".join(map(str, numbers))
     digest = hashlib.blake2b(text.encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big") >> 1  # manual_seed takes 63 bits

@@ -127,11 +127,11 @@ class Bench:
                 with sampled(look, 2.0) as samples:
                     events = self._wait_for_save(process)
                     time.sleep(phase_s)
-                    signalled_at = time.monotonic()
+                    signaled_at = time.monotonic()
                     process.send_signal(signal.SIGTERM)
                     with suppress(subprocess.TimeoutExpired):
                         process.wait(DEFAULT_WINDOW.pod_s)
-                    seconds = time.monotonic() - signalled_at
+                    seconds = time.monotonic() - signaled_at
             finally:
                 kill_family(process.pid)
             out, _ = process.communicate()

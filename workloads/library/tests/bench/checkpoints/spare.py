@@ -3,7 +3,7 @@
 Started by workloads.library.tests.bench.checkpoint with RANK and the like set, and its settings as
 JSON. The controls show the share of the machine in a slowdown. `nothing` repeats the quiet steps,
 so its ratio is the noise. `spin` runs a loop that touches no memory on the other core, so its ratio
-is the cost of any neighbour: sibling threads of one core share its units and clock. `copy` saves
+is the cost of any neighbor: sibling threads of one core share its units and clock. `copy` saves
 the same bytes without a library: its ratio is the cost of the copy, the memory and the disk.
 """
 

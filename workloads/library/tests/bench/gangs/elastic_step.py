@@ -42,7 +42,7 @@ Step = Callable[[], None]
 def step_costs(home: Path) -> dict[str, dict[str, float]]:
     """Measures the cost over a bare step, by the clock and as CPU time.
 
-    The cost is the median ratio of neighbouring steps less 1, with its 95 % interval.
+    The cost is the median ratio of neighboring steps less 1, with its 95 % interval.
     """
     home.mkdir(parents=True)
     nodes = tuple(("127.0.0.1", port) for port in free_ports(RANKS))

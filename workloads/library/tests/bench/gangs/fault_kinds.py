@@ -8,7 +8,7 @@ from itertools import chain, count
 NODES = 4
 TOGETHER = {
     "one": (0,),
-    "neighbours": (0, 1),
+    "neighbors": (0, 1),
     "two others": (0, 2),
     "all": (0, 1, 2, 3),
 }
@@ -41,10 +41,10 @@ DAMAGED = {
     COPY: -1,
 }
 """The distance to the node that is lost when the memory of one is damaged."""
-SPOILT = ("stopped", "zombie", STAGED, OLDER, STORE, COPY, FULL, LIAR, UNCOMMITTED)
-KINDS = (*TOGETHER, *POINTS, *IN_AN_EPOCH_CHANGE, *SPOILT)
+SPOILED = ("stopped", "zombie", STAGED, OLDER, STORE, COPY, FULL, LIAR, UNCOMMITTED)
+KINDS = (*TOGETHER, *POINTS, *IN_AN_EPOCH_CHANGE, *SPOILED)
 TIMES = {
-    "neighbours": 2,
+    "neighbors": 2,
     STORE: 2,
     LIAR: 3,
     OLDER: 4,

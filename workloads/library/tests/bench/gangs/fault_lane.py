@@ -244,7 +244,7 @@ class Play(Blows):
         first = logs["log-0"]
         used_memory = "from the memory of nodes in" in first
         used_copies = used_memory and "in the memory of nodes: " not in first
-        used_older = used_memory and restored < self.spoilt
+        used_older = used_memory and restored < self.spoiled
         fallbacks = {
             MEMORY: used_memory,
             COPIES: blow.kind == STAGED and used_copies,

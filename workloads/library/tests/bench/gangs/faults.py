@@ -57,8 +57,8 @@ class Blows:
         self.commits = Commits(gang.checkpoints)
         self.wrong: list[str] = []
         self.unreached = 0
-        self.spoilt = 0
-        """The step of the version that was spoilt last."""
+        self.spoiled = 0
+        """The step of the version that was spoiled last."""
         self._restores = 0
         self._start = 0
         """State at the last loss: the number of restores, and the newest start with a version in
@@ -171,7 +171,7 @@ class Blows:
         launcher = self._get_launcher(blow.place)
 
         def damage() -> None:
-            memory = self._spoilt_memory(blow.place, launcher)
+            memory = self._find_spoiled_memory(blow.place, launcher)
             sharded_gangs.damage([memory])
 
         return self._spoil_newest_version(_shift(blow.place, 1), damage)
@@ -181,7 +181,7 @@ class Blows:
         other = _shift(blow.place, 2)
 
         def lie() -> None:
-            sharded_gangs.lie(self._gang, self.spoilt, blow.place, to=other)
+            sharded_gangs.lie(self._gang, self.spoiled, blow.place, to=other)
 
         return self._spoil_newest_version(blow.place, lie)
 
@@ -190,8 +190,8 @@ class Blows:
 
         The ranks sleep so that no newer version follows.
         """
-        spoilt = False
-        while not spoilt:
+        spoiled = False
+        while not spoiled:
             self.wait(lambda: len(self.list_copies()) > 1)
             ranks: list[psutil.Process] = []
             for node in self._gang.processes:
@@ -200,9 +200,9 @@ class Blows:
             each(ranks, psutil.Process.suspend)
             try:
                 copies = self.list_copies()
-                spoilt = len(copies) > 1
-                if spoilt:
-                    self.spoilt = max(copies)
+                spoiled = len(copies) > 1
+                if spoiled:
+                    self.spoiled = max(copies)
                     spoil()
                     self._lose([place])
             finally:
@@ -231,23 +231,23 @@ class Blows:
 
     def _damage(self, blow: Blow) -> int:
         """Loses a node and damages the memory of another when no rank writes there any more."""
-        neighbour = _shift(blow.place, DAMAGED[blow.kind])
-        self._lose([neighbour])
-        self._until_lost(blow.place, spare=neighbour)
+        neighbor = _shift(blow.place, DAMAGED[blow.kind])
+        self._lose([neighbor])
+        self._until_lost(blow.place, spare=neighbor)
         launcher = self._get_launcher(blow.place)
         if blow.kind == COPY:
             sharded_gangs.damage_copies(launcher)
         else:
             memories = sharded_gangs.staging_memories(launcher)
             sharded_gangs.damage(memories)
-        self._gang.start(neighbour)
+        self._gang.start(neighbor)
         return 1
 
-    def _spoilt_memory(self, place: int, launcher: int) -> Path:
+    def _find_spoiled_memory(self, place: int, launcher: int) -> Path:
         newest: dict[str, Any] = {"start": -1}
         for version in self._gang.held()[place]:
-            is_spoilt = version["memory"] >= 0 and version["step"] == self.spoilt
-            if is_spoilt and version["start"] > newest["start"]:
+            is_spoiled = version["memory"] >= 0 and version["step"] == self.spoiled
+            if is_spoiled and version["start"] > newest["start"]:
                 newest = version
         memories = sharded_gangs.staging_memories(launcher)
         return memories[newest["memory"]]

@@ -62,7 +62,7 @@ def measure_resizes(bench: Bench, rounds: int) -> dict[str, list[Figures]]:
 
 
 def _await_copy(gang: ShardedGang) -> None:
-    """Waits until this start has done some steps, and a version of them is on the neighbours."""
+    """Waits until this start has done some steps, and a version of them is on the neighbors."""
     size = _steps(gang)[-1]["size"] if _steps(gang) else gang.nodes
     first = gang.of("restore")[-1]["step"] if gang.of("restore") else 0
 

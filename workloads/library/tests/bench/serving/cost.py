@@ -1,7 +1,7 @@
 """Processor time and context switches of a request, of this server and of other ones.
 
 All servers take turns with the same predictor and client; the median of the turns counts. A noisy
-machine changes the times of all, so read the ratios. Each load comes again with a busy neighbour: a
+machine changes the times of all, so read the ratios. Each load comes again with a busy neighbor: a
 process on each core that computes without a pause.
 """
 
@@ -38,7 +38,7 @@ RATED = (UNBATCHED, OURS, LITSERVE)
 TURNS = 3
 LOADS = {"full": USERS, "alone": 1}
 """Users by load: batches are full, or each has a single request."""
-NEIGHBOURS = {"": 0, "_busy": os.cpu_count() or 1}
+NEIGHBORS = {"": 0, "_busy": os.cpu_count() or 1}
 """Busy processes by the suffix of the figures."""
 PATIENT = ("--window", "105")
 """Options with which no request is refused on a busy machine; LitServe has a minute for each."""
@@ -122,7 +122,7 @@ def measure_cost(folder: Path, *, requests: int) -> Figures:
     for key, values in turns.items():
         figures[key] = round(median(values), 3)
     for load in LOADS:
-        for suffix in NEIGHBOURS:
+        for suffix in NEIGHBORS:
             key = f"{load}{suffix}"
             for name in RATED:
                 ratio = figures[f"{name}_{key}_ms"] / figures[f"{BARE}_{key}_ms"]
@@ -133,8 +133,8 @@ def measure_cost(folder: Path, *, requests: int) -> Figures:
 def _measure(target: Target, full: int, alone: int) -> dict[str, float]:
     figures: dict[str, float] = {}
     counts = {"full": full, "alone": alone}
-    for suffix, neighbours in NEIGHBOURS.items():
-        with spinning(neighbours):
+    for suffix, neighbors in NEIGHBORS.items():
+        with spinning(neighbors):
             for load, users in LOADS.items():
                 count = counts[load]
                 target.load(users, WARM * users)

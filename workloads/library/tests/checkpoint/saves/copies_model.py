@@ -1,4 +1,4 @@
-"""Every interleaving of copies in neighbours' memory: which version is whole, which stays, which
+"""Every interleaving of copies in neighbors' memory: which version is whole, which stays, which
 may be overwritten.
 
 The model: a node for each place of a ring, with one rank. A rank asks whether the version before is
@@ -432,11 +432,11 @@ class Model:
         job: Job,
     ) -> Iterator[tuple[State, str]]:
         """Yields states after a message, and the phase of the job: sending, copied or uncopied."""
-        neighbour = (place + 1) % self.nodes
-        keeper = state.nodes[neighbour]
+        neighbor = (place + 1) % self.nodes
+        keeper = state.nodes[neighbor]
         if keeper.phase == "dead" or state.failures < self.failures:
             failed = state.failures + (keeper.phase != "dead")
-            after = self._empty_slot(state, neighbour, job)
+            after = self._empty_slot(state, neighbor, job)
             yield after._replace(failures=failed), "uncopied"
         if keeper.phase == "dead":
             return
@@ -447,15 +447,15 @@ class Model:
                 slots = [make_slot(*copy) for copy in keeper.copies]
                 index = slots.index(self.slot(slots, job.version, job.keep))
                 copies = replace_item(keeper.copies, index, arriving)
-                yield state.with_node(neighbour, copies=copies), "sending"
+                yield state.with_node(neighbor, copies=copies), "sending"
             elif arriving in keeper.copies:
                 index = keeper.copies.index(arriving)
                 copies = replace_item(keeper.copies, index, (job.version, NONE))
-                yield state.with_node(neighbour, copies=copies), "copied"
+                yield state.with_node(neighbor, copies=copies), "copied"
             else:  # another process has that place by now
                 yield state, "uncopied"
         except Refused:
-            yield self._empty_slot(state, neighbour, job), "uncopied"
+            yield self._empty_slot(state, neighbor, job), "uncopied"
 
     def _empty_slot(
         self,
@@ -494,10 +494,10 @@ class Model:
         version = self._find_restored(state)
         best = best_version(state)
         assert version >= best, f"{version} is restored, and {best} is there: {state}"
-        neighbours = set()
+        neighbors = set()
         for place in state.lost_places:
-            neighbours.add((place + 1) % self.nodes)
-        if not neighbours & state.lost_places:
+            neighbors.add((place + 1) % self.nodes)
+        if not neighbors & state.lost_places:
             assert version >= state.whole, (
                 f"{state.whole} was whole, and {version} is restored: {state}"
             )

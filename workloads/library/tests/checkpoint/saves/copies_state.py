@@ -112,8 +112,8 @@ def list_shards(state: State) -> dict[int, list[Description]]:
         for memory, version in enumerate(node.announced):
             if version != NONE:
                 shards[place].append(_describe(place, version, count, memory=memory))
-        neighbour = (place - 1) % count
-        for rank, slots in ((place, node.spooled), (neighbour, node.copies)):
+        neighbor = (place - 1) % count
+        for rank, slots in ((place, node.spooled), (neighbor, node.copies)):
             for version, _ in slots:
                 if version != NONE:
                     shards[place].append(_describe(rank, version, count))
@@ -171,8 +171,8 @@ def _is_whole(state: State, version: Version) -> bool:
         return True
     count = len(state.nodes)
     for place, node in enumerate(state.nodes):
-        neighbour = state.nodes[(place + 1) % count]
-        if not has_bytes(node, True, version) and not has_bytes(neighbour, False, version):
+        neighbor = state.nodes[(place + 1) % count]
+        if not has_bytes(node, True, version) and not has_bytes(neighbor, False, version):
             return False
     return True
 

@@ -30,7 +30,7 @@ BREAK_AFTER = "break after"
 """The request is done, and its answer is lost."""
 BREAK_MIDWAY = "break midway"
 """Half of the answer arrives."""
-SPOILT = "spoilt"
+SPOILED = "spoiled"
 """One bit of the answer is flipped."""
 SILENT = "silent"
 """The request is taken and never answered; the connection stays open."""
@@ -119,7 +119,7 @@ class _Handler(BaseHTTPRequestHandler):
                     body,
                     self.headers,
                 )
-        if kind == SPOILT:
+        if kind == SPOILED:
             answer = bytes([answer[0] ^ 1]) + answer[1:]
         if kind == BREAK_AFTER:
             self.close_connection = True

@@ -1,4 +1,4 @@
-"""Explores every interleaving of copies in neighbours' memory, as copies_model.py describes it."""
+"""Explores every interleaving of copies in neighbors' memory, as copies_model.py describes it."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -126,7 +126,7 @@ def test_a_store_that_corrupts_data_is_noticed_before_retention(
 
     def rule(method: str, path: str) -> str:
         spoils = method == "GET" and ".bin" in path and "step-0000000003" not in path
-        return faults.SPOILT if spoils else faults.PASS
+        return faults.SPOILED if spoils else faults.PASS
 
     proxy.rule = rule
     for steps, code in ((3, 0), (9, EXIT_RETRY)):

@@ -17,7 +17,7 @@ from holdfast.checkpoint.format.commit import committed_steps, read_commit
 from holdfast.checkpoint.memory_commits import store_newest
 from holdfast.checkpoint.peers import memory_keeper, protocol, rooms
 from holdfast.checkpoint.peers import storage as peer_storage
-from holdfast.checkpoint.peers.keeper_client import PeerPlaces, find_neighbour
+from holdfast.checkpoint.peers.keeper_client import PeerPlaces, find_neighbor
 from holdfast.checkpoint.peers.memory_keeper import Keeper
 from holdfast.checkpoint.peers.protocol import Address, Head
 from holdfast.checkpoint.peers.storage import Offer, PeerStorage, list_offers
@@ -220,7 +220,7 @@ def test_one_complete_copy_stays_while_another_arrives(pair: Pair) -> None:
     assert pair.list_copied_steps() == [5, 8]
 
 
-def test_a_former_neighbours_copies_stay_until_a_version_is_whole(
+def test_a_former_neighbors_copies_stay_until_a_version_is_whole(
     pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A replacement in another zone changes whose copies a node keeps. Memory for both would be too
@@ -355,8 +355,8 @@ def test_a_stranger_reads_nothing_and_a_partial_copy_does_not_count(
     (tmp_path / "key").write_text("k" * 64)
     monkeypatch.setenv(ENV_KEY_FILE, str(tmp_path / "key"))
     with pytest.raises(NotFound):
-        neighbour = pair.places[0]
-        protocol.ask(neighbour.keepers[1], neighbour.key, {"op": "have"})
+        neighbor = pair.places[0]
+        protocol.ask(neighbor.keepers[1], neighbor.key, {"op": "have"})
     monkeypatch.delenv(ENV_KEY_FILE)
     manifest, data = shard(0, 5)
     payload = manifest.encode()
@@ -432,7 +432,7 @@ def test_an_uploader_whose_ranks_have_ended_is_refused(pair: Pair) -> None:
     replace(pair.places[1], epoch=2).register_uploader(os.getpid())
 
 
-def test_a_copy_returns_the_neighbours_cpu_time(pair: Pair) -> None:
+def test_a_copy_returns_the_neighbors_cpu_time(pair: Pair) -> None:
     manifest, data = shard(0, 5, b"x" * (32 << 20))
     receiving_s = pair.places[0].copy(
         manifest,
@@ -444,25 +444,25 @@ def test_a_copy_returns_the_neighbours_cpu_time(pair: Pair) -> None:
 
 
 @given(st.lists(st.sampled_from(["", "a", "b", "c"]), min_size=2, max_size=12))
-def test_neighbours_are_in_another_zone_if_possible(zones: list[str]) -> None:
-    neighbours = find_neighbours(zones)
-    assert sorted(neighbours) == [*range(len(zones))]
+def test_neighbors_are_in_another_zone_if_possible(zones: list[str]) -> None:
+    neighbors = find_neighbors(zones)
+    assert sorted(neighbors) == [*range(len(zones))]
     in_one_zone = 0
-    for place, neighbour in enumerate(neighbours):
-        assert neighbour != place
-        in_one_zone += zones[place] == zones[neighbour]
+    for place, neighbor in enumerate(neighbors):
+        assert neighbor != place
+        in_one_zone += zones[place] == zones[neighbor]
     largest_zone = max(map(zones.count, zones))
     assert in_one_zone == max(0, 2 * largest_zone - len(zones)), "no other choice has fewer"
 
 
-def find_neighbours(domains: list[str]) -> list[int]:
-    return [find_neighbour(place, domains) for place in range(len(domains))]
+def find_neighbors(domains: list[str]) -> list[int]:
+    return [find_neighbor(place, domains) for place in range(len(domains))]
 
 
 def test_the_widest_level_at_which_domains_differ_decides() -> None:
-    assert find_neighbours([""] * 4) == [1, 2, 3, 0]
-    assert find_neighbours(["z/r1", "z/r1", "z/r2", "z/r2"]) == [2, 3, 0, 1]
-    assert find_neighbours(["y/r1", "y/r2", "z/r3", "z/r4"]) == [2, 3, 0, 1]
+    assert find_neighbors([""] * 4) == [1, 2, 3, 0]
+    assert find_neighbors(["z/r1", "z/r1", "z/r2", "z/r2"]) == [2, 3, 0, 1]
+    assert find_neighbors(["y/r1", "y/r2", "z/r3", "z/r4"]) == [2, 3, 0, 1]
 
 
 def test_fewer_nodes_get_a_version_that_more_have_staged(pair: Pair) -> None:

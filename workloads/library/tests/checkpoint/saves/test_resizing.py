@@ -38,7 +38,7 @@ ON_DISK = replace(PLACES, memories=(3, 4), folder_bytes=375 * GIB)
         (PLACES, 48, ""),
         (PLACES, 60, "nodes: 5..8, or `copies_in: disk`"),
         (PLACES, 900, "nodes with 1208.0 GB and more, or `copies_in: disk`"),
-        # No neighbour keeps copies for a gang of one node.
+        # No neighbor keeps copies for a gang of one node.
         (replace(PLACES, min_nodes=1), 20, ""),
         (
             replace(PLACES, min_nodes=1),

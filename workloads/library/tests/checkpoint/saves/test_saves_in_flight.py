@@ -192,7 +192,7 @@ with Checkpointer(sys.argv[1], {"w": torch.ones(4)}, run="r", every=1) as ckpt:
 
 
 def test_the_linter_counts_all_memories_for_a_sharded_gang() -> None:
-    # Its own, and a complete and an arriving copy of a neighbour's.
+    # Its own, and a complete and an arriving copy of a neighbor's.
     assert COPIES_WITHOUT_PEER == 1
     assert OWN_MEMORIES + SLOTS == MEMORIES
     assert OWN_MEMORIES_WITH_FOLDER == MEMORIES_WITH_FOLDER

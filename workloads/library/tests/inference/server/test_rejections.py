@@ -1,4 +1,4 @@
-"""Tests of requests that end or hang the model: they cost one load, and no neighbour's answer."""
+"""Tests of requests that end or hang the model: they cost one load, and no neighbor's answer."""
 
 import json
 import signal

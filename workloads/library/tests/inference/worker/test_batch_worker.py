@@ -45,7 +45,7 @@ class BadValuePredictor(CountingPredictor):
         return values
 
 
-def test_failing_items_do_not_affect_their_neighbours(harness: Harness) -> None:
+def test_failing_items_do_not_affect_their_neighbors(harness: Harness) -> None:
     documents = items(harness.job, 40)
     bad_items: list[Item] = []
     for body in (b"\x00never", *BAD_VALUES):

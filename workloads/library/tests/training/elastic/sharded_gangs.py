@@ -166,14 +166,14 @@ class ShardedGang(Launched):
         )
 
     def has_copied(self, step: int) -> bool:
-        """Returns whether each rank's shard of that step is on its neighbour too."""
+        """Returns whether each rank's shard of that step is on its neighbor too."""
         places = self.places()
         size = self.processes_of_node
         held = places.list_heads()
         for rank in range(self.nodes * size):
-            neighbour = replace(places, place=rank // size).neighbour
+            neighbor = replace(places, place=rank // size).neighbor
             copies = set()
-            for version in held[neighbour]:
+            for version in held[neighbor]:
                 copies.add((version["rank"], version["step"]))
             if (rank, step) not in copies:
                 return False

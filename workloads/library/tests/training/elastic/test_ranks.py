@@ -269,7 +269,7 @@ def test_forked_rank_runs_its_own_finalizers_only(tmp_path: Path) -> None:
 
 def test_forked_rank_preloads_its_client_and_the_compiler_after_a_failure(tmp_path: Path) -> None:
     """All nodes wait for the first start of a replacement's ranks: the compiler is half of what
-    they would import. Importing the client takes longer than restoring from a neighbour's memory.
+    they would import. Importing the client takes longer than restoring from a neighbor's memory.
     """
     program = tmp_path / "train.py"
     program.write_text(SHARDED_STEP)

@@ -238,8 +238,8 @@ def test_a_noticed_node_hands_its_shard_over_and_no_step_is_lost(make: Make) -> 
     ends_alike(gang, lost_places=(2,))
 
 
-@pytest.mark.parametrize("noticed", [(0, 1), (1, 2, 3)], ids=["neighbours", "all but one"])
-def test_noticed_neighbours_serve_their_memory_until_the_others_have_it(
+@pytest.mark.parametrize("noticed", [(0, 1), (1, 2, 3)], ids=["neighbors", "all but one"])
+def test_noticed_neighbors_serve_their_memory_until_the_others_have_it(
     make: Make, noticed: tuple[int, ...]
 ) -> None:
     gang = start_to_the_gate(make, nodes=4, peer_steps=100)
@@ -252,7 +252,7 @@ def test_noticed_neighbours_serve_their_memory_until_the_others_have_it(
     ends_alike(gang, lost_places=noticed)
 
 
-def test_two_nodes_may_be_lost_at_once_unless_they_are_neighbours(make: Make) -> None:
+def test_two_nodes_may_be_lost_at_once_unless_they_are_neighbors(make: Make) -> None:
     gang = start_to_the_gate(make, nodes=4)
     gang.until(lambda: gang.has_copied(GATE))
     since = lose(gang, 1, 3)

@@ -35,7 +35,7 @@ def make(make: Make) -> Make:
 
 def at_the_gate(gang: ShardedGang, *, copied: int = GATE) -> ShardedGang:
     """Starts the gang, and waits until its bits at the gate are noted and each shard of the step
-    `copied` is on a neighbour too.
+    `copied` is on a neighbor too.
     """
     gang.start(*range(gang.nodes))
     gang.until(lambda: gang.has_copied(copied) and gang.at_gate() and gang.has_noted(GATE))

@@ -23,7 +23,7 @@ SAMPLE = {
     "uncommitted damaged": {peer_play.CLEAN},
     "peer.send": {peer_play.MEMORY, peer_play.BUCKET},
     "gang.report": {peer_play.MEMORY, peer_play.BUCKET},
-    "neighbours": {peer_play.BUCKET},
+    "neighbors": {peer_play.BUCKET},
     "staged damaged": {peer_play.COPIES, peer_play.BUCKET},
     "newest damaged": {peer_play.VERSION, peer_play.BUCKET},
     "all damaged": {peer_play.BUCKET},

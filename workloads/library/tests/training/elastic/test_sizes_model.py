@@ -3,14 +3,14 @@ which ranks compute which shards there, which version they restore, and how long
 serves its memory.
 
 In the model each node has one rank. A step stages a version on every node, and each node's copy
-reaches its neighbour at a moment of its own; the next step waits for all copies. A notice, and a
+reaches its neighbor at a moment of its own; the next step waits for all copies. A notice, and a
 node that asks to join, end the epoch at a step: all nodes stop once all copies are complete. A
 death ends the ranks of the others one by one. The lowest node that stays proposes what the
 product's own `successor` returns once the others have reported. All restore what `list_offers`
 finds in the memory of members and of nodes that leave; each reads at a moment of its own, and a
 node that leaves is gone as soon as `has_restored` lets it.
 
-The product decides: `successor`, `Epoch.divide_ranks`, `share`, `find_neighbour`, `list_offers` and
+The product decides: `successor`, `Epoch.divide_ranks`, `share`, `find_neighbor`, `list_offers` and
 `has_restored`.
 """
 
@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from holdfast.checkpoint.peers.keeper_client import find_neighbour
+from holdfast.checkpoint.peers.keeper_client import find_neighbor
 from holdfast.checkpoint.peers.storage import Offer, list_offers
 from holdfast.training.elastic.shards import share
 from holdfast.training.gang.membership import Epoch, Member
@@ -258,11 +258,11 @@ class Model:
         return joiners
 
     def _has_copy(self, state: State, epoch: Epoch, member: Member, step: int) -> bool:
-        neighbour = self._find_neighbour(epoch, member)
-        if neighbour == member.index or step == 0:
+        neighbor = self._find_neighbor(epoch, member)
+        if neighbor == member.index or step == 0:
             return True
         shard = self._make_shard(epoch, member, step)
-        return shard in state.nodes[neighbour].copies
+        return shard in state.nodes[neighbor].copies
 
     def _is_copied(self, state: State, epoch: Epoch, step: int) -> bool:
         steps = []
@@ -282,9 +282,9 @@ class Model:
     def _have_all_copies(self, state: State, epoch: Epoch, step: int) -> bool:
         return all(self._has_copy(state, epoch, member, step) for member in epoch.members)
 
-    def _find_neighbour(self, epoch: Epoch, member: Member) -> int:
+    def _find_neighbor(self, epoch: Epoch, member: Member) -> int:
         position = epoch.members.index(member)
-        keeper = find_neighbour(position, [""] * len(epoch.members))
+        keeper = find_neighbor(position, [""] * len(epoch.members))
         return epoch.members[keeper].index
 
     def _when_run(self, state: State, index: int, node: Node) -> Iterator[State]:
@@ -299,7 +299,7 @@ class Model:
             yield state.with_node(index, phase="stopped")
 
     def _upload(self, state: State, epoch: Epoch, member: Member) -> Iterator[State]:
-        """Announces the newest version of a node, then copies it to the neighbour."""
+        """Announces the newest version of a node, then copies it to the neighbor."""
         node = state.nodes[member.index]
         newest = node.staged[-1]
         if newest not in node.announced:
@@ -309,12 +309,12 @@ class Model:
             return
         if self._has_copy(state, epoch, member, newest.step):
             return
-        neighbour = self._find_neighbour(epoch, member)
-        keeper = state.nodes[neighbour]
+        neighbor = self._find_neighbor(epoch, member)
+        keeper = state.nodes[neighbor]
         if keeper.phase in ABSENT or keeper.epoch != epoch.number:
             return
         copies = _drop_old((*keeper.copies, newest), newest.rank)
-        after = state.with_node(neighbour, copies=copies)
+        after = state.with_node(neighbor, copies=copies)
         if self._have_all_copies(after, epoch, newest.step):
             whole = max(after.whole, newest.step)
             after = after._replace(whole=whole)
@@ -592,7 +592,7 @@ NOTICED = Model(notices=1)
 @pytest.mark.parametrize(
     ("broken", "message"),
     [
-        # Neighbours that leave together.
+        # Neighbors that leave together.
         (
             Model(notices=2, steps=1, serves_until=leave_at_once),
             "a shard is gone|was whole",

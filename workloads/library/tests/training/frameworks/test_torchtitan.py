@@ -80,7 +80,7 @@ class ShardedTitanGang(ShardedGang):
     run = "titan"
 
     def find_copied_step(self) -> int:
-        """Returns the newest step of which each shard is on a neighbour too; 0: none."""
+        """Returns the newest step of which each shard is on a neighbor too; 0: none."""
         return max((step for step in range(1, GATE + 1) if self.has_copied(step)), default=0)
 
     def find_lines(self, word: str) -> list[str]:
