@@ -41,9 +41,14 @@ WITH fresh AS (
 SELECT count(*) FROM fresh
 """
 
+# A subquery for each item, and no join: if autovacuum analyzes the table before this transaction
+# commits, it counts no rows, and a join would then read the whole table for each chunk.
 _CHANGED = """
 SELECT v.item FROM unnest(%(items)s::text[], %(digests)s::text[]) AS v(item, digest)
-JOIN holdfast.item i ON i.job = %(job)s AND i.item = v.item WHERE i.digest <> v.digest LIMIT 1
+WHERE v.digest <> (
+    SELECT i.digest FROM holdfast.item i WHERE i.job = %(job)s AND i.item = v.item
+)
+LIMIT 1
 """
 
 

@@ -141,6 +141,9 @@ def goals(items: int, drains: int, kills: int) -> Goals:
         },
         "long": {
             f"long_run_of_{items}_complete": lambda f: f["long_done"] == items,
+            "enqueue_faster_than_drain": lambda f: (
+                f["long_enqueue_items_per_s"] > f["long_drain_items_per_s"]
+            ),
             "memory_flat": lambda f: f["long_memory_growth_mib"] < MEMORY_GROWTH_MIB,
             "enqueue_memory_flat": lambda f: f["enqueue_memory_growth_mib"] < MEMORY_GROWTH_MIB,
         },

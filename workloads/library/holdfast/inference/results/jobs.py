@@ -181,10 +181,12 @@ def bind(connection: Connection, subscription: str, job: str) -> None:
 
 
 # Rows that another publisher has locked are skipped: published twice, their items would be computed
-# twice.
+# twice. The body is a subquery, so that the outbox is read in the order of its index, whatever the
+# statistics of a table say that was filled a moment ago.
 _UNPUBLISHED = """
-SELECT o.item, i.body FROM holdfast.outbox o JOIN holdfast.item i USING (job, item)
-WHERE o.job = %(job)s ORDER BY o.item LIMIT %(limit)s FOR UPDATE OF o SKIP LOCKED
+SELECT o.item, (SELECT i.body FROM holdfast.item i WHERE i.job = o.job AND i.item = o.item)
+FROM holdfast.outbox o
+WHERE o.job = %(job)s ORDER BY o.item LIMIT %(limit)s FOR UPDATE SKIP LOCKED
 """
 
 
