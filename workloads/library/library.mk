@@ -51,7 +51,7 @@ bench-training: setup
 	@$(PY) -m workloads.library.tests.bench.training $(if $(ONLY),--only $(ONLY))
 
 bench-batch: setup
-	@$(PY) -m workloads.library.tests.bench.batch
+	@$(PY) -m workloads.library.tests.bench.batch $(if $(SECTIONS),--sections $(SECTIONS))
 
 bench-placement: setup
 	@$(PY) -m workloads.library.tests.bench.placement

@@ -104,6 +104,6 @@ def _append(spans: list[Span], span: Span) -> None:
     if spans:
         last = spans[-1]
         if last.state is span.state and last.end_us == span.begin_us:
-            spans[-1] = last._replace(end_us=span.end_us)
+            spans[-1] = Span(last.begin_us, span.end_us, span.state, span.lane)
             return
     spans.append(span)
