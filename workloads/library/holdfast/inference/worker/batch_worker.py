@@ -84,8 +84,11 @@ class Worker:
 
     def _report_broken(self, error: PredictorBroken) -> None:
         reason = redact(str(error))
-        log = logs.info if self._shutdown.requested else logs.error
-        log("predict", f"the predictor is broken: {reason}")
+        if self._shutdown.requested:
+            # A child that a stop ends, or that had not loaded its model, is no fault.
+            logs.info("predict", f"the predictor ends: {reason}")
+        else:
+            logs.error("predict", f"the predictor is broken: {reason}")
         self._telemetry.emit("stop", step=0, reason=reason)
 
     def _drain(self, outcome: str) -> None:

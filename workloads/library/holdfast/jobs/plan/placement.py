@@ -4,7 +4,7 @@ It chooses among the machines that the environment offers. The job's file may st
 else the simulation chooses by price and time, or for a job without hours the decision matrix.
 """
 
-# Why it is so: infra/decisions/0123.
+# Why it is so: infra/decisions/0123, and for the shapes of a job infra/decisions/0142.
 
 import math
 from collections.abc import Sequence
