@@ -1,10 +1,10 @@
 """The page of figures, made from the last result of each bench.
 
 `python -m workloads.library.tests.bench.figures record bench-lint [NAME=VALUE...]` runs a make
-target, keeps its last JSON line under `recorded/` with day and machine, and writes the page;
-without arguments only the page is written. The README's few rows are written with it.
-`record bench-training ONLY="PART ..."`, or SECTIONS where a bench has these, replaces only these
-parts of the recorded result.
+target, keeps its last JSON line under `recorded/` with day and machine, prints the figures that
+changed by half or more, and writes the page; without arguments only the page is written. The
+README's few rows are written with it. `record bench-training ONLY="PART ..."`, or SECTIONS where a
+bench has these, replaces only these parts of the recorded result.
 """
 
 import json
@@ -13,6 +13,7 @@ import platform
 import subprocess
 import sys
 import tomllib
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -96,8 +97,34 @@ def record(target: str, *settings: str) -> None:
     is_partial = any(setting.startswith(("ONLY=", "SECTIONS=")) for setting in settings)
     if file.exists() and is_partial:
         facts = _replace_parts(json.loads(file.read_text()), result, day)
+    if file.exists():
+        before = json.loads(file.read_text())
+        for change in list_changes(before["result"], facts["result"]):
+            print(f"since {before['day']}: {change}", file=sys.stderr)
     RECORDED.mkdir(exist_ok=True)
     file.write_text(json.dumps(facts, indent=1, ensure_ascii=False) + "\n")
+
+
+def list_changes(before: Result, after: Result) -> list[str]:
+    """Lists the figures that grew or shrank by half or more.
+
+    Most figures have no goal, and one that got worse would be replaced without a word.
+    """
+    old_figures = dict(_list_figures(before))
+    changes: list[str] = []
+    for name, figure in _list_figures(after):
+        old_figure = old_figures.get(name)
+        if old_figure and not 2 / 3 < figure / old_figure < 3 / 2:
+            changes.append(f"{name} {old_figure:g} -> {figure:g}")
+    return changes
+
+
+def _list_figures(result: Result, prefix: str = "") -> Iterator[tuple[str, float]]:
+    for name, value in result.items():
+        if isinstance(value, dict):
+            yield from _list_figures(value, f"{prefix}{name}.")
+        elif isinstance(value, int | float) and not isinstance(value, bool):
+            yield f"{prefix}{name}", value
 
 
 def _replace_parts(recorded: Result, partial: Result, day: str) -> Result:
