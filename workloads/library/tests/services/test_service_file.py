@@ -90,6 +90,12 @@ CASES: dict[str, tuple[dict[str, str], str, str]] = {
     "GPU that no pool has": (PREDICTOR | {"--gpu": "8xh100"}, "on demand with role", "another gpu"),
     "more than the pool holds": (PREDICTOR | {"--base": "40"}, "most replicas", "raise max_nodes"),
     "one replica on Spot": (PREDICTOR | {"--set": "overflow_most=1"}, "overflow_most", "2"),
+    "room for a base that is not there": (
+        {"--predictor": "entropy", "--set": "base_most=4", "peak_per_s": "200"}
+        | {"replica_per_s": "50"},
+        "base_most",
+        "state base too",
+    ),
     "deadline above the notice": (PREDICTOR | {"--set": "deadline_s=30"}, "deadline_s", "lower it"),
     "kernels of a predictor": (
         PREDICTOR | {"--set": "compile_cache=gs://kernels"},
@@ -292,6 +298,22 @@ def test_models_that_nobody_can_read_are_said_to_be_unchecked(
     result = new_service(document, tmp_path / "other.yaml", MODEL)
     assert isinstance(result.exception, InputError)
     assert result.exception.what == "the model cannot be loaded"
+
+
+def test_a_file_is_written_into_a_new_folder(tmp_path: Path, document: Path) -> None:
+    out = tmp_path / "services" / "team" / "chat.yaml"
+    result = new_service(document, out, PREDICTOR)
+    assert result.exit_code == 0, result.output
+    assert out.exists()
+
+
+def test_a_file_that_is_no_text_stays(tmp_path: Path, document: Path) -> None:
+    out = tmp_path / "chat.yaml"
+    out.write_bytes(b"\xff\xfe")
+    error = new_service(document, out, PREDICTOR).exception
+    assert isinstance(error, InputError)
+    assert error.what == "a file with something else in it"
+    assert out.read_bytes() == b"\xff\xfe"
 
 
 def test_copies_that_do_not_exist_are_named(tmp_path: Path, document: Path) -> None:

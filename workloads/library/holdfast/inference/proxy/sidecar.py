@@ -36,6 +36,11 @@ class Sidecar:
     """A URL whose last number is the number of the server's open requests."""
     _draining: threading.Event = field(default_factory=threading.Event)
 
+    def __post_init__(self) -> None:
+        for url in (self.health_url, self.drain_url, self.count_url):
+            if url:
+                _require_url(url)
+
     def ready(self) -> bool:
         if self._draining.is_set():
             return False
@@ -111,6 +116,22 @@ class Sidecar:
                 yield
             finally:
                 server.shutdown()  # without it the loop of a closed socket never ends
+
+
+def _require_url(url: str) -> None:
+    """Raises InputError for a URL that `request` cannot ask."""
+    try:
+        parts = urlsplit(url)
+        is_valid = parts.scheme == "http" and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # the port is no number of a port
+        is_valid = False
+    if not is_valid:
+        raise InputError(
+            "the URL of the server cannot be asked",
+            got=url,
+            allowed="http://HOST:PORT/PATH",
+            fix="correct --health, --drain or --count",
+        )
 
 
 def request(method: str, url: str) -> tuple[int, str]:

@@ -103,9 +103,10 @@ class App:
         try:
             await self._handle(client, HttpRequest(scope, receive))
         except Refused as refused:
-            self._metrics.refused.labels(refused.reason).inc()
-            if refused.status != DISCONNECTED:
-                await make_refusal(refused)(scope, receive, send_marked)
+            if not client.has_started:  # otherwise it has its error event
+                self._metrics.refused.labels(refused.reason).inc()
+                if refused.status != DISCONNECTED:
+                    await make_refusal(refused)(scope, receive, send_marked)
         except ClientGone:
             # The response is not ended, so the connection is closed, which a client notices.
             status = status or DISCONNECTED
@@ -199,7 +200,7 @@ class App:
             most_bytes=self._settings.body_bytes,
             until_s=request.scope["state"][STARTED_AT] + _BODY_S,
         )
-        path = request.url.path
+        path: str = request.scope["path"]
         headers = forward_headers(request)
         is_chat = path == generation.CHAT_PATH
         prefix_key = b""
@@ -227,11 +228,10 @@ class App:
                     await self._carry(client, stream)
                 return
             self._metrics.count_unmoved(obstacle)
-        if request.url.query:
-            path += f"?{request.url.query}"
+        target = find_target(request)
         passed = PassedRequest(
             request.method,
-            path,
+            target,
             body,
             client=client,
             pool=self._pool,
@@ -244,7 +244,7 @@ class App:
         )
         self._streams.add(passed)
         try:
-            with self._remember(path, body):
+            with self._remember(target, body):
                 await _run_watched(client, passed.run())
         finally:
             self._streams.discard(passed)
@@ -305,6 +305,14 @@ def forward_headers(request: HttpRequest) -> Mapping[str, str]:
         if name not in _DROPPED_HEADERS and not name.startswith("x-envoy-"):
             headers[name] = value
     return headers
+
+
+def find_target(request: HttpRequest) -> str:
+    """Returns path and query as the client has encoded them."""
+    target: bytes = request.scope["raw_path"]
+    if request.scope["query_string"]:
+        target += b"?" + request.scope["query_string"]
+    return target.decode("latin-1")
 
 
 def make_refusal(refused: Refused) -> Response:

@@ -8,7 +8,13 @@ from functools import partial
 from typing import Any
 
 from holdfast.inference.errors import Refused
-from holdfast.inference.router.client import CARRIED_HEADER, WAITING, Client, ClientGone
+from holdfast.inference.router.client import (
+    CARRIED_HEADER,
+    LEAVING,
+    WAITING,
+    Client,
+    ClientGone,
+)
 from holdfast.inference.router.detokenizer import (
     NO_PATH,
     Texts,
@@ -45,7 +51,6 @@ _MOST_SEAMS = 64
 _PAUSE_S = 0.1
 _CONTEXT_TOKENS = 8
 _LAST_EVENTS_S = 1.0
-_LEAVING = "this router shuts down"
 _SEED_HEADER = "x-seed-scope"
 """A server sends it with the value `position` if a seed and a position give one random number."""
 _ABORTED = "abort"
@@ -130,7 +135,7 @@ class CarriedStream:
         """Carries the text to its end.
 
         Returns the response of a server that refuses the request. Raises Refused if no server
-        could be found before the first byte, and ClientGone.
+        began the text, after an error event if the client has comments, and ClientGone.
         """
         self._task = asyncio.current_task()
         try:
@@ -142,14 +147,14 @@ class CarriedStream:
         except StreamEnded as end:
             await self._end_with_error(end)
         except Refused as refused:
-            if not self._client.has_started:
-                raise
-            await self._end_with_error(StreamEnded(refused.reason, refused.message))
+            if self._client.has_started:
+                await self._end_with_error(StreamEnded(refused.reason, refused.message))
+            raise
         except asyncio.CancelledError:
             if not self._ending or self._client.is_gone or self._task is None:
                 raise
             self._task.uncancel()
-            await self._end_with_error(StreamEnded(self._ending, _LEAVING))
+            await self._end_with_error(StreamEnded(self._ending, LEAVING))
         return None
 
     async def _try_server(self) -> Response | None:
@@ -163,7 +168,7 @@ class CarriedStream:
             if self._client.is_gone:
                 raise ClientGone from None
             if self._ending:
-                raise StreamEnded(self._ending, _LEAVING) from None
+                raise StreamEnded(self._ending, LEAVING) from None
             await self._handle_loss(server, lost.cause)
             return None
         except (MalformedEvent, Differs) as error:
@@ -373,7 +378,7 @@ class CarriedStream:
         self._seams += 1
         if not self._losses.remaining or self._seams > _MOST_SEAMS:
             message = f"the server was lost ({cause}), as several before it"
-            if self._client.has_started:
+            if self._has_begun:
                 raise StreamEnded(cause, message)
             raise Refused(502, message, reason=self._losses.reason)
         self._metrics.moved.labels(cause).inc()

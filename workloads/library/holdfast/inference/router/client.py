@@ -10,6 +10,7 @@ CARRIED_HEADER = "x-holdfast-stream"
 """The header that says whether a stream moves with its servers, and what prevents it."""
 WAITING = "waiting"
 """The value for a stream that waits for a server; a comment in it says later whether it moves."""
+LEAVING = "this router shuts down"
 
 
 class ClientGone(HoldfastError):

@@ -25,15 +25,23 @@ def parse_servers(text: str) -> list[tuple[str, int]]:
     servers: list[tuple[str, int]] = []
     for part in text.split(","):
         host, _, port = part.strip().rpartition(":")
-        if not host or not port.isdecimal() or not 0 < int(port) < 65_536:
+        host = host.strip("[]")
+        if not _is_host(host) or not port.isdecimal() or not 0 < int(port) < 65_536:
             raise InputError(
                 "a server has no host or port",
                 got=part.strip() or "(nothing)",
                 allowed="HOST:PORT, such as vllm-headless.serving:8000",
                 fix="correct --servers",
             )
-        servers.append((host.strip("[]"), int(port)))
+        servers.append((host, int(port)))
     return servers
+
+
+def _is_host(text: str) -> bool:
+    try:
+        return bool(text.encode("idna"))  # as the resolver does, which takes no other name
+    except UnicodeError:
+        return False
 
 
 def read_endpoints(document: Any, health_port: int) -> set[Address]:

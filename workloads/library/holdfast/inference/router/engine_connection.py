@@ -41,8 +41,9 @@ class Head:
 
 
 class EngineConnection(asyncio.Protocol):
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, *, has_body: bool = True) -> None:
         self._loop = loop
+        self._has_body = has_body
         self._parser = httptools.HttpResponseParser(self)
         self._transport: asyncio.Transport | None = None
         self._headers: dict[str, str] = {}
@@ -164,6 +165,8 @@ class EngineConnection(asyncio.Protocol):
 
     def on_headers_complete(self) -> None:
         self._head = Head(self._parser.get_status_code(), self._headers)
+        if not self._has_body and self._head.status >= 200:
+            self._is_complete = True  # its length may be that of a body that does not follow
 
     def on_body(self, body: bytes) -> None:
         self._chunks.append(body)
@@ -183,13 +186,14 @@ async def connect(
     request: bytes,
     *,
     timeout_s: float,
+    has_body: bool = True,
 ) -> EngineConnection:
-    """Connects and sends a request. Raises EngineLost."""
+    """Connects and sends a request, whose response may have a body. Raises EngineLost."""
     loop = asyncio.get_running_loop()
     try:
         async with asyncio.timeout(timeout_s):
             transport, connection = await loop.create_connection(
-                lambda: EngineConnection(loop), host, port
+                lambda: EngineConnection(loop, has_body=has_body), host, port
             )
     except (OSError, TimeoutError):
         raise EngineLost("unreachable") from None

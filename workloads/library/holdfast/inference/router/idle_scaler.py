@@ -13,6 +13,7 @@ import urllib.request
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from http.client import HTTPException
 from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
@@ -93,7 +94,7 @@ class IdleScaler:
         while not wait(_STEP_S):
             try:
                 self.step()
-            except (OSError, ValueError, LookupError) as error:
+            except (OSError, HTTPException, ValueError, LookupError) as error:
                 # The router starts or ends, or the API server does not answer.
                 if str(error) != trouble:
                     logs.warning("idle", f"tried again: {error}")

@@ -2,9 +2,10 @@
 
 import asyncio
 from collections.abc import Mapping
+from typing import Any
 
 from holdfast.inference.errors import Refused
-from holdfast.inference.router.client import CARRIED_HEADER, Client, ClientGone
+from holdfast.inference.router.client import CARRIED_HEADER, LEAVING, Client, ClientGone
 from holdfast.inference.router.engine_connection import (
     EngineConnection,
     EngineLost,
@@ -51,17 +52,32 @@ class PassedRequest:
         self._obstacle = obstacle
         self._avoid = set[Server]()
         self._connection: EngineConnection | None = None
+        self._ending = ""
+        self._task: asyncio.Task[Any] | None = None
 
     def end(self, cause: str) -> None:
         """Ends the request from outside, when this router leaves."""
+        self._ending = self._ending or cause
         if self._connection is not None:
             self._connection.fail(cause)
+        elif self._task is not None:
+            self._task.cancel()  # it waits for a server
 
     async def run(self) -> None:
         """Passes the request on, again if a server is lost before the first byte of a response.
 
         A text is a function of its request, so it may be made twice. Raises Refused.
         """
+        self._task = asyncio.current_task()
+        try:
+            await self._try_servers()
+        except asyncio.CancelledError:
+            if not self._ending or self._client.is_gone or self._task is None:
+                raise
+            self._task.uncancel()
+            raise self._make_refusal() from None
+
+    async def _try_servers(self) -> None:
         losses = Losses()
         while True:
             server = await self._pool.take(
@@ -76,6 +92,8 @@ class PassedRequest:
                 if self._client.has_started:
                     await self._end(loss)
                     return
+                if self._ending:
+                    raise self._make_refusal() from None
                 if loss.cause != "unreachable":
                     losses.add(server, loss.cause)
                 if loss.cause != "drained":
@@ -88,6 +106,9 @@ class PassedRequest:
                 await asyncio.sleep(_PAUSE_S)
             finally:
                 self._pool.give_back(server)
+
+    def _make_refusal(self) -> Refused:
+        return Refused(503, LEAVING, retry_after_s=1.0, reason=self._ending)
 
     async def _pass_to(self, server: Server) -> None:
         address = server.address
@@ -103,6 +124,7 @@ class PassedRequest:
             address.port,
             request,
             timeout_s=self._settings.connect_s,
+            has_body=self._method != "HEAD",
         )
         # It stays with a server that drains, and is not counted among those that move.
         server.connections.add(connection)
@@ -131,6 +153,8 @@ class PassedRequest:
         self._metrics.ended.labels(loss.cause).inc()
         if not self._client.is_event_stream:
             raise ClientGone from None
-        message = f"the server was lost ({loss.cause}), and this stream cannot move"
+        message = LEAVING
+        if not self._ending:
+            message = f"the server was lost ({loss.cause}), and this stream cannot move"
         # An event may be incomplete; the empty line ends it.
         await self._client.finish(b"\n\n" + encode(make_error(message, SERVER_ERROR)))

@@ -46,6 +46,13 @@ class ServerSettings:
                 allowed=f"at most {longest_s:g} s of a window of {self.window_s:g} s",
                 fix="lower --longest-request, or serve on a pool with a longer grace period",
             )
+        if not self.model or "/" in self.model:
+            raise InputError(
+                "the model has no name in URLs",
+                got=self.model or "(nothing)",
+                allowed="a name without /, which is one part of /v2/models/NAME/infer",
+                fix="give another --name",
+            )
         between("the port is out of range", self.port, 0, 65_535)
         between("the largest body is out of range", self.body_bytes, 1, 1024 * MIB)
         between("the items of a batch are out of range", self.batch_items, 1, 4096)

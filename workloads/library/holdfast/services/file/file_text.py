@@ -63,14 +63,15 @@ def assign(assignments: Sequence[str], options: dict[str, Any]) -> ServiceSpec:
 
 
 def write(path: Path, text: str) -> None:
-    """Write a file. Raises InputError if it has another content."""
-    if path.exists() and path.read_text(encoding="utf-8") != text:
+    """Write a file, and its folder. Raises InputError if it has another content."""
+    if path.exists() and path.read_text(encoding="utf-8", errors="replace") != text:
         raise InputError(
             "a file with something else in it",
             got=path,
             allowed="a new file",
             fix="remove it, or choose another with --out FILE",
         )
+    path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text, encoding="utf-8")
 
 

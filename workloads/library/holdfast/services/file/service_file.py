@@ -300,6 +300,8 @@ class ServiceSpec:
             yield "replicas", "none", allowed, "--base 1"
         if self.standby and not self.base_replicas:
             yield "standby", self.standby, "0 without a base", "state base too"
+        if self.base_most and not self.base_replicas:
+            yield "base_most", self.base_most, "0 without a base", "state base too"
         if self.overflow_most and self.overflow_most < MIN_OVERFLOW:
             allowed = f"0, or {MIN_OVERFLOW} or more: one preemption must not take all of them"
             yield "overflow_most", self.overflow_most, allowed, f"overflow_most: {MIN_OVERFLOW}"

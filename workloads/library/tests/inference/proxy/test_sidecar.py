@@ -15,6 +15,7 @@ from holdfast.drill.serving.fleet import free_port
 from holdfast.inference.proxy.endpoints import Follower
 from holdfast.inference.proxy.sidecar import Sidecar
 from holdfast.manifests.envoy import CLUSTER, Proxy, bootstrap
+from holdfast.support.errors import InputError
 from holdfast.vocabulary.serving import DRAIN_PATH, READY_PATH, sidecar_budget
 from workloads.library.tests.http_server import answering
 from workloads.library.tests.inference.server.serving import Client, envoy, running
@@ -54,6 +55,25 @@ def port(stopping: threading.Event) -> Generator[int]:
 
     with answering(answer) as url:
         yield urlsplit(url).port or 0
+
+
+BAD_URLS = ["127.0.0.1:8000/health", "https://127.0.0.1:8000/health", "http://127.0.0.1:x/health"]
+
+
+@pytest.mark.parametrize("url", BAD_URLS)
+def test_a_url_that_cannot_be_asked_is_refused(url: str) -> None:
+    """A server with such a health URL would never be ready, without a word about the cause."""
+    good = "http://127.0.0.1:8000/health"
+    for urls in ((url, "", ""), (good, url, ""), (good, "", url)):
+        health, drain, count = urls
+        with pytest.raises(InputError, match="cannot be asked"):
+            Sidecar(
+                health_url=health,
+                hold_s=0.0,
+                most_s=0.0,
+                drain_url=drain,
+                count_url=count,
+            )
 
 
 def test_with_the_sidecar_no_request_reaches_a_server_that_refuses(

@@ -2,9 +2,11 @@
 
 import http.client
 import io
+import threading
 import urllib.error
 from collections.abc import Iterator, Mapping
 from email.message import Message
+from http.server import BaseHTTPRequestHandler
 from typing import Any
 
 import pytest
@@ -13,6 +15,7 @@ from holdfast.inference.router.idle_scaler import IdleScaler
 from holdfast.inference.router.metrics import Metrics
 from holdfast.inference.router.servers import State
 from holdfast.runtime import api_server
+from tests.support import HttpServer
 from workloads.library.tests.http_server import answering
 
 SCALE = "/apis/apps/v1/namespaces/serving/deployments/drafts-base/scale"
@@ -161,6 +164,33 @@ def test_the_autoscaler_wins_a_race(service: Service, scaler: IdleScaler) -> Non
     service.is_racing = False
     run_for(service, scaler, 60)
     assert service.replicas == 0
+
+
+class TornHandler(BaseHTTPRequestHandler):
+    """A router that is killed within a response."""
+
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.send_header("Content-Length", "100")
+        self.end_headers()
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+def test_a_response_that_is_cut_off_is_asked_for_again(service: Service) -> None:
+    with HttpServer(("127.0.0.1", 0), TornHandler) as server:
+        scaler = make_scaler(service, f"http://127.0.0.1:{server.server_port}")
+        ends = iter([False, False, True])
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        try:
+            scaler.run(lambda seconds: next(ends))
+        finally:
+            server.shutdown()
+            thread.join()
+    assert next(ends, None) is None
+    assert not service.writes
 
 
 def test_a_router_that_does_not_answer_changes_nothing(service: Service) -> None:

@@ -133,7 +133,11 @@ def test_an_unlisted_server_is_forgotten_with_its_last_stream() -> None:
     run(test)
 
 
-@pytest.mark.parametrize("text", ["", "host", "host:", ":80", "host:x", "host:70000", "a:1,,b:2"])
+BAD_SERVERS = ["", "host", "host:", ":80", "host:x", "host:70000", "a:1,,b:2"]
+BAD_SERVERS += ["vllm..serving:80", f"{'v' * 64}.serving:80"]
+
+
+@pytest.mark.parametrize("text", BAD_SERVERS)
 def test_servers_need_a_host_and_a_port(text: str) -> None:
     with pytest.raises(InputError, match="a server has no host or port"):
         parse_servers(text)

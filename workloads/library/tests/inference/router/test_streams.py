@@ -3,7 +3,7 @@
 import json
 import signal
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
@@ -12,10 +12,12 @@ from typing import Any
 import psutil
 import pytest
 
+from holdfast.drill.serving.fleet import free_port
 from holdfast.inference.proxy.endpoints import Endpoint, discovery, write
 from holdfast.inference.proxy.rejection_sharing import RejectionSharer
 from holdfast.inference.small_engine import model
-from holdfast.vocabulary.serving import REJECTIONS_PATH
+from holdfast.vocabulary.serving import OVER_BUDGET, REJECTIONS_PATH
+from workloads.library.tests.http_server import answering
 from workloads.library.tests.inference.router.fleet import (
     CHAT,
     COMPLETIONS,
@@ -340,6 +342,29 @@ def test_a_request_that_loses_every_server_is_given_up_and_rejected(tmp_path: Pa
             assert not _is_running(servers[0])
 
 
+def test_a_waiting_text_that_loses_every_server_is_rejected(tmp_path: Path) -> None:
+    """Its client has comments before the last servers are lost, and no token."""
+    body = {"prompt": "poison"}
+    slow = ("--prefill", "3600")
+    comments = ("--set", "comment_s=0.1")
+    with ExitStack() as stack:
+        servers = [stack.enter_context(engine(tmp_path, *slow)) for _ in range(2)]
+        port = servers[0].port
+        options = (*comments, *NO_PAUSE_IS_A_HANG)
+        served = stack.enter_context(router(tmp_path, *options, servers=servers))
+        stream = Stream(served.port, body)
+        for _ in range(2):
+            kill(_find_victim(servers))
+        until(lambda: stream.comments, "it waits")
+        server = stack.enter_context(engine(tmp_path, *slow, port=port))
+        until(lambda: _is_running(server), "the last server to run it")
+        kill(server)
+        stream.wait()
+        assert "as several before it" in stream.events[-1]["error"]["message"]
+        assert count_rejections(served) == 1
+        assert Stream(served.port, body).wait().status == 422
+
+
 def test_servers_that_end_after_a_drain_do_not_count_against_a_text(tmp_path: Path) -> None:
     options = ("--prefill", "3600", "--shutdown-timeout", "3600")
     with ExitStack() as stack:
@@ -407,6 +432,35 @@ def test_draining_router_finishes_streams_and_ends_late_ones_with_an_error(
         assert served.wait() == 143
         expect_whole(streams)
     assert late.events[-1]["error"]["message"] == "this router shuts down"
+
+
+@pytest.mark.parametrize("has_server", [True, False])
+def test_draining_router_ends_late_requests_that_do_not_move(
+    tmp_path: Path, *, has_server: bool
+) -> None:
+    """They are not repeated at another server, and their clients get a response."""
+    body = json.dumps({"prompt": "late", "n": 2}).encode()
+    with ExitStack() as stack:
+        servers: list[Served] = []
+        for _ in range(2 if has_server else 0):
+            servers.append(stack.enter_context(engine(tmp_path, "--prefill", "3600")))
+        names = [f"{HOST}:{server.port}" for server in servers] or [f"{HOST}:{free_port()}"]
+        options = ("--window", "10", "--hold", "600", "--servers", ",".join(names))
+        served = stack.enter_context(router(tmp_path, *options, ready=len(servers)))
+        pool = stack.enter_context(ThreadPoolExecutor(1))
+        late = pool.submit(
+            served.request,
+            "POST",
+            COMPLETIONS,
+            body,
+        )
+        until(lambda: metric(served, "holdfast_router_streams") == 1, "the request")
+        served.signal(signal.SIGTERM)
+        answer = late.result()
+        assert answer.status == 503
+        assert answer.json["error"]["message"] == "this router shuts down"
+        assert served.wait() == 143
+        assert OVER_BUDGET not in served.log.read_text()
 
 
 def test_an_endpoints_file_is_followed(
@@ -478,6 +532,37 @@ def test_other_paths_are_passed_on(whole_router: Served) -> None:
     assert answer.json["data"][0]["id"] == "small"
     assert whole_router.request("GET", "/v1/nothing").status == 404
     assert whole_router.request("GET", "/elsewhere").status == 404
+
+
+def test_a_path_is_passed_on_as_it_is_encoded(tmp_path: Path) -> None:
+    lines: list[str] = []
+
+    def answer(path: str, headers: Mapping[str, str], body: bytes) -> tuple[int, object]:
+        lines.append(path)
+        return 200, b"{}"
+
+    paths = ["/v1/models/org%2Fname", "/v1/models/a%20b?c=d%20e", "/v1/models/%E2%82%AC%3F%23"]
+    with answering(answer) as address:
+        options = ("--servers", address.removeprefix("http://"))
+        with router(tmp_path, *options, ready=1) as served:
+            statuses = [served.request("GET", path).status for path in paths]
+    assert statuses == [200, 200, 200]
+    assert [line for line in lines if line != "/health"] == paths
+
+
+def test_the_response_to_a_head_request_is_whole(tmp_path: Path) -> None:
+    """It gives the length of a body that does not follow."""
+
+    def answer(path: str, headers: Mapping[str, str], body: bytes) -> tuple[int, object]:
+        return 200, b"{}"
+
+    with answering(answer) as address:
+        options = ("--servers", address.removeprefix("http://"))
+        with router(tmp_path, *options, ready=1) as served:
+            response = served.request("HEAD", "/v1/models")
+            assert response.status == 501
+            assert int(response.headers["content-length"]) > 0
+            assert metric(served, "holdfast_router_ended_total") == 0
 
 
 def _find_victim(servers: list[Served]) -> Served:

@@ -11,7 +11,16 @@ from holdfast.inference.server.drain import Drain
 from holdfast.inference.server.http_protocol import STARTED_AT
 from holdfast.inference.server.metrics import Metrics
 from holdfast.inference.server.settings import ServerSettings
+from holdfast.support.errors import InputError
 from workloads.library.tests.inference.server.serving import INFER
+
+
+@pytest.mark.parametrize("name", ["", "org/model"])
+def test_a_model_without_a_name_for_urls_is_refused(name: str) -> None:
+    """Its server would be ready, and no request could name the model."""
+    with pytest.raises(InputError, match="no name in URLs") as error:
+        ServerSettings(model=name)
+    assert "--name" in error.value.fix
 
 
 def test_a_bug_is_answered_and_raised_for_the_log() -> None:
