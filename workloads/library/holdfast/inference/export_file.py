@@ -16,20 +16,26 @@ PARQUET = ".parquet"
 def export(connection: Connection, job: str, out: str) -> int:
     """Writes `out` atomically and returns the number of rows."""
     if not out.startswith(BUCKET_SCHEME):
+        if not Path(out).name:
+            raise _make_name_error(out)
         return _export_to_disk(connection, job, Path(out))
     bucket, _, name = out.removeprefix(BUCKET_SCHEME).partition("/")
     if not bucket or not name or name.endswith("/"):
-        raise InputError(
-            "the export has no name",
-            got=out,
-            allowed="gs://BUCKET/FOLDER/FILE",
-            fix="add the name of a file, such as results.parquet",
-        )
+        raise _make_name_error(out)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, Path(name).name)
         count = _export_to_disk(connection, job, path)
         upload(path, out)
     return count
+
+
+def _make_name_error(out: str) -> InputError:
+    return InputError(
+        "the export has no name",
+        got=repr(out),
+        allowed="FOLDER/FILE or gs://BUCKET/FOLDER/FILE",
+        fix="add the name of a file, such as results.parquet",
+    )
 
 
 def _export_to_disk(connection: Connection, job: str, path: Path) -> int:

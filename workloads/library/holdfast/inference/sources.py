@@ -19,6 +19,8 @@ from holdfast.support.errors import InputError
 from holdfast.support.values import finite
 
 _PARALLEL = 16
+# Rows of a table that are in memory at once: each may be as large as an item.
+_TABLE_ROWS = 32
 
 
 def open_items(
@@ -135,7 +137,14 @@ def rows(file: SourceFile) -> Iterator[Row]:
             yield from _json_rows(file)
     except InputError:  # of a bucket
         raise
-    except (ValueError, OSError, RecursionError, NotImplementedError) as error:
+    except (
+        ValueError,
+        OSError,
+        RecursionError,
+        NotImplementedError,
+        OverflowError,  # a time that Python cannot hold
+        KeyError,  # a time zone that this machine does not know
+    ) as error:
         raise InputError(
             "the file of rows cannot be read",
             got=f"{file}: {str(error)[:200]}",
@@ -195,7 +204,11 @@ def _json_rows(file: SourceFile) -> Iterator[Row]:
                 raise ValueError(f"a row is longer than {MAX_ROW_CHARS} characters")
             if not line.strip():
                 continue
-            row = json.loads(line)
+            try:
+                row = json.loads(line)
+            except json.JSONDecodeError as error:
+                # Its own text would say line 1: of this line.
+                raise ValueError(f"line {number}: {error.msg}, at column {error.colno}") from None
             if not isinstance(row, dict):
                 raise ValueError(f"line {number} is no JSON object")
             yield row
@@ -205,5 +218,5 @@ def _parquet_rows(file: SourceFile) -> Iterator[Row]:
     from pyarrow import parquet
 
     with file.open() as content, parquet.ParquetFile(content) as table:
-        for batch in table.iter_batches(batch_size=1000):
+        for batch in table.iter_batches(batch_size=_TABLE_ROWS):
             yield from batch.to_pylist()

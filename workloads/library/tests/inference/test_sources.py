@@ -64,6 +64,7 @@ def test_files_in_a_folder_are_sorted_and_links_are_skipped(tmp_path: Path) -> N
         ('{"id": 1, "text": ' + "[" * 200_000 + "}", "cannot be read"),
         ("[" * 1_000_000, "cannot be read"),
         ('{"id": ' + "9" * 5000 + "}", "cannot be read"),
+        ('{"id": 1, "text": x}', "line 2: Expecting value, at column 19"),
     ],
     ids=lambda text: text[:25],
 )
@@ -71,6 +72,21 @@ def test_a_row_that_is_no_item_is_bad_input(rows: Path, line: str, message: str)
     rows.write_text(json.dumps({"id": 7, "text": "x"}) + "\n" + line + "\n")
     with pytest.raises(InputError, match=message):
         load(rows)
+
+
+@pytest.mark.parametrize(
+    ("type_", "value"),
+    [(pyarrow.timestamp("us"), 2**62), (pyarrow.timestamp("us", tz="No/Zone"), 1)],
+    ids=str,
+)
+def test_a_time_that_python_cannot_hold_is_bad_input(
+    tmp_path: Path, type_: pyarrow.DataType, value: int
+) -> None:
+    times = pyarrow.array([value], pyarrow.int64()).cast(type_)
+    table = pyarrow.table({"id": ["a"], "text": ["x"], "at": times})
+    parquet.write_table(table, tmp_path / "rows.parquet")
+    with pytest.raises(InputError, match=r"rows\.parquet"):
+        load(tmp_path / "rows.parquet")
 
 
 def test_an_integer_beyond_every_float_is_an_id(rows: Path) -> None:
@@ -95,6 +111,24 @@ def test_a_300_mb_line_is_rejected_in_bounded_memory(rows: Path) -> None:
     with pytest.raises(InputError, match=f"{MAX_ROW_CHARS}"):
         load(rows)
     assert measure_peak_kib() - start_kib < 100_000
+
+
+def test_a_tables_large_rows_are_read_in_bounded_memory(tmp_path: Path) -> None:
+    """The container that loads a job's items has 2 GiB, and an item may have 4 MiB."""
+    schema = pyarrow.schema([("id", pyarrow.string()), ("text", pyarrow.binary())])
+    body = b"x" * 1_000_000
+    with parquet.ParquetWriter(tmp_path / "rows.parquet", schema) as writer:
+        for n in range(300):
+            writer.write_table(pyarrow.table({"id": [str(n)], "text": [body]}, schema=schema))
+    start_kib = measure_peak_kib()
+    items = open_items(
+        "j",
+        str(tmp_path / "rows.parquet"),
+        id_column="id",
+        body_column="text",
+    )
+    assert sum(len(item.body) for item in items) == 300 * len(body)
+    assert measure_peak_kib() - start_kib < 250_000
 
 
 def measure_peak_kib() -> int:

@@ -14,6 +14,7 @@ from google.api_core import exceptions
 from holdfast.inference.errors import MalformedMessage, QueueUnavailable
 from holdfast.inference.items import Item, decode, encode
 from holdfast.inference.queue.protocol import Lease
+from holdfast.support.errors import InputError
 
 # A request may have 512 KiB, and an ack id has about 200 bytes.
 _ACK_IDS = 1000
@@ -31,6 +32,14 @@ _TRANSIENT = (
     exceptions.Cancelled,
     exceptions.GatewayTimeout,
     exceptions.RetryError,
+    exceptions.Unknown,  # Google's own clients repeat it
+)
+# They do not end by themselves: a wrong name, or a missing right.
+_PERMANENT = (
+    exceptions.NotFound,
+    exceptions.Forbidden,
+    exceptions.Unauthorized,
+    exceptions.InvalidArgument,
 )
 _T = TypeVar("_T")
 
@@ -96,6 +105,8 @@ class PubSubQueue:
             return []
         except _TRANSIENT as error:
             raise QueueUnavailable(type(error).__name__) from error
+        except _PERMANENT as error:
+            raise _make_refusal(error) from error
         return [_parse_lease(m.ack_id, m.message.data) for m in response.received_messages]
 
     def extend(self, leases: Sequence[Lease], seconds: float) -> None:
@@ -133,6 +144,17 @@ def _call(call: Callable[[], _T]) -> _T:
         return call()
     except (*_TRANSIENT, exceptions.DeadlineExceeded, TimeoutError) as error:
         raise QueueUnavailable(type(error).__name__) from error
+    except _PERMANENT as error:
+        raise _make_refusal(error) from error
+
+
+def _make_refusal(error: Exception) -> InputError:
+    return InputError(
+        "Pub/Sub rejects the topic or the subscription",
+        got=str(error)[:300],
+        allowed="a topic and its subscription that exist, which this identity may use",
+        fix="check --topic, --subscription and the rights",
+    )
 
 
 def _parse_lease(ack_id: str, data: bytes) -> Lease:

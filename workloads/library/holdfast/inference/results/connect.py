@@ -5,6 +5,7 @@ Passwords are in the URI or in PGPASSWORD and are never printed.
 
 import os
 import time
+from typing import Any
 
 import psycopg
 from psycopg import Connection, errors, sql
@@ -30,6 +31,14 @@ TRANSIENT = (
 )
 # SQLSTATE classes of a wrong password and an unknown user or database, which do not end.
 _PERMANENT = ("28", "3D", "3F")
+
+# A machine that was lost answers nothing; by default the kernel waits two hours for it.
+_LOST_HOST: dict[str, Any] = {
+    "keepalives_idle": 20,
+    "keepalives_interval": 5,
+    "keepalives_count": 4,
+    "tcp_user_timeout": 60_000,
+}
 
 
 def database_uri(option: str) -> str:
@@ -63,7 +72,12 @@ def connect(uri: str, *, patience_s: float = 30.0) -> Connection:
     deadline = time.monotonic() + patience_s
     while True:
         try:
-            return psycopg.connect(uri, connect_timeout=5, application_name="holdfast")
+            return psycopg.connect(
+                uri,
+                connect_timeout=5,
+                application_name="holdfast",
+                **_LOST_HOST,
+            )
         except psycopg.OperationalError as error:
             refusal = explain_refusal(error)
             if refusal:
@@ -93,6 +107,7 @@ def open_pool(uri: str, *, size: int = 4) -> ConnectionPool[Connection]:
             "connect_timeout": 5,
             "application_name": "holdfast",
             "options": options,
+            **_LOST_HOST,
         },
         configure=_use_least_role,
         check=ConnectionPool.check_connection,

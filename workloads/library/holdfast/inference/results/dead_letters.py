@@ -12,12 +12,18 @@ def list_newest(
     job: str,
     limit: int,
 ) -> list[dict[str, object]]:
-    """Lists dead letters, newest first, without content; the message is redacted."""
+    """Lists dead letters, newest first, without content; the message is redacted.
+
+    Letters stay when their item is tried again, since a worker may delete none: an item that is not
+    dead has no letter here, and one that died again has its newest.
+    """
     jobs.require(connection, job)
     query = (
         "SELECT d.item, d.digest, d.reason, d.failures, d.created_at::text, coalesce(r.error, '')"
         " FROM holdfast.dead_letter d LEFT JOIN holdfast.result r USING (job, item, fingerprint)"
-        " WHERE d.job = %s ORDER BY d.letter DESC LIMIT %s"
+        " WHERE d.job = %s AND coalesce(r.status, 'dead') = 'dead' AND NOT EXISTS (SELECT FROM"
+        " holdfast.dead_letter n WHERE n.job = d.job AND n.item = d.item AND n.letter > d.letter)"
+        " ORDER BY d.letter DESC LIMIT %s"
     )
     rows = connection.execute(query, (job, limit)).fetchall()
     names = ("item", "digest", "reason", "failures", "at", "message")
@@ -35,8 +41,6 @@ WITH revived AS (
     INSERT INTO holdfast.outbox (job, item)
     SELECT v.job, v.item FROM revived v JOIN holdfast.item i USING (job, item)
     ON CONFLICT DO NOTHING
-), removed AS (
-    DELETE FROM holdfast.dead_letter d USING revived v WHERE d.job = v.job AND d.item = v.item
 )
 SELECT item FROM revived ORDER BY item
 """

@@ -16,7 +16,7 @@ WHERE r.job = %s AND r.status = 'done' ORDER BY r.item COLLATE "C"
 def rows(connection: Connection, job: str) -> Iterator[tuple[str, Any]]:
     """Iterates over results with a server-side cursor, in bounded memory."""
     with connection.transaction(), connection.cursor(name="export") as cursor:
-        cursor.itersize = 5000
+        cursor.itersize = 100  # a value may have a megabyte
         yield from cursor.execute(_ROWS, (job,))
 
 

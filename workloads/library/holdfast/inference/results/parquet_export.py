@@ -131,17 +131,29 @@ def _make_row(types: dict[str, Any]) -> Composable:
     """Returns the SQL expression of a row: the value without nulls, with texts for what has no
     type, and the id.
     """
-    row = SQL("r.value")
+    moved: list[Composable] = []
+    added: list[Composable] = [SQL("jsonb_build_object('item', r.item)")]
+    names: list[Composable] = []
+    texts: list[Composable] = []
     for key, kind in types.items():
         name = _name_column(key, types)
-        if name != key or kind is None:
-            value = SQL("(r.value -> {key})").format(key=Literal(key))
-            if kind is None:
-                value = SQL("NULLIF({value}, 'null')::text").format(value=value)
-            row = SQL("({row} - {key} || jsonb_build_object({name}, {value}))").format(
-                row=row, key=Literal(key), name=Literal(name), value=value
-            )
-    return SQL("({row} || jsonb_build_object('item', r.item))::text").format(row=row)
+        if name == key and kind is not None:
+            continue
+        moved.append(Literal(key))
+        value = SQL("(r.value -> {key})").format(key=Literal(key))
+        if kind is None:
+            names.append(Literal(name))
+            texts.append(SQL("NULLIF({value}, 'null')::text").format(value=value))
+        else:
+            pair = SQL("jsonb_build_object({name}, {value})")
+            added.append(pair.format(name=Literal(name), value=value))
+    if names:
+        object_ = SQL("jsonb_object(ARRAY[{names}], ARRAY[{texts}])")
+        added.append(object_.format(names=SQL(",").join(names), texts=SQL(",").join(texts)))
+    # One level for all keys: a level for each would be too deep for a thousand.
+    return SQL("((r.value - ARRAY[{moved}]::text[]) || {added})::text").format(
+        moved=SQL(",").join(moved), added=SQL(" || ").join(added)
+    )
 
 
 def _parse(lines: bytes, schema: pyarrow.Schema) -> pyarrow.Table:

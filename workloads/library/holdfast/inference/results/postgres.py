@@ -74,6 +74,13 @@ WITH counted AS (
 SELECT item, failures, dead FROM counted
 """
 
+_FAILED_AMONG = """
+SELECT r.item, r.failures, r.status = 'dead' FROM holdfast.result r
+JOIN unnest(%(items)s::text[], %(fences)s::bigint[]) AS u(item, fence) USING (item, fence)
+WHERE r.job = %(job)s AND r.fingerprint = %(fingerprint)s AND r.worker = %(worker)s
+  AND r.status IN ('waiting', 'dead')
+"""
+
 _REFUSE = """
 INSERT INTO holdfast.dead_letter (job, fingerprint, digest, reason, failures)
 SELECT %(job)s, %(fingerprint)s, u.digest, u.reason, 0
@@ -190,7 +197,9 @@ class PostgresResults:
     ) -> tuple[dict[str, int], dict[str, int]]:
         """Counts failures; the last allowed one makes an item dead and writes its dead letter.
 
-        Returns the items that may be tried again and the dead ones, with their failures so far.
+        Returns the items that may be tried again and the dead ones, with their failures so far. An
+        item that another worker has claimed meanwhile is in neither. Repeating it after an error is
+        safe.
         """
         rows = self._execute(
             _FAIL,
@@ -202,6 +211,18 @@ class PostgresResults:
             errors=[failure.message for failure in failures],
             digests=[failure.digest for failure in failures],
         )
+        counted = {item for item, *_ in rows}
+        missing: list[Claim] = []
+        for failure in failures:
+            if failure.claim.item not in counted:
+                missing.append(failure.claim)
+        if missing:
+            # An earlier try whose response was lost has counted them, or another worker has them.
+            rows += self._execute(
+                _FAILED_AMONG,
+                items=[claim.item for claim in missing],
+                fences=[claim.fence for claim in missing],
+            )
         retried_items: dict[str, int] = {}
         dead_items: dict[str, int] = {}
         for item, count, is_dead in rows:

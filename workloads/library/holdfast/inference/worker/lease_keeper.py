@@ -10,6 +10,9 @@ from collections.abc import Callable, Iterable
 from holdfast.inference.queue.protocol import Lease, Queue
 from holdfast.inference.results.connect import TRANSIENT
 
+# Views of the database count a worker as killed that was silent for 30 s.
+_HEARTBEAT_S = 10.0
+
 
 class LeaseKeeper(threading.Thread):
     """Keeps leases by item, so that a duplicate message is acked with the item's one result."""
@@ -66,7 +69,8 @@ class LeaseKeeper(threading.Thread):
 
     def run(self) -> None:
         # Every third of a lease: one extension may fail, and the next is still in time.
-        while not self._stopped.wait(self._lease_s / 3):
+        pause_s = min(self._lease_s / 3, _HEARTBEAT_S)
+        while not self._stopped.wait(pause_s):
             leases: list[Lease] = []
             with self._changed:
                 for item_leases in self._leases.values():

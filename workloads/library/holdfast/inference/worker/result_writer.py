@@ -91,6 +91,8 @@ class Writer(threading.Thread):
                 error_class=error_classes[item],
                 failures=count,
             )
+        # Stale, as in _write: their leases would be extended for ever, and the worker never ends.
+        self._keeper.drop(error_classes.keys() - retried.keys() - dead.keys())
         for item, count in retried.items():
             self._release(item, self._settings.retry_delay_s * count)
         for item in dead:

@@ -6,19 +6,23 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Generator
+from concurrent.futures import Future
 from pathlib import Path
 
 import grpc
 import pytest
+from google.api_core import exceptions
 from google.cloud import pubsub_v1
 from psycopg import Connection
 
 from holdfast.drill.serving.fleet import free_port
 from holdfast.inference.enqueue import enqueue
+from holdfast.inference.errors import QueueUnavailable
 from holdfast.inference.items import Item
 from holdfast.inference.queue.postgres import PostgresQueue
 from holdfast.inference.queue.protocol import Lease, Queue
 from holdfast.inference.queue.pubsub import PubSubQueue
+from holdfast.support.errors import InputError
 from workloads.library.tests.inference import fake_broker_server
 from workloads.library.tests.inference.fake_broker import FakeBroker
 from workloads.library.tests.inference.harness import items
@@ -212,3 +216,56 @@ def test_items_from_an_unknown_job_are_deferred_for_long() -> None:
     assert other_queue.pull(1, 0.0) == []
     now[0] += 2.0
     assert len(other_queue.pull(1, 0.0)) == 1
+
+
+class FailingClient:
+    """Answers every call with one error, a publication through its future."""
+
+    def __init__(self, error: Exception) -> None:
+        self._error = error
+
+    def publish(self, *_: object, **__: object) -> "Future[str]":
+        future: Future[str] = Future()
+        future.set_exception(self._error)
+        return future
+
+    def fail(self, **_: object) -> None:
+        raise self._error
+
+    pull = acknowledge = modify_ack_deadline = fail
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (exceptions.NotFound("no such topic"), InputError),
+        (exceptions.PermissionDenied("not you"), InputError),
+        (exceptions.InvalidArgument("no name of a topic"), InputError),
+        (exceptions.Unknown("a stream was lost"), QueueUnavailable),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_googles_error_is_bad_input_or_an_outage(
+    error: Exception, expected: type[Exception]
+) -> None:
+    client = FailingClient(error)
+    queue = PubSubQueue(
+        client,
+        client,
+        job="a",
+        topic="t",
+        subscription="s",
+        lease_s=LEASE_S,
+    )
+    leases = [Lease(ack_id="1", item=None)]
+    calls: list[Callable[[], object]] = [
+        lambda: queue.publish(items("a", 1)),
+        lambda: queue.pull(1, 0.0),
+        lambda: queue.extend(leases, 1.0),
+        lambda: queue.ack(leases),
+    ]
+    for call in calls:
+        with pytest.raises(expected) as caught:
+            call()
+        if isinstance(caught.value, InputError):
+            assert str(error) in caught.value.got

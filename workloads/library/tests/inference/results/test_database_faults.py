@@ -1,7 +1,11 @@
 """Tests of faults of the database: full disks, refused commits, serialization failures."""
 
+import os
 import random
+import socket
+import socketserver
 import subprocess
+import threading
 from collections.abc import Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -10,6 +14,7 @@ from typing import LiteralString
 
 import psycopg
 import pytest
+from psycopg.conninfo import conninfo_to_dict
 
 from holdfast.inference.items import Item
 from holdfast.inference.results import schema
@@ -161,3 +166,50 @@ def test_four_workers_with_colliding_transactions_lose_and_repeat_nothing(
                 failures.append(line["failures"])
         assert failures.count(3) == len(bad_items)
         assert count_retries(harness) > 0
+
+
+@contextmanager
+def relay_tcp(uri: str) -> Generator[str]:
+    """Serves the unix socket of a database on a TCP port; yields a URI of it."""
+    options = conninfo_to_dict(uri)
+    path = f"{options['host']}/.s.PGSQL.{options['port']}"
+
+    class Relay(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            with socket.socket(socket.AF_UNIX) as database:
+                database.connect(path)
+                back = threading.Thread(target=self.copy, args=(database, self.request))
+                back.start()
+                self.copy(self.request, database)
+                back.join()
+
+        @staticmethod
+        def copy(source: socket.socket, target: socket.socket) -> None:
+            while data := source.recv(65536):
+                target.sendall(data)
+            target.shutdown(socket.SHUT_WR)
+
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Relay) as relay:
+        threading.Thread(target=relay.serve_forever, args=(0.05,)).start()
+        try:
+            yield f"postgresql://{options['user']}@127.0.0.1:{relay.server_address[1]}/postgres"
+        finally:
+            relay.shutdown()
+
+
+def test_a_host_that_vanishes_is_noticed_within_a_minute(server: EmbeddedPostgres) -> None:
+    """A kernel waits two hours by default for the answer of a machine that was lost."""
+    with (
+        relay_tcp(server.uri) as uri,
+        connect(uri) as command,
+        open_pool(uri, size=1) as pool,
+        pool.connection() as worker,
+    ):
+        for connection in (command, worker):
+            with socket.socket(fileno=os.dup(connection.fileno())) as link:
+                names = ("TCP_KEEPIDLE", "TCP_KEEPINTVL", "TCP_KEEPCNT", "TCP_USER_TIMEOUT")
+                idle, interval, count, unacked_ms = (
+                    link.getsockopt(socket.IPPROTO_TCP, getattr(socket, name)) for name in names
+                )
+            assert idle + interval * count <= 60
+            assert 0 < unacked_ms <= 60_000

@@ -1,6 +1,7 @@
 """Exports as Parquet and into a bucket: every value comes back, in a column of its type."""
 
 import json
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -113,6 +114,35 @@ def test_too_many_keys_are_refused_and_leave_no_file(
     with pytest.raises(InputError, match=r"\.jsonl"):
         export(harness.connection, harness.job, str(tmp_path / "o.parquet"))
     assert [*tmp_path.glob("o.*")] == []
+
+
+def test_as_many_keys_as_allowed_may_have_several_types(harness: Harness, tmp_path: Path) -> None:
+    value = {f"key-{n}": {"n": n} for n in range(parquet_export.MAX_COLUMNS)}
+    store(harness, [value, {"key-0": 1, "key-1": None}])
+    assert export(harness.connection, harness.job, str(tmp_path / "o.parquet")) == 2
+    first, second = parquet.read_table(tmp_path / "o.parquet").to_pylist()
+    assert first.pop("item") == "item-00000"
+    assert {key: json.loads(text) for key, text in first.items()} == value
+    assert second["key-0"] == "1"
+    assert second["key-1"] is None
+
+
+def test_large_results_become_lines_in_bounded_memory(harness: Harness, tmp_path: Path) -> None:
+    store(harness, [{"text": "x" * 50_000}] * 400)
+    tracemalloc.start()
+    try:
+        assert export(harness.connection, harness.job, str(tmp_path / "o.jsonl")) == 400
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak_bytes < 15_000_000
+
+
+@pytest.mark.parametrize("out", ["", ".", "/"])
+def test_an_export_without_a_file_name_is_bad_input(harness: Harness, out: str) -> None:
+    harness.enqueue(items(harness.job, 1))
+    with pytest.raises(InputError, match="has no name"):
+        export(harness.connection, harness.job, out)
 
 
 def test_an_export_to_a_bucket_replaces_nothing(

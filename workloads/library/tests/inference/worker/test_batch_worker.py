@@ -1,14 +1,24 @@
 """Tests of the batch worker's guarantees: one result for each item, and acks after commits."""
 
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
+import psycopg
 import pytest
 
 from holdfast.inference.items import Item
+from holdfast.inference.results.postgres import Failure, PostgresResults
 from holdfast.inference.values import Value
 from holdfast.inference.worker.telemetry import Failpoint
 from holdfast.vocabulary.exit_codes import EXIT_COMPLETE
-from workloads.library.tests.inference.harness import CountingPredictor, Harness, expect_rows, items
+from workloads.library.tests.inference.harness import (
+    QUICK,
+    CountingPredictor,
+    Harness,
+    expect_rows,
+    items,
+)
 
 pytestmark = pytest.mark.process  # PostgreSQL
 
@@ -63,6 +73,61 @@ def test_failing_items_do_not_affect_their_neighbors(harness: Harness) -> None:
     assert failures == [1, 2, 3]
     letters = {line["item"] for line in harness.event_lines("dead_lettered")}
     assert letters == {item.id for item in bad_items}
+
+
+def run_with_first_failure(
+    harness: Harness,
+    monkeypatch: pytest.MonkeyPatch,
+    report: Callable[[Callable[[], object]], object],
+) -> None:
+    """Runs a worker with one bad item; `report` makes its first report of a failure."""
+    fail = PostgresResults.fail
+    calls: list[int] = []
+
+    def fail_once(
+        results: PostgresResults, failures: Sequence[Failure], limit: int
+    ) -> tuple[dict[str, int], dict[str, int]]:
+        calls.append(len(failures))
+        if len(calls) == 1:
+            report(lambda: fail(results, failures, limit))
+        return fail(results, failures, limit)
+
+    monkeypatch.setattr(PostgresResults, "fail", fail_once)
+    harness.enqueue([Item(job=harness.job, id="bad", body=b"\x00never")])
+    codes: list[int] = []
+    worker = harness.worker(CountingPredictor())
+    thread = threading.Thread(target=lambda: codes.append(worker.run()), daemon=True)
+    thread.start()
+    thread.join(30.0)
+    assert codes == [EXIT_COMPLETE]
+
+
+@pytest.mark.parametrize("max_failures", [1, 2])
+def test_a_failure_whose_response_is_lost_counts_once(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch, max_failures: int
+) -> None:
+    def lose_response(fail: Callable[[], object]) -> None:
+        fail()
+        raise psycopg.OperationalError("connection lost")
+
+    harness.settings = replace(QUICK, max_failures=max_failures)
+    run_with_first_failure(harness, monkeypatch, lose_response)
+    assert harness.rows()["bad"][0] == "dead"
+    failures = [line["failures"] for line in harness.event_lines("item_failed")]
+    assert failures == [*range(1, max_failures + 1)]
+    assert not harness.query_value("SELECT count(*) FROM holdfast.queue WHERE job = %(job)s")
+
+
+def test_a_zombies_failure_counts_nothing_and_it_ends(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def take_over(_: object) -> None:
+        heir = harness.results(CountingPredictor(), "heir")
+        heir.store({heir.claim(["bad"])["bad"]: '{"score": 1}'})
+
+    run_with_first_failure(harness, monkeypatch, take_over)
+    assert harness.rows() == {"bad": ("done", {"score": 1})}
+    assert harness.event_lines("item_failed") == []
 
 
 def test_a_zombie_cannot_write_after_its_fence_is_void(harness: Harness) -> None:

@@ -8,6 +8,7 @@ import time
 import pytest
 from psycopg import Connection
 
+from holdfast.inference.items import Item
 from holdfast.inference.queue.pubsub import PubSubQueue
 from holdfast.inference.results import dead_letters
 from holdfast.support.errors import InputError
@@ -69,6 +70,24 @@ def test_malformed_messages_get_a_dead_letter_at_once(
     assert letter["reason"] == "not JSON"
     assert letter["failures"] == 0
     assert "canary" not in str(letter)
+
+
+def test_a_workers_login_may_requeue_dead_items(harness: Harness, connection: Connection) -> None:
+    """The runbook's command runs in a worker's pod, which may delete no dead letter."""
+    harness.enqueue([Item(job=harness.job, id="bad", body=b"\x00never")])
+    for _ in range(2):
+        assert harness.worker(CountingPredictor()).run() == EXIT_COMPLETE
+        (letter,) = dead_letters.list_newest(connection, harness.job, 9)
+        assert letter["item"] == "bad"
+        connection.execute("SET ROLE holdfast_worker")
+        assert dead_letters.redrive(
+            connection,
+            harness.queue,
+            harness.job,
+            [],
+        ) == ["bad"]
+        connection.execute("RESET ROLE")
+        assert dead_letters.list_newest(connection, harness.job, 9) == []
 
 
 def test_kills_at_every_step_lose_and_repeat_nothing() -> None:

@@ -1,14 +1,18 @@
 """Tests of the lease keeper, which extends leases until they are dropped."""
 
+import threading
 from collections.abc import Sequence
 
 import psycopg
+import pytest
 
 from holdfast.inference.queue.protocol import Lease
 from holdfast.inference.worker.lease_keeper import LeaseKeeper
 from workloads.library.tests.processes import until
 
 LEASE_S = 0.03
+ALIVE_S = 30.0
+"""The views of the database count a worker as killed that was silent for longer."""
 
 
 class FakeQueue:
@@ -46,3 +50,23 @@ def test_leases_are_extended_until_they_are_dropped() -> None:
     assert queue.extensions[:5] == [["1", "2"]] * 5
     assert len(errors) == 2
     assert keeper.count() == 0
+
+
+def test_a_worker_with_long_leases_is_not_taken_for_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    pauses: list[float] = []
+    heartbeats: list[int] = []
+    keeper = LeaseKeeper(
+        FakeQueue(),
+        lease_s=600.0,
+        heartbeat=lambda: heartbeats.append(len(pauses)),
+        on_error=lambda error: None,
+    )  # type: ignore[arg-type]
+
+    def wait(pause_s: float) -> bool:
+        pauses.append(pause_s)
+        return len(pauses) > 1
+
+    monkeypatch.setattr(threading.Event, "wait", lambda _, pause_s: wait(pause_s))
+    keeper.run()
+    assert heartbeats == [1]
+    assert pauses[0] <= ALIVE_S / 2
