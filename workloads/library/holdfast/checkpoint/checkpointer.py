@@ -29,7 +29,7 @@ from holdfast.checkpoint.restore import Restored, list_loaders
 from holdfast.checkpoint.restore.run_start import Start, start
 from holdfast.checkpoint.save.agreement import check_resizable, check_state, step_error
 from holdfast.checkpoint.save.copying_writer import CopyingWriter
-from holdfast.checkpoint.settings import Every, Tuning, check_url, parse_every
+from holdfast.checkpoint.settings import Every, Tuning, check_url, check_whole, parse_every
 from holdfast.checkpoint.state import checked_state
 from holdfast.checkpoint.stores.factory import reliable_storage
 from holdfast.checkpoint.survivor_commits import SurvivorCommits
@@ -84,6 +84,7 @@ class Checkpointer:
             1,
             math.inf,
         )
+        check_whole("checkpoint setting keep", keep)
         self._every = parse_every(every)
         self._keep = keep
         self._origin = parse_origin(None if start_from is None else os.fspath(start_from))

@@ -77,12 +77,26 @@ class Tuning:
         for field in fields(self):
             smallest, largest = limits.get(field.name, (0, math.inf))
             value = getattr(self, field.name)
+            title = f"checkpoint setting {field.name}"
             between(
-                f"checkpoint setting {field.name}",
+                title,
                 value,
                 smallest,
                 largest,
             )
+            if field.type is int:
+                check_whole(title, value)
+
+
+def check_whole(title: str, number: float) -> None:
+    """Raises InputError for a number that is no int: the uploader slices and counts by it."""
+    if not isinstance(number, int):
+        raise InputError(
+            title,
+            got=number,
+            allowed="a whole number",
+            fix="write a whole number",
+        )
 
 
 def check_url(url: object) -> str:

@@ -16,6 +16,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import FrameType, MappingProxyType
@@ -44,6 +45,7 @@ KILL = "SIGKILL"
 KILL_SAVING = "SIGKILL in a save"
 KILL_IN_STEP = "SIGKILL in a step"
 NOTICE = "SIGTERM"
+GRACE_S = 5.0
 Variable = tuple[str, str]
 """Kind and digest of a variable of the loop."""
 DEATHS = (KILL, KILL_SAVING, KILL_IN_STEP, NOTICE)
@@ -351,19 +353,13 @@ def _run(
     # A file and no pipe: one that is not read blocks the trainer once it is full.
     with log.open("w") as output:
         try:
-            process = subprocess.run(
+            process = subprocess.Popen(
                 command,
                 env=environment,
                 stdout=output,
                 stderr=output,
-                timeout=max(0.0, deadline - time.monotonic()),
-                check=False,
+                start_new_session=True,
             )
-        except subprocess.TimeoutExpired as error:
-            raise Unjudged(
-                "no end in time: choose a longer --timeout or fewer --steps; its output ends:"
-                f" {log.read_text()[-600:]}"
-            ) from error
         except OSError as error:
             raise InputError(
                 "command cannot be started",
@@ -371,10 +367,18 @@ def _run(
                 allowed="a program",
                 fix="check what follows --",
             ) from error
+        try:
+            process.wait(max(0.0, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired as error:
+            raise Unjudged(
+                "no end in time: choose a longer --timeout or fewer --steps; its output ends:"
+                f" {_read_end(log)}"
+            ) from error
+        finally:
+            _end_group(process)
     if bool(process.returncode) != dies:
         raise Unjudged(
-            f"the command ended with {process.returncode}; its output ends:"
-            f" {log.read_text()[-600:]}"
+            f"the command ended with {process.returncode}; its output ends: {_read_end(log)}"
         )
     traces: dict[str, Trace] = {}
     for path in sorted(folder.glob(f"{trace}-*.jsonl")):
@@ -387,9 +391,28 @@ def _run(
         if steps < orders.die_at:
             raise Unjudged(
                 f"the command ended with {process.returncode} after {steps} of {orders.die_at}"
-                f" steps, before it was killed; its output ends: {log.read_text()[-600:]}"
+                f" steps, before it was killed; its output ends: {_read_end(log)}"
             )
     return traces
+
+
+def _read_end(log: Path) -> str:
+    return log.read_bytes()[-600:].decode(errors="replace")
+
+
+def _end_group(process: subprocess.Popen[bytes]) -> None:
+    """Ends a command that still runs, and the processes that it has started.
+
+    A launcher gets time to end its ranks, which may have groups of their own.
+    """
+    if process.poll() is not None:
+        return
+    with suppress(subprocess.TimeoutExpired):
+        os.killpg(process.pid, signal.SIGTERM)
+        process.wait(GRACE_S)
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
 
 
 def _explain_by_hashes(

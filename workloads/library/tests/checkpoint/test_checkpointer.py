@@ -171,3 +171,25 @@ def test_a_fork_saves_nothing_and_leaves_the_trainer_alone(tmp_path: Path) -> No
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
         ckpt.tick(2)
     assert load_tensors(str(tmp_path))[0] == 2
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"keep": 2.5},
+        {"tuning": {"shard_bytes": 64e6}},
+        {"tuning": {"parallel": 8.0}},
+    ],
+)
+def test_count_that_is_no_whole_number_is_refused(tmp_path: Path, options: dict[str, Any]) -> None:
+    """The uploader would end at every save, and nothing would be stored or deleted."""
+    with pytest.raises(InputError, match="checkpoint setting") as error:
+        tuning = Tuning(**options.pop("tuning", {}))
+        train(
+            tmp_path / "runs",
+            build(),
+            3,
+            tuning=tuning,
+            **options,
+        )
+    assert error.value.fix == "write a whole number"

@@ -6,13 +6,18 @@ import random
 import socket
 import sys
 import threading
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from http import HTTPStatus
 from pathlib import Path
+from typing import Any
 
 import pytest
+from google.auth import credentials, exceptions
+from google.auth.transport import Response
 
 from holdfast.checkpoint import Tuning
-from holdfast.checkpoint.errors import AlreadyExists, NotFound
+from holdfast.checkpoint.errors import AlreadyExists, Denied, NotFound, StorageError, Transient
 from holdfast.checkpoint.format.commit import committed_steps
 from holdfast.checkpoint.ranks import on_every_rank
 from holdfast.checkpoint.stores.factory import open_storage, reliable_storage
@@ -187,6 +192,35 @@ def test_folder_removed_by_a_concurrent_delete_is_created_again(
     assert list_names(storage, "run") == ["run/attempt/0"]
 
 
+@pytest.mark.parametrize(("code", "kind"), [(errno.EIO, Transient), (errno.EACCES, Denied)])
+def test_folder_that_cannot_be_listed_is_not_empty(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, kind: type[StorageError]
+) -> None:
+    """A run without checkpoints starts at step 0."""
+    storage = LocalStorage.open(str(tmp_path))
+    put(storage, "run/step-1/COMMIT.json", b"x")
+    scan = os.scandir
+
+    def fail(path: str | Path) -> Iterator[os.DirEntry[str]]:
+        if Path(path).name == "step-1":
+            raise OSError(code, os.strerror(code), str(path))
+        return scan(path)
+
+    monkeypatch.setattr(os, "scandir", fail)
+    with pytest.raises(kind, match="run"):
+        list(storage.list("run"))
+
+
+@pytest.mark.parametrize("path", ["~/runs", "runs#1", "a%20b", "runs?x"])
+def test_reader_finds_the_folder_that_a_writer_created(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    put(reliable_storage(path, Tuning(), create=True), "run/x", b"x")
+    assert list_names(reliable_storage(path, Tuning()), "") == ["run/x"]
+
+
 @pytest.mark.parametrize(
     "name",
     [
@@ -277,3 +311,61 @@ def test_unreachable_store_at_the_start_asks_for_another_start(
     assert refusal.value.code == EXIT_RETRY
     assert not set(threading.enumerate()) - threads, "a thread of the client still retries"
     assert random.getstate() == random_state, "Python's own stream belongs to the training"
+
+
+class _WithoutToken(credentials.Credentials):
+    """Credentials of a pod whose metadata server gives no token."""
+
+    def __init__(self, *answer: object) -> None:
+        super().__init__()
+        self._answer = answer
+
+    def refresh(self, request: Any) -> None:
+        error = exceptions.TransportError("no token", *self._answer)
+        raise exceptions.RefreshError(error) from error
+
+
+class _Answer(Response):
+    def __init__(self, status: HTTPStatus) -> None:
+        self._status = status
+
+    @property
+    def status(self) -> int:
+        return self._status
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return {}
+
+    @property
+    def data(self) -> bytes:
+        return b""
+
+
+@pytest.mark.parametrize(
+    ("answer", "kind"),
+    [
+        ([], Transient),
+        ([_Answer(HTTPStatus.BAD_GATEWAY)], Transient),
+        ([_Answer(HTTPStatus.FORBIDDEN)], Denied),
+    ],
+)
+def test_request_is_tried_again_until_the_metadata_server_is_up(
+    answer: list[object], kind: type[StorageError]
+) -> None:
+    """That of GKE takes some seconds to answer a new pod."""
+    from google.cloud import storage as gcs
+
+    client = gcs.Client(project="p", credentials=_WithoutToken(*answer))
+    storage = GcsStorage(
+        client,
+        "bucket",
+        "",
+        1.0,
+    )
+    with pytest.raises(StorageError) as refusal:
+        storage.stat("run/x")
+    assert type(refusal.value) is kind
+    with pytest.raises(StorageError) as refusal:
+        put(storage, "run/x", b"x")
+    assert type(refusal.value) is kind

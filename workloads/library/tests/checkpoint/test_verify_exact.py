@@ -1,6 +1,8 @@
 """A user's loop is shown to be exact, or the missing line is named."""
 
 import json
+import os
+import select
 import sys
 import time
 from collections.abc import Iterator
@@ -224,3 +226,32 @@ def test_a_command_that_cannot_be_judged_is_an_error_in_time(tmp_path: Path) -> 
             )
         )
     assert time.monotonic() - started_at < 15.0
+
+
+def test_output_that_is_no_text_is_shown_all_the_same(tmp_path: Path) -> None:
+    """A killed process may end in the middle of a character."""
+    program = "import os; os.write(1, b'end\\xc3'); os._exit(7)"
+    with pytest.raises(Unjudged, match="ended with 7; its output ends: end"):
+        finding(tmp_path, [sys.executable, "-c", program])
+
+
+def test_command_that_takes_too_long_ends_with_what_it_started(tmp_path: Path) -> None:
+    """The ranks of a launcher would keep their GPUs."""
+    fifo = tmp_path / "held-open"
+    os.mkfifo(fifo)
+    reader = os.open(fifo, os.O_RDONLY | os.O_NONBLOCK)
+    command = ["sh", "-c", f"(echo up; exec sleep 300) > {fifo} & wait"]
+    with pytest.raises(Unjudged, match="no end in time"):
+        list(
+            verify(
+                command,
+                tmp_path,
+                steps=4,
+                timeout_s=2.0,
+            )
+        )
+    assert os.read(reader, 10) == b"up\n"
+    closed = select.poll()
+    closed.register(reader, 0)
+    assert closed.poll(10_000), "the process that the command started still runs"
+    os.close(reader)

@@ -27,6 +27,7 @@ from holdfast.checkpoint.interchange.source import (
     READ_BYTES,
     Source,
     SourcePart,
+    gather,
     make_source_error,
     read_part,
 )
@@ -86,6 +87,8 @@ class ForeignStorage:
     ) -> None:
         """Reads every byte once for its checksum. Raises InputError if a tensor is not whole."""
         self._parts: list[tuple[int, SourcePart]] = []
+        self._gathered: tuple[SourcePart | None, memoryview] = (None, memoryview(b""))
+        """The newest part with strides, whose bytes cannot be read by ranges."""
         tensors: list[TensorPart] = []
         length = 0
         for part in source.parts:
@@ -160,7 +163,18 @@ class ForeignStorage:
             high = min(end, part_start + part.bytes)
             if low < high:
                 target = into[low - start : high - start]
-                read_part(part, low - part_start, target)
+                self._read_part(part, low - part_start, target)
+
+    def _read_part(self, part: SourcePart, start: int, into: memoryview) -> None:
+        if part.strides is None:
+            read_part(part, start, into)
+            return
+        # One read of the attribute: threads may read other parts at the same time.
+        gathered_part, data = self._gathered
+        if gathered_part is not part:
+            data = gather(part)
+            self._gathered = (part, data)
+        into[:] = data[start : start + len(into)]
 
     def read_into(
         self,

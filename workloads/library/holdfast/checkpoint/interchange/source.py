@@ -1,7 +1,7 @@
 """A checkpoint of another format as parts of files: what its tensors are, and where their bytes
 are.
 
-Nothing here reads a tensor whole: a part is read by ranges, however large it is.
+A part is read by ranges, however large it is, unless its elements are stored with strides.
 """
 
 import math
@@ -62,11 +62,14 @@ def read_part(
     if part.strides is None:
         _read_file(part.path, part.start + start, into)
         return
-    into[:] = _gather(part)[start : start + len(into)]
+    into[:] = gather(part)[start : start + len(into)]
 
 
-def _gather(part: SourcePart) -> memoryview:
-    """Return the bytes of a part that is stored with strides, in row-major order."""
+def gather(part: SourcePart) -> memoryview:
+    """Return the bytes of a part that is stored with strides, in row-major order.
+
+    The whole part is read, and kept in memory twice meanwhile. Raises EOFError.
+    """
     dtype = dtype_of(part.dtype)
     assert dtype is not None
     assert part.strides is not None

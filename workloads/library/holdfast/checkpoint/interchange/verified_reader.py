@@ -1,6 +1,7 @@
 """Read the tensors of a checkpoint in blocks of bounded memory, each byte verified.
 
 A shard is read twice: once for its checksum and those of its chunks, and then chunk by chunk.
+Every rank may have a part of each tensor, so a chunk of each rank is kept for the next tensor.
 """
 
 import math
@@ -15,6 +16,9 @@ from holdfast.checkpoint.state.tensors import get_dtype, view_memory
 from holdfast.checkpoint.stores.storage import Crc32c, Storage, crc32c
 
 CHUNK_BYTES = 8 << 20
+"""Size of a chunk; it is smaller if there are many ranks."""
+KEPT_BYTES = 512 << 20
+"""The most that kept chunks take."""
 BLOCK_BYTES = 32 << 20
 
 
@@ -26,8 +30,9 @@ class VerifiedReader:
         self._opened = opened
         self._chunk_sums: dict[str, list[str]] = {}
         """Checksums of the chunks of a verified shard, by its name."""
-        self._chunk_name: tuple[str, int] = ("", 0)
-        self._chunk = memoryview(b"")
+        self._chunk_bytes = min(CHUNK_BYTES, KEPT_BYTES // max(1, len(opened.manifests)))
+        self._chunks: dict[int, tuple[str, int, memoryview]] = {}
+        """The newest chunk of each rank, after the name of its shard and its number."""
         self._stretches = [manifest.stretches() for manifest in opened.manifests]
 
     def read_blocks(self, key: str) -> Iterator[torch.Tensor]:
@@ -87,11 +92,12 @@ class VerifiedReader:
         for index, stretch in enumerate(self._stretches[rank]):
             while done < len(into) and stretch.start <= start + done < stretch.stop:
                 inside = start + done - stretch.start
-                chunk = self._load_chunk(rank, index, inside // CHUNK_BYTES)
-                available = chunk[inside % CHUNK_BYTES :]
+                chunk = self._load_chunk(rank, index, inside // self._chunk_bytes)
+                available = chunk[inside % self._chunk_bytes :]
                 count = min(len(available), len(into) - done)
                 into[done : done + count] = available[:count]
                 done += count
+                del chunk, available
         if done < len(into):
             raise Damaged("a tensor is outside of its shards")
 
@@ -109,19 +115,23 @@ class VerifiedReader:
             total = self._chunk_sums[name].pop()
             if total != shard.crc32c:
                 raise Damaged(f"{name} differs from what was committed")
-        if self._chunk_name != (name, number):
+        newest = self._chunks.get(rank)
+        if newest is None or newest[:2] != (name, number):
+            # Released before the next one is fetched.
+            newest = None
+            self._chunks.pop(rank, None)
             chunk = self._fetch(name, number, shard.bytes)
             if crc32c(chunk) != self._chunk_sums[name][number]:
                 raise Damaged(f"{name} changed while it was read")
-            self._chunk_name = (name, number)
-            self._chunk = chunk
-        return self._chunk
+            newest = (name, number, chunk)
+            self._chunks[rank] = newest
+        return newest[2]
 
     def _verify(self, name: str, length: int) -> list[str]:
         """Return the checksums of the chunks of a shard, and that of all of it."""
         checksum = Crc32c()
         chunk_sums: list[str] = []
-        for number in range(-(-length // CHUNK_BYTES)):
+        for number in range(-(-length // self._chunk_bytes)):
             chunk = self._fetch(name, number, length)
             checksum.extend(chunk)
             chunk_sums.append(crc32c(chunk))
@@ -133,8 +143,8 @@ class VerifiedReader:
         number: int,
         length: int,
     ) -> memoryview:
-        start = number * CHUNK_BYTES
-        chunk = memoryview(bytearray(min(CHUNK_BYTES, length - start)))
+        start = number * self._chunk_bytes
+        chunk = memoryview(bytearray(min(self._chunk_bytes, length - start)))
         try:
             self._storage.read_into(name, start, chunk)
         except (NotFound, EOFError) as error:

@@ -19,6 +19,7 @@ from holdfast.checkpoint.interchange.verified_reader import VerifiedReader
 from holdfast.checkpoint.restore.reader import Opened
 from holdfast.checkpoint.restore.tensor_loading import refuse_existing, translate_dtype
 from holdfast.checkpoint.state.tensors import get_dtype, view_memory
+from holdfast.checkpoint.stores.local import NO_LINKS
 
 FILE_BYTES = 5_000_000_000
 _DCP_FILE = "__0_0.distcp"
@@ -87,7 +88,13 @@ def write_safetensors(
     try:
         size = _write_file(partial_file, reader, opened, [*names], names)
         # Create-only: an export must not overwrite what a server reads.
-        out.hardlink_to(partial_file)
+        try:
+            out.hardlink_to(partial_file)
+        except OSError as error:
+            if error.errno not in NO_LINKS:
+                raise
+            refuse_existing(out)
+            partial_file.rename(out)
     finally:
         partial_file.unlink(missing_ok=True)
     return size

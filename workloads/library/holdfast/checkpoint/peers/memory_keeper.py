@@ -47,6 +47,7 @@ from holdfast.checkpoint.peers.slots import (
 from holdfast.support.errors import InputError
 
 MOST_CONNECTIONS = 256
+ACCEPT_PAUSE_S = 0.1
 
 
 class Keeper:
@@ -120,16 +121,20 @@ class Keeper:
             os.close(handle)
 
     def _accept(self) -> None:
-        with suppress(OSError):
-            while True:
+        while True:
+            try:
                 connection, _ = self._listener.accept()
-                self._free_connections.acquire()
-                threading.Thread(
-                    target=self._serve,
-                    args=(connection,),
-                    name="keeper",
-                    daemon=True,
-                ).start()
+            except OSError:
+                # Of this one connection, or of a process that has no descriptor left for a moment.
+                time.sleep(ACCEPT_PAUSE_S)
+                continue
+            self._free_connections.acquire()
+            threading.Thread(
+                target=self._serve,
+                args=(connection,),
+                name="keeper",
+                daemon=True,
+            ).start()
 
     def _serve(self, connection: socket.socket) -> None:
         connection.settimeout(protocol.TIMEOUT_S)

@@ -19,6 +19,7 @@ from holdfast.support.errors import InputError
 
 MEMORY_LIMIT = Path("/sys/fs/cgroup/memory.max")
 MEMORY_USED = Path("/sys/fs/cgroup/memory.current")
+MEMORY_STAT = Path("/sys/fs/cgroup/memory.stat")
 MEMINFO = Path("/proc/meminfo")
 MOUNTS = Path("/proc/self/mountinfo")
 _CHUNK_BYTES = 4 << 20
@@ -165,10 +166,22 @@ def free_bytes() -> int:
     limits: list[int] = []
     with suppress(OSError, ValueError):  # no limit: "max"
         limit = int(MEMORY_LIMIT.read_text())
-        limits.append(limit - int(MEMORY_USED.read_text()))
+        limits.append(limit - int(MEMORY_USED.read_text()) + _count_cached_bytes())
     with suppress(OSError, ValueError):
         limits.append(_read_meminfo("MemAvailable"))
     return min(limits, default=1 << 62)
+
+
+def _count_cached_bytes() -> int:
+    """Returns how much of the used memory holds files that were read, which the kernel drops
+    before it ends a process.
+    """
+    with suppress(OSError, ValueError):
+        for line in MEMORY_STAT.read_text().splitlines():
+            name, _, count = line.partition(" ")
+            if name == "inactive_file":
+                return int(count)
+    return 0
 
 
 def free_disk_bytes(folder: Path) -> int:

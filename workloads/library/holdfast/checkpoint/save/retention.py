@@ -7,6 +7,7 @@ at once: on a full disk they take the room that the next save needs.
 
 import time
 from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -21,6 +22,8 @@ from holdfast.support import object_names
 # Longer than any upload lasts: a save that is still being written looks like an orphan. Attempts
 # that failed, or of an earlier start, are deleted at once.
 ORPHAN_AGE_S = 86_400.0
+PARALLEL = 8
+"""Number of objects that are deleted at once."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -149,9 +152,7 @@ def _delete_step(
     yield commit
     failpoint("retention.uncommitted")
     for objects in entry.attempts.values():
-        for stat in objects:
-            storage.delete(stat.name)
-            yield stat.name
+        yield from _delete_objects(storage, objects)
 
 
 def _delete_orphans(
@@ -170,9 +171,18 @@ def _delete_orphans(
         newest = max(stat.modified for stat in objects)
         if attempt not in stale and newest >= oldest:
             continue
-        for stat in objects:
-            storage.delete(stat.name)
-            yield stat.name
+        yield from _delete_objects(storage, objects)
+
+
+def _delete_objects(storage: Storage, objects: Iterable[Stat]) -> list[str]:
+    # The next save waits for this, and each object is a request.
+    names: list[str] = []
+    for stat in objects:
+        names.append(stat.name)
+    with ThreadPoolExecutor(PARALLEL, thread_name_prefix="delete") as pool:
+        for _ in pool.map(storage.delete, names):
+            pass
+    return names
 
 
 MOST_FAILED_ATTEMPTS = 8

@@ -42,8 +42,7 @@ def open_storage(url: str, *, request_s: float = REQUEST_S) -> Storage:
         return _open_bucket(parts, request_s)
     is_local = parts.scheme in ("", "file") and parts.netloc in ("", "localhost")
     if is_local and parts.path:
-        path = unquote(parts.path) if parts.scheme else url
-        return LocalStorage.open(path)
+        return LocalStorage.open(_get_path(url, parts))
     if parts.scheme not in ("", "gs", "file"):
         storage = _open_extension(url, parts.scheme, request_s)
         if storage:
@@ -65,8 +64,9 @@ def reliable_storage(
     parts = _split(url)
     # Opening creates the folder: for a reader, a mistyped path would become an empty store.
     # Not Path.is_dir(), which raises for a name that no file system takes.
-    is_folder = parts.scheme in ("", "file")
-    if is_folder and not create and not os.path.isdir(unquote(parts.path)):  # noqa: PTH112
+    is_local = parts.scheme in ("", "file")
+    folder = os.path.expanduser(_get_path(url, parts))  # noqa: PTH111
+    if is_local and not create and not os.path.isdir(folder):  # noqa: PTH112
         raise InputError(
             "no such checkpoint folder",
             got=url[:200],
@@ -159,6 +159,11 @@ def _split(url: str) -> SplitResult:
             fix="give the credentials to the driver by its environment or configuration file",
         )
     return parts
+
+
+def _get_path(url: str, parts: SplitResult) -> str:
+    """Return the path of a local store. One without a scheme has no escapes and no fragment."""
+    return unquote(parts.path) if parts.scheme else url
 
 
 def _is_installed(module: str) -> bool:

@@ -292,7 +292,24 @@ def _translate_errors(name: str) -> Generator[None]:
     except _BROKEN as error:
         raise Transient(f"{name}: {error}") from error
     except auth.GoogleAuthError as error:
-        raise Denied(f"{name}: {error}") from error
+        kind = Transient if _has_no_answer(error) else Denied
+        raise kind(f"{name}: {error}") from error
+
+
+def _has_no_answer(error: auth.GoogleAuthError) -> bool:
+    """Tell whether a metadata server gave no token because it was not reached, or not ready.
+
+    That of GKE takes some seconds to answer a new pod.
+    """
+    cause = error.__cause__
+    if not isinstance(cause, auth.TransportError):
+        return error.retryable
+    # A refusal comes with its response, silence without one.
+    for argument in cause.args:
+        status = int(getattr(argument, "status", 0))
+        if 400 <= status < 500:
+            return False
+    return True
 
 
 _BY_STATUS: dict[int, type[StorageError]] = {

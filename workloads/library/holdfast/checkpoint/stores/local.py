@@ -52,7 +52,7 @@ _KINDS: dict[int, type[StorageError]] = {
     errno.EFBIG: Full,
 }
 # File systems without hard links, such as FUSE mounts of buckets, answer one of these.
-_NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
+NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
 
 
 def _translate(error: OSError, name: str) -> StorageError:
@@ -136,7 +136,7 @@ class LocalStorage:
 
     def list(self, prefix: str) -> Iterator[Stat]:
         top = self._root / check_name(prefix) if prefix else self._root
-        for folder, folders, files in os.walk(top):
+        for folder, folders, files in os.walk(top, onerror=self._check_listed):
             folders[:] = [name for name in folders if name != INCOMING]
             for file in files:
                 path = Path(folder) / file
@@ -144,6 +144,13 @@ class LocalStorage:
                 # Deleted meanwhile, or not an object of a checkpoint.
                 with suppress(NotFound, InputError):
                     yield self.stat(name)
+
+    def _check_listed(self, error: OSError) -> None:
+        """Raise for a folder that cannot be listed, unless it is gone or holds no objects."""
+        # Not skipped, as os.walk does: fewer checkpoints would be seen, and a run begin at step 0.
+        name = str(Path(error.filename).relative_to(self._root))
+        with suppress(NotFound, InputError):
+            raise _translate(error, check_name(name) if name != "." else name) from error
 
     def stat(self, name: str) -> Stat:
         path = self._root / check_name(name)
@@ -226,7 +233,7 @@ def _link(incoming: Path, target: Path) -> None:
     try:
         os.link(incoming, target)
     except OSError as error:
-        if error.errno not in _NO_LINKS:
+        if error.errno not in NO_LINKS:
             raise
         _write_new(target, memoryview(incoming.read_bytes()))
 

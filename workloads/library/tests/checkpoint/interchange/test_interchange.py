@@ -1,6 +1,8 @@
 """Import and export, going back to an older step, and branches; and what is refused."""
 
+import errno
 import json
+import os
 import re
 import shutil
 import struct
@@ -19,9 +21,15 @@ from typer.testing import CliRunner
 
 from holdfast.checkpoint import Checkpointer, load_tensors
 from holdfast.checkpoint.cli import app
-from holdfast.checkpoint.format import fence
+from holdfast.checkpoint.format import Commit, Manifest, Shard, TensorPart, fence
+from holdfast.checkpoint.interchange import foreign_storage, source
 from holdfast.checkpoint.interchange.commands import export_checkpoint
+from holdfast.checkpoint.interchange.verified_reader import VerifiedReader
+from holdfast.checkpoint.restore.reader import Opened, ShardSource, open_step
+from holdfast.checkpoint.restore.tensor_loading import read_whole
+from holdfast.checkpoint.state.tensors import view_memory
 from holdfast.checkpoint.stores.local import LocalStorage
+from holdfast.checkpoint.stores.storage import crc32c
 from holdfast.support.errors import InputError
 from workloads.library.tests.checkpoint import direct
 from workloads.library.tests.checkpoint.interchange.layouts import LAYOUTS, check_layouts
@@ -43,8 +51,6 @@ def write_hf(folder: Path, weights: dict[str, torch.Tensor]) -> Path:
     direct.save(storage, {"model": {**weights}})
     out = folder / "hf"
     from holdfast.checkpoint.interchange import writers
-    from holdfast.checkpoint.interchange.verified_reader import VerifiedReader
-    from holdfast.checkpoint.restore.reader import open_step
 
     store = LocalStorage.open(str(storage))
     opened = open_step(store, direct.RUN, 1)
@@ -554,3 +560,105 @@ def test_memory_does_not_grow_with_the_checkpoint(tmp_path: Path) -> None:
     )
     assert int(result.stdout) * 1024 < 300e6, "the goal for 4 GB"
     assert next((tmp_path / "hf").glob("*.safetensors")).stat().st_size > BIG_BYTES
+
+
+def test_export_needs_no_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A mounted bucket has none, and the export would be lost at its end."""
+    direct.save(tmp_path / "runs", {"model": {**make_weights()}})
+
+    def refuse(*_: object, **__: object) -> None:
+        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
+
+    monkeypatch.setattr(os, "link", refuse)
+    out = tmp_path / "model.safetensors"
+    invoke(
+        "export",
+        tmp_path / "runs",
+        "--out",
+        out,
+    )
+    assert [path.name for path in tmp_path.iterdir() if path.is_file()] == [out.name]
+
+
+def test_tensor_with_strides_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    weight = torch.arange(2000.0).view(40, 50).t()
+    torch.save({"weight": weight}, tmp_path / "state.pt")
+    monkeypatch.setattr(foreign_storage, "READ_BYTES", 64)
+    read_file = source._read_file
+    lengths: list[int] = []
+
+    def count(path: Path, start: int, into: memoryview) -> None:
+        lengths.append(len(into))
+        read_file(path, start, into)
+
+    monkeypatch.setattr(source, "_read_file", count)
+    storage = foreign_storage.ForeignStorage(foreign_storage.detect_source(tmp_path / "state.pt"))
+    assert sum(lengths) == weight.nbytes
+    opened = open_step(storage, foreign_storage.RUN, 0)
+    assert torch.equal(read_whole(storage, opened, None)["model/weight"], weight)
+
+
+def test_many_ranks_shards_are_read_twice(tmp_path: Path) -> None:
+    """They are read for their checksums, then for the tensors, of which each rank has a part."""
+    ranks = 8
+    keys = [f"model/{number}" for number in range(16)]
+    shape = (ranks * 4, 64)
+    part_bytes = 4 * 64 * 4
+    stream = memoryview(bytearray(os.urandom(part_bytes * len(keys))))
+    manifests: list[Manifest] = []
+    sources: dict[str, list[ShardSource]] = {key: [] for key in keys}
+    store = CountingStorage(tmp_path / "runs")
+    for rank in range(ranks):
+        parts: list[TensorPart] = []
+        for number, key in enumerate(keys):
+            part = TensorPart(
+                key=key,
+                dtype="float32",
+                shape=shape,
+                offset=(rank * 4, 0),
+                extent=(4, 64),
+                at=number * part_bytes,
+                bytes=part_bytes,
+            )
+            parts.append(part)
+            sources[key].append(ShardSource(rank=rank, part=part))
+        manifest = Manifest(
+            run="r",
+            step=1,
+            attempt="a" * 12,
+            rank=rank,
+            world_size=ranks,
+            shards=(Shard(bytes=len(stream), crc32c=crc32c(stream)),),
+            tensors=tuple(parts),
+            values={},
+        )
+        manifests.append(manifest)
+        store.put(manifest.shard_name(0), stream, manifest.shards[0].crc32c)
+    commit = Commit(
+        run="r",
+        step=1,
+        attempt="a" * 12,
+        world_size=ranks,
+        total_bytes=ranks * len(stream),
+        created=0,
+        manifests=(),
+    )
+    opened = Opened(commit=commit, manifests=tuple(manifests), sources=sources)
+    reader = VerifiedReader(store, opened)
+    for number, key in enumerate(keys):
+        (block,) = reader.read_blocks(key)
+        start = number * part_bytes
+        expected = bytes(stream[start : start + part_bytes]) * ranks
+        assert bytes(view_memory(block)) == expected
+    assert store.bytes_read == 2 * commit.total_bytes
+
+
+class CountingStorage(LocalStorage):
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        (root / ".incoming").mkdir(parents=True)
+        self.bytes_read = 0
+
+    def read_into(self, name: str, start: int, into: memoryview) -> None:
+        self.bytes_read += len(into)
+        super().read_into(name, start, into)

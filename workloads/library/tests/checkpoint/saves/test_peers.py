@@ -1,5 +1,6 @@
 """The keeper of a node's memory: copies that it takes or refuses, and what is read back from it."""
 
+import errno
 import os
 import signal
 import socket
@@ -323,6 +324,49 @@ def test_a_folder_that_is_none_or_in_memory_is_refused(folder: str, message: str
 def test_room_that_cannot_be_opened_raises_one_error(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         rooms.FileRoom(tmp_path / "gone", 16)
+
+
+def test_files_that_the_kernel_may_drop_count_as_free(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pod that has read more than its limit, such as weights, has no other free memory."""
+    contents = {
+        "MEMORY_LIMIT": "1000",
+        "MEMORY_USED": "990",
+        "MEMORY_STAT": "anon 90\nfile 900\ninactive_file 600\nactive_file 300",
+    }
+    for name, text in contents.items():
+        (tmp_path / name).write_text(f"{text}\n")
+        monkeypatch.setattr(
+            rooms,
+            name,
+            tmp_path / name,
+            raising=False,
+        )
+    assert rooms.free_bytes() == 610
+    (tmp_path / "MEMORY_STAT").unlink()
+    assert rooms.free_bytes() == 10
+
+
+@pytest.mark.parametrize("code", [errno.ECONNABORTED, errno.EMFILE])
+def test_a_keeper_outlives_a_connection_that_it_cannot_accept(
+    monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    accept = socket.socket.accept
+    failed: set[int] = set()
+
+    def fail_first(listener: socket.socket) -> tuple[socket.socket, object]:
+        if listener.fileno() not in failed:
+            failed.add(listener.fileno())
+            raise OSError(code, os.strerror(code))
+        return accept(listener)
+
+    monkeypatch.setattr(socket.socket, "accept", fail_first)
+    pair = Pair()
+    manifest, data = shard(0, 5)
+    pair.copy(manifest, data)
+    assert len(failed) == 2
+    assert pair.list_copied_steps() == [5]
 
 
 def test_a_keeper_refuses_a_copy_with_the_reason(

@@ -3,6 +3,7 @@ anywhere.
 """
 
 import os
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -163,3 +164,26 @@ def test_an_expired_commit_is_deleted_before_its_shards(storage: Stored) -> None
     for step in (10, 20):
         storage.attempt(step)
     assert retain(storage, RUN, Policy(keep=1))[0] == object_names.commit_object(RUN, 10)
+
+
+@pytest.mark.parametrize("committed", [True, False])
+def test_a_checkpoints_objects_are_deleted_in_parallel(
+    storage: Stored, monkeypatch: pytest.MonkeyPatch, committed: bool
+) -> None:
+    """One after the other, thousands of requests would hold up the save after this one."""
+    storage.attempt(10, committed=committed)
+    storage.attempt(20)
+    if not committed:
+        storage.age("step-0000000010/*/*")
+    delete = storage.delete
+    both = threading.Barrier(2)
+
+    def delete_with_another(name: str) -> None:
+        if not name.endswith("COMMIT.json"):
+            both.wait(10.0)
+        delete(name)
+
+    monkeypatch.setattr(storage, "delete", delete_with_another)
+    deleted = retain(storage, RUN, Policy(keep=1))
+    assert len(deleted) == 2 + committed
+    assert storage.steps() == {20}
