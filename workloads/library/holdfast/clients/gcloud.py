@@ -47,6 +47,10 @@ def run(arguments: Sequence[str], *, timeout_s: float = 60) -> str:
         raise GcloudFailed(f"{command} took longer than {timeout_s:.0f} s") from None
     if process.returncode != 0:
         messages = process.stderr.strip().splitlines()
+        # Warnings come first, as that of impersonation.
         reason = messages[0] if messages else f"exit {process.returncode}"
+        for message in reversed(messages):
+            if message.startswith("ERROR:"):
+                reason = message
         raise GcloudFailed(f"{command}: {reason}")
     return process.stdout

@@ -59,6 +59,7 @@ class ListAndWatch(threading.Thread):
         self.stop = threading.Event()
         self.open: Any = None
         """The response that is being read."""
+        self._pause_s = _FIRST_PAUSE_S
 
     def get(self, query: Mapping[str, str], timeout_s: float) -> Answer:
         """Sends a request. `timeout_s` bounds each wait for bytes.
@@ -76,21 +77,20 @@ class ListAndWatch(threading.Thread):
         raise NotImplementedError
 
     def run(self) -> None:
-        pause_s = _FIRST_PAUSE_S
+        self._pause_s = _FIRST_PAUSE_S
         while not self.stop.is_set():
             try:
                 version = self._list()
                 self.ready.set()
-                pause_s = _FIRST_PAUSE_S
                 self._watch(version)
             except UnknownKind as error:
                 self._warn(f"{error}; looking again in {_LOOK_AGAIN_S:.0f} s")
                 self.ready.set()
                 self.stop.wait(_LOOK_AGAIN_S)
             except self.breaks as error:
-                self._warn(f"{_shorten(error)}; listing again in {pause_s:.1f} s")
-                self.stop.wait(pause_s)
-                pause_s = min(pause_s * 2, self.longest_pause_s)
+                self._warn(f"{_shorten(error)}; listing again in {self._pause_s:.1f} s")
+                self.stop.wait(self._pause_s)
+                self._pause_s = min(self._pause_s * 2, self.longest_pause_s)
 
     def _list(self) -> str:
         """Lists page by page, so that a large cluster is never in memory at once."""
@@ -116,18 +116,24 @@ class ListAndWatch(threading.Thread):
         }
         with closing(self.get(query, WATCH_S + _SILENT_S)) as response:
             self.open = response
+            shows_something = False
             try:
                 for line in response:
                     event = json.loads(line)
                     if event["type"] == "ERROR":
                         # The version to watch from is too old.
                         raise ValueError(event["object"].get("message", "the watch cannot go on"))
+                    # Not after the list: it succeeds even if each watch is refused.
+                    shows_something = True
+                    self._pause_s = _FIRST_PAUSE_S
                     if event["type"] != "BOOKMARK":
                         self.take([(event["type"], event["object"])])
                     if self.stop.is_set():
                         return
             finally:
                 self.open = None
+        if not shows_something:
+            raise ValueError("the watch ended and showed nothing")
 
 
 def _shorten(error: Exception) -> str:

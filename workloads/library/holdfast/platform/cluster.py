@@ -89,7 +89,9 @@ def require_same_cluster(api: Api, platform: Platform) -> bool:
     if match:
         project, location, name = match.groups()
         has_name = (project, name) == (platform.project, platform.cluster)
-        if not has_name or not location.startswith(platform.region):
+        # A zonal cluster is in a zone of the region.
+        has_region = f"{location}-".startswith(f"{platform.region}-")
+        if not has_name or not has_region:
             raise _stop(platform, f"{project}/{location}/{name}")
     projects = _list_projects(api)
     if projects - {platform.project}:

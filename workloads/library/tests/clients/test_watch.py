@@ -2,7 +2,7 @@
 
 import io
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
@@ -98,6 +98,27 @@ def test_objects_deleted_during_a_break_are_dropped(broken: io.BytesIO | Excepti
     mirror.run()
     assert mirror.names == {"b"}
     assert len(mirror.warnings) == 2
+
+
+@pytest.mark.parametrize(
+    "break_off",
+    [lambda: OSError("too many requests"), lambda: io.BytesIO(b""), lambda: events(("ERROR", "-"))],
+    ids=["refused", "ended at once", "too old"],
+)
+def test_watches_that_show_nothing_are_tried_less_often(
+    monkeypatch: pytest.MonkeyPatch, break_off: Callable[[], io.BytesIO | Exception]
+) -> None:
+    """Each of them costs the API server a whole list."""
+    monkeypatch.setattr(watch, "_FIRST_PAUSE_S", 0.5)
+    shown = events(("ADDED", "b"))
+    mirror = Mirror(
+        *(page("a"), break_off(), page("a"), break_off(), page("a"), break_off()),
+        *(page("a"), shown, page("a"), break_off()),
+    )
+    pauses: list[float | None] = []
+    monkeypatch.setattr(mirror.stop, "wait", pauses.append)
+    mirror.run()
+    assert pauses[:4] == [0.5, 1.0, 2.0, 0.5]
 
 
 def test_an_unknown_kind_counts_as_ready() -> None:

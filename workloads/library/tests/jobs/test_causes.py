@@ -14,8 +14,9 @@ import pytest
 from holdfast.clients.api import Object
 from holdfast.jobs.diagnose.cluster_snapshot import ClusterSnapshot
 from holdfast.jobs.diagnose.diagnosis import find_cause
-from holdfast.jobs.diagnose.job_snapshot import JobSnapshot
+from holdfast.jobs.diagnose.job_snapshot import JobSnapshot, get_run_s, when
 from holdfast.jobs.diagnose.reasons import Cause, brief
+from holdfast.support.values import rfc3339
 
 RECORDED: dict[str, Any] = json.loads(
     (Path(__file__).parent / "recorded" / "kubelet.json").read_text()
@@ -335,6 +336,30 @@ def test_job_that_ran_for_max_hours_says_so(kind: str, reason: str) -> None:
     assert cause.reason == "failed"
     assert cause.blocker == "it ran for its max_hours, 40 h since its last start"
     assert "raise max_hours" in cause.action
+
+
+def test_a_pod_that_its_node_rejected_has_not_run() -> None:
+    pod = load_record("device")["pods"][0]
+    rejected_s = when(pod["status"]["startTime"])
+    assert pod["status"]["phase"] == "Failed"
+    assert get_run_s(pod, rejected_s + 86_400) == 0.0
+
+
+def test_a_lost_nodes_pod_ran_until_it_was_failed() -> None:
+    """No kubelet has written that its containers ended."""
+    pod = load_record("crash")["pods"][0]
+    start_s = when(pod["status"]["startTime"])
+    pod["status"]["containerStatuses"][0]["state"] = {"running": {}}
+    pod["status"]["phase"] = "Running"
+    assert get_run_s(pod, start_s + 86_400) == 86_400
+    condition = {
+        "type": "DisruptionTarget",
+        "status": "True",
+        "reason": "DeletionByPodGC",
+        "lastTransitionTime": rfc3339(start_s + 60),
+    }
+    pod["status"] |= {"phase": "Failed", "conditions": [condition]}
+    assert get_run_s(pod, start_s + 86_400) == 60
 
 
 def test_a_long_message_becomes_one_line_without_asides() -> None:

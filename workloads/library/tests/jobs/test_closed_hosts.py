@@ -9,6 +9,7 @@ from holdfast.clients.api import Api
 from holdfast.jobs.diagnose.closed_hosts import find_closed_host
 from holdfast.jobs.diagnose.explain import explain
 from holdfast.platform.egress import admits
+from holdfast.support.errors import Unjudged
 from tests import platforms
 from workloads.library.tests.jobs.api_server import serving
 from workloads.library.tests.jobs.test_one_answer import running_job
@@ -66,3 +67,23 @@ def test_explain_names_the_closed_host_and_who_opens_it(tmp_path: Path) -> None:
         assert cause.evidence.startswith("kubectl logs -n ")
         opened = explain(api, "train", platform=replace(closed, network=network)).cause
         assert opened.reason == "none"
+
+
+def test_a_node_that_does_not_answer_ends_no_explanation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paths: list[object] = []
+
+    def be_silent(_: object, path: str, **__: object) -> str:
+        paths.append(path)
+        raise Unjudged("the cluster does not answer", got="no answer within 60 s")
+
+    monkeypatch.setattr(Api, "text", be_silent)
+    lists = running_job("train")
+    (pod,) = lists["/api/v1/pods"]
+    other = pod | {"metadata": pod["metadata"] | {"name": "train-1", "uid": "other"}}
+    lists["/api/v1/pods"].append(other)
+    with serving(lists, tmp_path) as kubeconfig:
+        cause = explain(Api(kubeconfig), "train", platform=platforms.load("example")).cause
+    assert cause.reason == "none"
+    assert len(paths) == 2, "one by each reader of logs: a silent node takes minutes"

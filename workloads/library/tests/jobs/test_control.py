@@ -3,11 +3,12 @@
 import itertools
 import json
 import re
+import threading
 import tomllib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from typer.testing import CliRunner
@@ -15,6 +16,7 @@ from typer.testing import CliRunner
 import holdfast
 from holdfast.clients.api import Api, Object
 from holdfast.commands import app
+from holdfast.job_commands.control import pod_logs
 from holdfast.job_commands.control.pod_logs import (
     Selection,
     select_sources,
@@ -93,6 +95,7 @@ def make_job(*pods: Object, **workload: object) -> JobSnapshot:
     return JobSnapshot(body=body, pods=[*pods], workload=spec)
 
 
+COMPLETE = {"type": "Complete", "status": "True"}
 RAN = {"state": {"terminated": {"exitCode": 1}}}
 RUNS = {"state": {"running": {}}}
 WAITS = {"state": {"waiting": {"reason": "ContainerCreating"}}}
@@ -121,6 +124,89 @@ def test_each_index_shows_its_newest_attempt(
         assert source.container == "main"
         selected.append((source.pod["metadata"]["name"], source.previous))
     assert selected == expected
+
+
+def follow_logs(api: Any, *snapshots: JobSnapshot) -> list[str]:
+    """Returns the lines that `logs --follow` prints of these snapshots, of which the last ended."""
+    first, *later = snapshots
+    printed: list[str] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pod_logs, "POLL_S", 0.01)
+        pod_logs.follow(
+            api,
+            platforms.load("example"),
+            first,
+            Selection(),
+            printed.append,
+            look_again=lambda *_: later.pop(0),
+        )
+    return printed
+
+
+def test_a_restarted_container_is_followed_again() -> None:
+    """The servers of a service start again in their pods."""
+
+    class Restarting:
+        logs: ClassVar[list[list[str]]] = [["first"], ["second"]]
+
+        def lines(self, path: str, **query: object) -> Iterator[str]:
+            yield from self.logs.pop(0)
+
+    created = "2026-01-01T00:00:00Z"
+    pod = make_pod(
+        "a-0",
+        0,
+        created,
+        **RUNS,
+        restartCount=0,
+    )
+    restarted = make_pod(
+        "a-0",
+        0,
+        created,
+        **RUNS,
+        restartCount=1,
+    )
+    ended_job = make_job(restarted)
+    ended_job.body["status"] = {"conditions": [COMPLETE]}
+    printed = follow_logs(
+        Restarting(), make_job(pod), make_job(pod), make_job(restarted), ended_job
+    )
+    assert printed == ["[0] first", "[0] second"]
+
+
+def test_pods_that_are_not_followed_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pod_logs, "MAX_STREAMS", 1)
+    has_ended = threading.Event()
+
+    class Endless:
+        def lines(self, path: str, **query: object) -> Iterator[str]:
+            yield path.split("/")[-2]
+            has_ended.wait(10.0)
+
+    created = "2026-01-01T00:00:00Z"
+    pods = [
+        make_pod(
+            f"a-{index}",
+            index,
+            created,
+            **RUNS,
+        )
+        for index in range(2)
+    ]
+    ended_job = make_job(*pods)
+    ended_job.body["status"] = {"conditions": [COMPLETE]}
+    printed = follow_logs(
+        Endless(),
+        make_job(*pods),
+        make_job(*pods),
+        ended_job,
+    )
+    has_ended.set()
+    assert printed[0] == "[0] a-0"
+    (skipped,) = printed[1:]
+    assert skipped.startswith("[1] (not followed yet")
+    assert "--index 1" in skipped
 
 
 def test_gone_logs_are_found_by_a_whole_command() -> None:
@@ -164,7 +250,6 @@ def test_a_job_that_waits_in_its_queue_is_not_stopped() -> None:
 
 def test_a_job_that_completes_in_its_window_is_stopped() -> None:
     """Kueue never suspends it."""
-    done = {"type": "Complete", "status": "True"}
     job = make_job(active=True)
     assert job.workload
     job.workload["metadata"] = {"name": "w"}
@@ -179,7 +264,7 @@ def test_a_job_that_completes_in_its_window_is_stopped() -> None:
             return []
 
         def find(self, path: str) -> Object:
-            return job.body | {"status": {"conditions": [done]}}
+            return job.body | {"status": {"conditions": [COMPLETE]}}
 
     api: Any = Completing()
     platform = platforms.load("example")

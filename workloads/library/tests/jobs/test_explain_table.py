@@ -214,6 +214,21 @@ QUEUES = {
         }
     ],
 }
+LARGE_QUEUES = QUEUES | {
+    "cluster_queues": [
+        {
+            "metadata": {"name": "spot"},
+            "spec": {
+                "resourceGroups": [
+                    {"flavors": [{"resources": [{"name": "nvidia.com/gpu", "nominalQuota": "2k"}]}]}
+                ]
+            },
+            "status": {
+                "flavorsReservation": [{"resources": [{"name": "nvidia.com/gpu", "total": "1k"}]}]
+            },
+        }
+    ]
+}
 DOTTED = (
     "0/5 nodes are available: 1 node(s) had untolerated taint {cloud.google.com/gke-spot: true}, 4"
     " node(s) didn't match Pod's node affinity/selector. preemption: 0/5 nodes are available: 5"
@@ -466,6 +481,13 @@ ROWS = {
         blocker="quota: .*insufficient unused quota for nvidia.com/gpu.*",
         action="wait for its turn, .*ask the platform team for a larger quota",
         state="Suspended: 0 of 1 pods run; evicted 0, crashed 0",
+    ),
+    "a queue of thousands of GPUs, which Kubernetes writes as 2k": Row(
+        job=lambda: make_job([], make_workload(True)),
+        queues=LARGE_QUEUES,
+        reason="quota",
+        blocker="quota: asks for 0 nvidia.com/gpu, queue spot lends 2000, 1000 are in use",
+        action="wait for its turn, .*",
     ),
     "a job that a person stopped": Row(
         job=lambda: make_job([], make_workload(False, STOPPED, schedulingStats=STOPS)),

@@ -26,6 +26,10 @@ FAR = {"location": "EUROPE-WEST4"}
 NO_SECRET = (
     "ERROR: (gcloud.secrets.versions.describe) NOT_FOUND: Secret [hf] not found or has no versions."
 )
+IMPERSONATED = (
+    "WARNING: This command is using service account impersonation. All API calls will be executed"
+    " as [ci@acme.iam.gserviceaccount.com]."
+)
 NO_BUCKET = "ERROR: (gcloud.storage.buckets.describe) gs://gone not found: 404."
 GIVEN = {
     "--platform": str(platforms.file("example")),
@@ -141,6 +145,13 @@ def test_a_job_is_written_and_submit_reads_it(work: Path, monkeypatch: pytest.Mo
     with pytest.raises(InputError, match="something else in it"):
         new_job()
     assert (work / "my-run.yaml").read_text() == "mine"
+
+
+@pytest.mark.process
+def test_gclouds_warning_hides_no_error(gcloud: Gcloud) -> None:
+    gcloud.refuse("storage buckets describe gs://gone", f"{IMPERSONATED}\n{NO_BUCKET}")
+    with pytest.raises(InputError, match="no such bucket"):
+        external_checks.check(own(data="gs://gone/x"), load("example"))
 
 
 @pytest.mark.process

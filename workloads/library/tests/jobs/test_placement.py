@@ -3,6 +3,7 @@ out.
 """
 
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from holdfast.controllers.cluster import Cluster
 from holdfast.cost import prices
 from holdfast.jobs.file.job_file import JobSpec
 from holdfast.jobs.plan import offers, placement
+from holdfast.jobs.plan.offers import Offer
 from holdfast.jobs.plan.placement import Beliefs
 from holdfast.jobs.render import manifests
 from holdfast.manifests.render_context import RenderContext
@@ -19,7 +21,10 @@ from holdfast.place.plan import Plan
 from holdfast.platform import Platform
 from holdfast.support.errors import InputError
 from holdfast.support.values import rfc3339
+from holdfast.vocabulary.capacity import Capacity
 from holdfast.vocabulary.kubernetes import LABEL_CLUSTER_QUEUE
+from holdfast.vocabulary.machines import MACHINE_TYPES
+from holdfast.vocabulary.pools import LABEL_RESERVED_UNTIL
 from infra import describe, environments
 from tests.platforms import load
 from workloads.library.tests.jobs.test_job_file import own
@@ -48,6 +53,24 @@ def place_and_render(job: JobSpec, env: Platform, churn: str = "") -> tuple[Plan
     body = manifests.bodies(job, RenderContext(env), placed)[-1]
     manifests.judge("job.yaml", manifests.text(env.name, [body]), env)
     return placed.plan, body
+
+
+def test_a_sweeps_points_all_end_within_a_reservation() -> None:
+    pool = EXAMPLE.pool("spot-l4-g2-standard-8")
+    last_day = datetime.now(UTC).date() + timedelta(days=2)
+    reserved = replace(pool, extra_labels=((LABEL_RESERVED_UNTIL, last_day.isoformat()),))
+    offer = Offer(
+        capacity=Capacity.RESERVED,
+        accelerator=pool.accelerator,
+        machine=MACHINE_TYPES[pool.machine_type],
+        lent_gpus=8,
+        pool=reserved,
+        pools=(reserved,),
+    )
+    sweep = own(hours=24.0, sweep={"SEED": [1, 2, 3, 4]}, parallel=4)
+    assert offers.refuse(sweep, offer) == ""
+    refusal = offers.refuse(replace(sweep, parallel=1), offer)
+    assert refusal.endswith("before 96 h of work are done")
 
 
 def flavors(env: Platform) -> dict[str, Any]:

@@ -77,6 +77,34 @@ def test_a_job_costs_its_pods_times_the_most_expensive_machine() -> None:
     assert bought.usd_per_hour == pytest.approx(6 * max(map(usd, bought.pools)))
 
 
+def test_a_job_sets_groups_are_each_paid_for() -> None:
+    """A cap must hold if the machines of the first group are the cheapest."""
+    cheap_pool = ENV.pool("spot-l4-g2-standard-8")
+    costly_pool = ENV.pool("spot-a100")
+    document = jobset(cheap_pool, 1, 1)
+    (leader,) = document["spec"]["replicatedJobs"]
+    (worker,) = jobset(costly_pool, 2, 2)["spec"]["replicatedJobs"]
+    document["spec"]["replicatedJobs"] = [leader, worker | {"name": "others"}]
+    usd: list[float | None] = []
+    for part in (job(cheap_pool, 1), job(costly_pool, 4)):
+        plan = submission.plan([part], ENV, TABLE)
+        usd.append(plan.usd_per_hour)
+    (bought,) = submission.plan([document], ENV, TABLE).purchases
+    assert bought.usd_per_hour == pytest.approx(sum(filter(None, usd)))
+    assert (bought.pods, bought.gpus) == (5, 5)
+    assert "spot-a100" in bought.pools
+    (refusal,) = submission.plan(
+        [document],
+        ENV,
+        TABLE,
+        3.0,
+    ).refusals
+    assert "over the cap" in refusal
+    worker["template"]["spec"]["template"]["spec"]["tolerations"] = [3]
+    with pytest.raises(InputError, match=FORM):
+        check_documents(Path("m.yaml"), [document])
+
+
 def test_a_cap_holds_at_its_very_value_and_refuses_below_the_price() -> None:
     document = job(ENV.pool("spot-a100"), 2)
     price = submission.plan([document], ENV, TABLE).usd_per_hour

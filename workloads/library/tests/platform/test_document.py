@@ -175,6 +175,8 @@ def test_cluster_document_wins_and_another_platform_stops(tmp_path: Path) -> Non
         (gke(PROD), (), PROD.cluster),
         ("gke_acme-other_us-central1_x", (), "acme-other/us-central1/x"),
         ("anything", (NODE,), "nodes of project acme-other"),
+        # As europe-west1 and europe-west10, which are two regions.
+        (f"gke_{DEV.project}_{DEV.region}0_{DEV.cluster}", (), f"{DEV.region}0"),
     ],
 )
 def test_cluster_without_document_is_compared_by_name_and_project(

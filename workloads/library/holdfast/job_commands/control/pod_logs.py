@@ -54,8 +54,13 @@ class Source:
         return f"/api/v1/namespaces/{meta['namespace']}/pods/{meta['name']}/log"
 
     @property
-    def uid(self) -> str:
-        return self.pod["metadata"]["uid"]
+    def key(self) -> tuple[str, int]:
+        """The uid of the pod, and how often its container has been started again."""
+        restarts = 0
+        for status in list_container_statuses(self.pod):
+            if status["name"] == self.container:
+                restarts = int(status.get("restartCount", 0))
+        return self.pod["metadata"]["uid"], restarts
 
 
 def show(
@@ -204,21 +209,31 @@ class Streams:
         default_factory=lambda: SimpleQueue[tuple[Object, str]]()
     )
     """Pod and line, in the order in which they came."""
-    skipped: int = 0
-    """Pods that are not followed, since there are too many."""
-    _threads: dict[str, threading.Thread] = field(default_factory=dict)
+    _skipped: set[tuple[str, int]] = field(default_factory=set)
+    """Logs that are not followed yet, since there are too many."""
+    _threads: dict[tuple[str, int], threading.Thread] = field(default_factory=dict)
 
     def follow(self, sources: Iterable[Source]) -> None:
         """Start to follow each log that is not followed yet."""
         for source in sources:
-            if source.uid in self._threads:
+            if source.key in self._threads:
                 continue
             if self.count_open() >= MAX_STREAMS:
-                self.skipped += 1
+                self._skip(source)
                 continue
             thread = threading.Thread(target=self._follow, args=(source,), daemon=True)
-            self._threads[source.uid] = thread
+            self._threads[source.key] = thread
             thread.start()
+
+    def _skip(self, source: Source) -> None:
+        """Say once that a log is not followed yet."""
+        if source.key in self._skipped:
+            return
+        self._skipped.add(source.key)
+        place = get_place(source.pod)
+        hint = f"; --index {place} shows it" if place >= 0 else ""
+        text = f"(not followed yet: {MAX_STREAMS} logs are followed at the same time{hint})"
+        self.lines.put((source.pod, text))
 
     def count_open(self) -> int:
         return sum(thread.is_alive() for thread in self._threads.values())

@@ -12,6 +12,7 @@ from holdfast.jobs.diagnose.job_snapshot import JobSnapshot
 from holdfast.jobs.diagnose.reasons import Cause, Reason
 from holdfast.platform import Platform
 from holdfast.platform.egress import admits
+from holdfast.support.errors import Unjudged
 
 MAIN = "main"  # the container of every job's program
 TAIL_LINES = 60
@@ -77,3 +78,5 @@ def _read_texts(api: Api, job: JobSnapshot) -> Iterator[tuple[Object, str]]:
             )
         except ApiError:
             continue  # a pod of another program, or a node that is gone
+        except Unjudged:
+            return  # a node that does not answer takes minutes, and the cause matters more

@@ -459,7 +459,14 @@ def get_run_s(pod: Object, now: float) -> float:
         end = status.get("state", {}).get("terminated", {}).get("finishedAt")
         if end:
             ends.append(when(end))
-    return max(0.0, max(ends, default=now) - when(start))
+    start_s = when(start)
+    if pod["status"].get("phase") in ("Succeeded", "Failed") and not ends:
+        # Its node rejected it or is lost, so no kubelet wrote an end.
+        ends.append(start_s)
+        for change in pod["status"].get("conditions") or ():
+            if change.get("lastTransitionTime"):
+                ends.append(when(change["lastTransitionTime"]))
+    return max(0.0, max(ends, default=now) - start_s)
 
 
 def find_hold_start_s(job: JobSnapshot) -> float | None:

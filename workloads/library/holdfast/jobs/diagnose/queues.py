@@ -16,6 +16,7 @@ from holdfast.jobs.diagnose.job_snapshot import (
 )
 from holdfast.jobs.diagnose.reasons import Cause, Reason, brief
 from holdfast.jobs.plan.pricing import count_gpus
+from holdfast.support.values import quantity
 from holdfast.vocabulary.kubernetes import ANNOTATION_CONSUMES, KUEUE_INADMISSIBLE
 from holdfast.vocabulary.pools import GPU_RESOURCE
 
@@ -114,7 +115,7 @@ def _sum_gpus(groups: list[dict[str, Any]] | None, flavors: str, amount: str) ->
         for flavor in group.get(flavors) or ():
             for resource in flavor["resources"]:
                 if resource["name"] == GPU_RESOURCE:
-                    total += int(str(resource[amount]))
+                    total += int(quantity(resource[amount]) or 0)
     return total
 
 

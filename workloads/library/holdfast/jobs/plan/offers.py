@@ -298,7 +298,8 @@ def _refuse_by_calendar(job: JobSpec, offer: Offer) -> str:
     now = datetime.now(UTC)
     if first_day and now.date() < date.fromisoformat(first_day):
         return f"the reservation begins on {first_day}"
-    end = now + timedelta(hours=job.hours)
+    work_h = job.hours * job.rounds
+    end = now + timedelta(hours=work_h)
     if last_day and end.date() > date.fromisoformat(last_day):
-        return f"the reservation ends on {last_day}, before {job.hours:g} h of work are done"
+        return f"the reservation ends on {last_day}, before {work_h:g} h of work are done"
     return ""

@@ -16,8 +16,10 @@ from holdfast.support.errors import InputError
 
 MAX_FILES = 10_000
 MAX_BYTES = 256 << 20
-# Never source: the history, and what Python writes next to its modules.
-_SKIPPED_FOLDERS = frozenset({".git", "__pycache__"})
+# Never source: the history, which a worktree has as a file with a path, and what Python writes next
+# to its modules.
+_HISTORY = ".git"
+_SKIPPED_FOLDERS = frozenset({"__pycache__"})
 _SECRET_NAMES = (
     ".env",
     ".env.*",
@@ -117,7 +119,7 @@ def list_files(folder: Path, include: Sequence[str] = ()) -> list[SourceFile]:
 def _find_repository(folder: Path) -> Path | None:
     """Return the nearest folder above, or this one, that is the root of a git repository."""
     for place in (folder, *folder.parents):
-        if (place / ".git").exists():
+        if (place / _HISTORY).exists():
             return place
     return None
 
@@ -140,7 +142,8 @@ def _read_patterns(folder: Path, top: Path) -> list[Pattern]:
         return []
     below = folder.relative_to(top).as_posix()
     prefix = "" if below == "." else f"{below}/"
-    return gitignore.parse(file.read_text(encoding="utf-8", errors="replace"), prefix)
+    # git leaves out a mark of the byte order, as editors on Windows write it.
+    return gitignore.parse(file.read_text(encoding="utf-8-sig", errors="replace"), prefix)
 
 
 def _list_folder(listing: _Listing, folder: Path, patterns: list[Pattern]) -> None:
@@ -152,7 +155,7 @@ def _list_folder(listing: _Listing, folder: Path, patterns: list[Pattern]) -> No
         path = Path(entry.path)
         name = listing.name(path)
         is_folder = entry.is_dir(follow_symlinks=False)
-        if is_folder and entry.name in _SKIPPED_FOLDERS:
+        if entry.name == _HISTORY or (is_folder and entry.name in _SKIPPED_FOLDERS):
             continue
         path_from_top = path.relative_to(listing.top).as_posix()
         is_ignored = gitignore.is_ignored(patterns, path_from_top, is_folder=is_folder)

@@ -7,11 +7,13 @@ beyond PIECE.
 """
 
 import json
+import re
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
+from http import HTTPStatus
 from pathlib import Path
 
 from holdfast.clients.api import Api, ApiError, Object
@@ -39,6 +41,7 @@ from holdfast.vocabulary.telemetry import EVENT_VERSION, KIND_BATCH, KIND_TRAINI
 PIECE = 1 << 20
 MOST = 1 << 26
 SECOND = len("2026-01-01T00:00:00")
+_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d")
 POLL_S = 2.0
 LATER_POLL_S = 15.0
 YOUNG_S = 600.0
@@ -79,15 +82,17 @@ class PodLines:
                     limitBytes=PIECE,
                     **since,
                 )
-            except ApiError:
-                return
+            except Unjudged:
+                return  # the pod is gone, or its node does not answer: the other pods go on
             is_cut = len(text.encode()) >= PIECE
             whole_lines = text[: text.rfind("\n") + 1]
             has_news = self._store(meta["uid"], mark, whole_lines)
             if not is_cut:
                 break
             if not has_news:
-                next_s = unix_s(f"{mark.second}Z") + 1
+                # Without a mark, the first line is longer than a piece.
+                second = mark.second or text[:SECOND]
+                next_s = unix_s(f"{second}Z") + 1
                 mark.second = rfc3339(next_s)[:SECOND]
                 mark.lines = set()
         if pod["status"].get("phase") in ("Succeeded", "Failed"):
@@ -96,8 +101,11 @@ class PodLines:
     def _store(self, uid: str, mark: _Mark, text: str) -> bool:
         """Write the new event lines, and return whether any line was new."""
         new_lines: list[str] = []
-        for line in text.splitlines():
-            if line not in mark.lines and line[:SECOND] >= mark.second:
+        # Not by splitlines: a progress bar writes carriage returns within its line.
+        for line in text.split("\n"):
+            # The kubelet's own messages have no time.
+            is_timed = _TIME.match(line) is not None
+            if is_timed and line not in mark.lines and line[:SECOND] >= mark.second:
                 new_lines.append(line)
         if not new_lines:
             return False
@@ -134,7 +142,8 @@ class _Observations:
     """The observations of a job, whose pods no longer exist when it ends."""
 
     lines: PodLines
-    pods: dict[str, Object] = field(default_factory=dict)
+    pods: dict[str, tuple[Object, float]] = field(default_factory=dict)
+    """Pods, and the Unix time at which each was last seen."""
     noted_evictions: set[str] = field(default_factory=set)
     """Pods whose eviction has its line."""
     pool: str = ""
@@ -165,7 +174,7 @@ def follow(
         # a folder without a file is refused, and no pod has written yet
         (folder / "none.jsonl").touch()
         observations = _Observations(lines=PodLines(folder))
-        while not (final := _look(api, platform, job, following, observations, report)):
+        while not (final := _try_to_look(api, platform, job, following, observations, report)):
             elapsed_s = time.monotonic() - start
             if elapsed_s > following.timeout_s:
                 raise Unjudged(
@@ -180,6 +189,28 @@ def follow(
     return EXIT_DONE if final.outcome == "Complete" else EXIT_FINDINGS
 
 
+def _try_to_look(
+    api: Api,
+    platform: Platform,
+    job: JobSnapshot,
+    following: Following,
+    observations: _Observations,
+    report: Report,
+) -> JobSnapshot | None:
+    """Look at the job once. Reports a cluster that is away for a while, which ends nothing."""
+    try:
+        return _look(api, platform, job, following, observations, report)
+    except Unjudged as error:
+        if isinstance(error, ApiError) and not _may_pass(error):
+            raise
+        _report_lines([f"{error}; asking again"], observations, report)
+    return None
+
+
+def _may_pass(error: ApiError) -> bool:
+    return error.status == HTTPStatus.TOO_MANY_REQUESTS or error.status >= 500
+
+
 def _look(
     api: Api,
     platform: Platform,
@@ -191,7 +222,7 @@ def _look(
     """Look at the job once, and return it if it has ended."""
     job = job_snapshot.find(api, job.name, job.namespace)
     for pod in job.pods:
-        observations.pods[pod["metadata"]["uid"]] = pod
+        observations.pods[pod["metadata"]["uid"]] = (pod, time.time())
         observations.lines.look(api, pod)
         _note_eviction(job, pod, observations)
     if not observations.pool:
@@ -275,6 +306,10 @@ def _report(
         observations.waits_since = observations.waits_since or now
         if now - observations.waits_since >= PATIENCE_S:
             lines = [f"{name}: {text}" for name, text in explanation.lines()]
+    _report_lines(lines, observations, report)
+
+
+def _report_lines(lines: list[str], observations: _Observations, report: Report) -> None:
     if lines != observations.reported:
         observations.reported = lines
         for line in lines:
@@ -305,12 +340,13 @@ def make_bill(
     job: JobSnapshot,
     platform: Platform,
     events: Path,
-    pods: Sequence[Object],
+    pods: Sequence[tuple[Object, float]],
     pool: str,
 ) -> str:
     """Return the receipt of a job as one line.
 
-    pods: all that were observed. pool: that of a node on which the job ran; empty: the first that
+    pods: all that were observed, and when each was last seen: one that was deleted since shows no
+    end. pool: that of a node on which the job ran; empty: the first that
     the pods fit.
     """
     machine = find_machine(job.pod_spec, platform, prices.load(), pool)
@@ -332,11 +368,10 @@ def make_bill(
         loss = f"{lost_steps} steps lost" if lost_steps else "no step lost"
         useful = paid.useful_hours / paid.machine_hours if paid.machine_hours else 0.0
         return f"{paid.line()}; useful {100 * useful:.1f} % of its time, {loss}"
-    now_s = time.time()
-    run_s = sum(get_run_s(pod, now_s) for pod in pods)
+    run_s = sum(get_run_s(pod, seen_s) for pod, seen_s in pods)
     hours = run_s / 3600
     evictions = 0
-    for pod in pods:
+    for pod, _ in pods:
         reason, _ = find_eviction(pod)
         evictions += bool(reason)
     return (

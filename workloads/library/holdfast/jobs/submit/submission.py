@@ -4,6 +4,7 @@ Nothing is sent before the price has been shown and the cap has been met.
 """
 
 import math
+from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -40,9 +41,11 @@ def plan(
     purchases: list[Purchase] = []
     for document in documents:
         if document["kind"] in KINDS:
-            job = JobSnapshot(body=document, pods=[])
-            pods = _max_pods(job, documents)
-            purchases.append(make_purchase(document, pods, job.pod_spec, platform, prices))
+            groups: list[Purchase] = []
+            for group in _split_groups(document):
+                pods = _max_pods(group, documents)
+                groups.append(make_purchase(document, pods, group.pod_spec, platform, prices))
+            purchases.append(_join(groups))
     purchase_plan = PurchasePlan(
         environment=platform.name,
         documents=documents,
@@ -53,6 +56,36 @@ def plan(
     if cap is not None:
         purchase_plan.refusals.extend(_find_refusals(purchase_plan, cap))
     return purchase_plan
+
+
+def _split_groups(document: Object) -> list[JobSnapshot]:
+    """Return a job for each group of a JobSet, whose machines may differ; else the job itself."""
+    if document["kind"] != "JobSet":
+        return [JobSnapshot(body=document, pods=[])]
+    spec = document["spec"]
+    jobs: list[JobSnapshot] = []
+    for group in spec["replicatedJobs"]:
+        body = document | {"spec": spec | {"replicatedJobs": [group]}}
+        jobs.append(JobSnapshot(body=body, pods=[]))
+    return jobs
+
+
+def _join(groups: list[Purchase]) -> Purchase:
+    """Return what all groups of a job buy; without a price if one of them has none."""
+    pools: list[str] = []
+    usd_per_hour: float | None = 0.0
+    for group in groups:
+        pools += group.pools
+        if usd_per_hour is not None:
+            usd = group.usd_per_hour
+            usd_per_hour = None if usd is None else usd_per_hour + usd
+    return replace(
+        groups[0],
+        pods=sum(group.pods for group in groups),
+        gpus=sum(group.gpus for group in groups),
+        pools=tuple(dict.fromkeys(pools)),
+        usd_per_hour=usd_per_hour,
+    )
 
 
 def _max_pods(job: JobSnapshot, documents: list[Object]) -> int:
@@ -196,7 +229,8 @@ def _check(document: Any, source: str) -> None:
     try:
         is_complete = _is_object(document)
         if is_complete and document["kind"] in KINDS:
-            is_complete = _is_complete_job(document)
+            jobs = [JobSnapshot(body=document, pods=[]), *_split_groups(document)]
+            is_complete = all(map(_is_complete_job, jobs))
     except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
         raise _incomplete(f"{source}: {type(error).__name__} {error}") from error
     if not is_complete:
@@ -210,8 +244,7 @@ def _is_object(document: Any) -> bool:
     return isinstance(document["metadata"]["name"], str)
 
 
-def _is_complete_job(document: Any) -> bool:
-    job = JobSnapshot(body=document, pods=[])
+def _is_complete_job(job: JobSnapshot) -> bool:
     if job.size < 0 or count_gpus(job.pod_spec) < 0 or not job.pod_spec["containers"]:
         return False
     if not isinstance(job.pod_spec.get("nodeSelector", {}), dict):

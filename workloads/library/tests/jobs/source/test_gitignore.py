@@ -117,3 +117,20 @@ def test_folders_obey_the_patterns_above_them(tmp_path: Path) -> None:
         fill(tmp_path / base, (name,))
     files = [file.name for file in folder.list_files(tmp_path / "train")]
     assert files == list_by_git(tmp_path / "train") == ["out2/z", "x.py"]
+
+
+def test_a_worktree_and_a_byte_order_mark_change_nothing(tmp_path: Path) -> None:
+    """The `.git` of a worktree or submodule is a file, which differs on each machine."""
+    origin = tmp_path / "origin"
+    subprocess.run(["git", "init", "-q", origin], check=True)
+    options = ["-c", "user.name=a", "-c", "user.email=a@example.org"]
+    subprocess.run(
+        ["git", *options, "commit", "-q", "--allow-empty", "-m", "a"], cwd=origin, check=True
+    )
+    work = tmp_path / "work"
+    subprocess.run(["git", "worktree", "add", "-q", work], cwd=origin, check=True)
+    (work / ".gitignore").write_text("\ufeffprivate.txt\n", encoding="utf-8")
+    fill(work, ("private.txt", "x.py"))
+    assert (work / ".git").is_file()
+    files = [file.name for file in folder.list_files(work)]
+    assert files == list_by_git(work) == [".gitignore", "x.py"]
