@@ -25,7 +25,7 @@ from holdfast.drill.errors import DrillError
 from holdfast.drill.events import run_command
 from holdfast.drill.plan import DrillWork
 from holdfast.drill.pods import own_processes
-from holdfast.drill.store import lock_folder
+from holdfast.drill.store import lock_folder, read_program
 from holdfast.drill.targets.local import HOLDFAST, Eviction, make_schedule
 from holdfast.drill.targets.local_batch import LocalBatch, database, enqueue, export
 from holdfast.drill.targets.local_serving import LocalServing
@@ -40,6 +40,7 @@ MAX_DOCUMENT_BYTES = 20_000
 BASE = 2  # servers on demand
 OVERFLOW = 2  # servers on Spot
 REQUESTS_PER_S = 50.0
+_PROGRAM = "demo"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,7 +72,7 @@ def run_demo(out: Path, *, seed: int, size: Size | None = None) -> int:
     """Runs the whole demo and returns its exit code."""
     demo = _make_demo(out, seed, size or Size())
     try:
-        with lock_folder(out, "demo"), own_processes(demo.owner):
+        with lock_folder(out, _PROGRAM), own_processes(demo.owner):
             _clear(out)
             summary = _play(
                 demo,
@@ -91,7 +92,7 @@ def run_checkpoint_part(out: Path, *, seed: int, size: Size = CHECKPOINT_SIZE) -
     """
     demo = _make_demo(out, seed, size)
     try:
-        with lock_folder(out, "demo"), own_processes(demo.owner):
+        with lock_folder(out, _PROGRAM), own_processes(demo.owner):
             _clear(out)
             summary = _play(demo, training=train_twice)
     except DrillError as error:
@@ -138,7 +139,12 @@ def _report_failure(demo: Demo, error: DrillError) -> int:
 
 def _require_own_folder(out: Path) -> None:
     """Raises InputError if the folder holds files of something other than a demo."""
-    if not out.is_dir() or (out / ".lock").exists():
+    if not out.is_dir():
+        return
+    program = read_program(out)
+    is_of_earlier_version = program == "" and (out / "events").is_dir()
+    # Everything in it is deleted, and the folder of drills has such a lock too.
+    if program == _PROGRAM or is_of_earlier_version:
         return
     if any(out.iterdir()):
         raise InputError(

@@ -218,7 +218,12 @@ class DrillRun:
         measurements: dict[str, float | None] = {}
         for objective in self.drill.objectives:
             metric = objective.bound.metric
-            measurements[metric] = self.target.measure(metric)
+            try:
+                measurements[metric] = self.target.measure(metric)
+            # The journal of a drill must not be lost with the cluster.
+            except (DrillError, Unjudged) as error:
+                measurements[metric] = None
+                self._fail("measure", str(error))
         if timed_out and measurements.get(RECOVERED, 0) is None:
             measurements[RECOVERED] = waited_s
         self.record.results = []

@@ -11,16 +11,18 @@ from typing import Any
 from holdfast.support.errors import InputError
 
 JOURNAL = "journal.json"
+_LOCK = ".lock"
 
 
 @contextmanager
 def lock_folder(folder: Path, program: str) -> Generator[None]:
-    """Lets one `program` write to the folder; the lock ends with the process.
+    """Lets one `program` write to the folder, and notes its name there; the lock ends with the
+    process.
 
     Raises InputError if another process holds it.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    with (folder / ".lock").open("w") as handle:
+    with (folder / _LOCK).open("a") as handle:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -30,7 +32,21 @@ def lock_folder(folder: Path, program: str) -> Generator[None]:
                 allowed=f"one {program} per folder",
                 fix="wait, or pass --out",
             ) from None
+        handle.truncate(0)
+        handle.write(program)
+        handle.flush()
         yield
+
+
+def read_program(folder: Path) -> str | None:
+    """Returns the program that wrote to the folder last; None if there was none.
+
+    The name is empty if an earlier version of the library wrote there.
+    """
+    try:
+        return (folder / _LOCK).read_text(errors="replace")
+    except OSError:
+        return None
 
 
 def create_run_folder(out: Path, drill: str) -> Path:

@@ -41,7 +41,12 @@ class BoundedServer(ThreadingHTTPServer):
                 self.shutdown_request(request)
                 return
         self.start_reading(request)
-        super().process_request(request, client_address)
+        try:
+            super().process_request(request, client_address)
+        except RuntimeError:  # this pod has too many threads; the connection is closed
+            self.finish_reading(request)
+            self._free.release()
+            raise
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         try:

@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
+from http.client import HTTPException
 
 from holdfast.runtime import api_server, logs
 from holdfast.runtime.shutdown import Shutdown
@@ -88,7 +89,8 @@ def fetch_node_annotations(node: str) -> Mapping[str, str]:
         response = api_server.open_path(f"/api/v1/nodes/{node}", timeout_s=_TIMEOUT_S)
         with response:
             return json.load(response)["metadata"].get("annotations", {})
-    except (OSError, KeyError) as error:  # refused, unreachable, no token, not in a cluster
+    # Refused, unreachable, no token, not in a cluster, or cut off.
+    except (OSError, KeyError, ValueError, HTTPException) as error:
         logs.warning(
             "deadline",
             f"the planned end of node {node} is unknown: {error}",

@@ -6,6 +6,7 @@ less its margin. The SIGTERM of the kubelet that follows still counts as the fir
 progress continues.
 """
 
+import contextlib
 import os
 import sys
 import time
@@ -40,7 +41,8 @@ def drain(
     if not pids:
         raise Unjudged(f"no process that handles notices is registered in {pidfiles.folder()}")
     for pid in pids:
-        os.kill(pid, DRAIN_SIGNAL)
+        with contextlib.suppress(ProcessLookupError):  # it has just ended
+            os.kill(pid, DRAIN_SIGNAL)
     # They are not children of this process, so it has to poll.
     while True:
         running_pids = [pid for pid in pids if pidfiles.is_running(pid)]

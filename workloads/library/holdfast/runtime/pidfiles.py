@@ -45,11 +45,19 @@ def list_processes() -> list[int]:
     pids: list[int] = []
     for file in sorted(directory.glob("*.pid")):
         pid = int(file.stem)
-        if is_running(pid) and file.read_text() == find_start_time(pid):
+        if is_running(pid) and _read_start_time(file) == find_start_time(pid):
             pids.append(pid)
         else:
             file.unlink(missing_ok=True)
     return pids
+
+
+def _read_start_time(file: Path) -> str | None:
+    """Returns the content of a pidfile; None if its process has just removed it."""
+    try:
+        return file.read_text()
+    except FileNotFoundError:
+        return None
 
 
 def _is_ours(directory: Path) -> bool:

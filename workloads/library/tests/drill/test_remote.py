@@ -15,7 +15,7 @@ from holdfast.drill.errors import DrillError
 from holdfast.drill.plan import Fault, Place
 from holdfast.drill.remote import Scope, check, make_consent
 from holdfast.drill.targets.cluster import Cluster, Named
-from holdfast.drill.targets.evictors import TaintEvictor, VmEvictor
+from holdfast.drill.targets.evictors import NODES, TaintEvictor, VmEvictor
 from holdfast.support.errors import InputError, Stopped, Unjudged
 from tests import platforms
 
@@ -210,3 +210,82 @@ def test_the_oldest_pods_are_hit_first(fault: Fault, kind: str) -> None:
     api: Any = Nodes()
     cluster = Cluster(api, Named(namespace="n", selector="a=b"), fault, TaintEvictor(api))
     assert cluster.candidates() == [f"{kind}/b", f"{kind}/c", f"{kind}/a"]
+
+
+class Cluster500(Nodes):
+    """An API with a Job of 500 pods, which counts the requests for it."""
+
+    requests = 0
+
+    def find(self, path: str) -> Object:
+        self.requests += 1
+        return {"status": {"failed": 0}, "spec": {"completions": 500}}
+
+    def items(self, path: str, **_: object) -> Iterator[Object]:
+        for number in range(500):
+            yield {
+                "metadata": {
+                    "name": f"train-{number}",
+                    "namespace": "n",
+                    "uid": f"{number}",
+                    "creationTimestamp": "2026-01-01T00:00:00Z",
+                    "labels": {"batch.kubernetes.io/job-name": "train"},
+                },
+                "spec": {"nodeName": "a"},
+                "status": {"phase": "Running"},
+            }
+
+    def evict(self, namespace: str, pod: str) -> None:
+        """Evicts nothing."""
+
+
+def make_cluster(api: Any, fault: Fault) -> Cluster:
+    return Cluster(
+        api,
+        Named(namespace="n", selector="a=b"),
+        fault,
+        TaintEvictor(api),
+    )
+
+
+def test_a_job_is_read_once_however_many_pods_it_has() -> None:
+    api = Cluster500()
+    cluster = make_cluster(api, Fault.EVICT)
+    cluster.inject(cluster.candidates()[:1])
+    assert api.requests == 1
+    cluster.measure("failures_charged")
+    assert api.requests == 2
+
+
+def test_a_node_that_is_gone_while_its_pods_remain_is_no_target() -> None:
+    class Lost(Nodes):
+        def items(self, path: str, **query: object) -> Iterator[Object]:
+            for item in super().items(path, **query):
+                if path != NODES or item["metadata"]["name"] != "b":
+                    yield item
+
+    nodes = Lost()
+    assert make_cluster(nodes, Fault.PREEMPT).candidates() == ["node/c", "node/a"]
+
+
+@pytest.mark.parametrize("fault", [Fault.EVICT, Fault.PREEMPT])
+def test_targets_that_changed_before_the_answer_are_not_hit(fault: Fault) -> None:
+    """A person may think for an hour, and other work starts on the nodes meanwhile."""
+
+    class Changing(Nodes):
+        is_late = False
+
+        def items(self, path: str, **query: object) -> Iterator[Object]:
+            for item in super().items(path, **query):
+                if not self.is_late or item["metadata"]["name"] != "b":
+                    yield item
+            if self.is_late and path == "/api/v1/pods":
+                other = {"name": "other", "namespace": "m", "uid": "o"}
+                yield {"metadata": other, "spec": {"nodeName": "b"}, "status": {}}
+
+    api = Changing()
+    cluster = make_cluster(api, fault)
+    victims = cluster.candidates()[:1]
+    api.is_late = True
+    with pytest.raises(Stopped, match="changed"):
+        cluster.inject(victims)

@@ -9,13 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.drill import store
+from holdfast.drill import demo, store
 from holdfast.drill.commands import run_all
 from holdfast.drill.errors import DrillError, in_one_line
 from holdfast.drill.plan import Drill
 from holdfast.drill.runner import DrillRun, Record
 from holdfast.drill.verdict import Verdict
-from holdfast.support.errors import InputError, Stopped
+from holdfast.support.errors import InputError, Stopped, Unjudged
+from holdfast.vocabulary.exit_codes import EXIT_FINDINGS, EXIT_NOT_JUDGED
 from workloads.library.tests.drill.by_hand import DRILL, ByHand, no_log
 
 QUIET = partial(DrillRun, log=no_log)
@@ -30,6 +31,10 @@ def make_failing_call(error: Exception) -> Callable[[], None]:
         raise error
 
     return fail
+
+
+def fail_to_train() -> None:
+    raise DrillError("nothing is trained in this test")
 
 
 def test_a_good_drill_hits_its_blast_radius_and_no_more() -> None:
@@ -114,6 +119,32 @@ def test_a_fault_that_fails_halfway_is_judged() -> None:
     assert target.done[-1] == "undone"
 
 
+def test_a_cluster_that_stops_answering_still_gives_a_journal(tmp_path: Path) -> None:
+    target = ByHand()
+
+    def lose_cluster() -> None:
+        def fail(_metric: str) -> float | None:
+            raise Unjudged("the cluster does not answer")
+
+        target.measure = fail
+
+    target.on_inject = lose_cluster
+    target.on_undo = make_failing_call(Unjudged("the cluster does not answer"))
+    code, (journal,) = run_all(
+        [DRILL],
+        tmp_path,
+        lambda _drill, _folder: target,
+        QUIET,
+        quiet=True,
+    )
+    assert code == EXIT_NOT_JUDGED
+    assert (journal["verdict"], journal["fail_step"]) == ("inconclusive", "recovery")
+    measured = {objective["verdict"] for objective in journal["objectives"]}
+    assert measured == {"not measured"}
+    assert [step["succeeded"] for step in journal["rollbacks"]] == [False, True]
+    assert list(tmp_path.glob(f"by-hand/*/{store.JOURNAL}"))
+
+
 def test_a_failed_rollback_step_does_not_stop_the_others() -> None:
     target = ByHand(on_undo=make_failing_call(OSError("disk")))
     record = run_drill(target)
@@ -153,3 +184,39 @@ def test_the_journal_is_whole_and_two_runs_do_not_write_into_one_folder(tmp_path
     refused = pytest.raises(InputError, match="another demo writes to this folder")
     with store.lock_folder(tmp_path, "demo"), refused, store.lock_folder(tmp_path, "demo"):
         pytest.fail("both write")
+
+
+def test_a_demo_deletes_no_drills_journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(demo, "train_twice", lambda _demo: fail_to_train())
+    drills = tmp_path / "drills"
+    run_all(
+        [DRILL],
+        drills,
+        lambda _drill, _folder: ByHand(),
+        QUIET,
+        quiet=True,
+    )
+    with pytest.raises(InputError, match="contains something else"):
+        demo.run_checkpoint_part(drills, seed=1)
+    assert list(drills.glob(f"by-hand/*/{store.JOURNAL}"))
+    locked = tmp_path / "locked"
+    locked.mkdir()
+    (locked / ".lock").touch()
+    (locked / "work.txt").touch()
+    with pytest.raises(InputError, match="contains something else"):
+        demo.run_checkpoint_part(locked, seed=1)
+    assert (locked / "work.txt").exists()
+
+
+def test_a_demo_begins_again_in_its_own_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(demo, "train_twice", lambda _demo: fail_to_train())
+    for folder in ("new", "of an earlier version"):
+        out = tmp_path / folder
+        assert demo.run_checkpoint_part(out, seed=1) == EXIT_FINDINGS
+        (out / "summary.json").touch()
+        if folder != "new":
+            (out / ".lock").write_text("")
+        assert demo.run_checkpoint_part(out, seed=1) == EXIT_FINDINGS
+        assert not (out / "summary.json").exists()

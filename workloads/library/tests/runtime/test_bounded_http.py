@@ -73,3 +73,22 @@ def test_headers_are_limited(port: int) -> None:
         header = b"x: " + b"y" * 1000 + b"\r\n"
         connection.sendall(b"GET / HTTP/1.0\r\n" + header * 40)
         assert connection.recv(64).startswith(b"HTTP/1.0 200 ")
+
+
+def test_a_thread_that_cannot_start_takes_no_room(
+    port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pod at its limit of processes can start none for a while."""
+    start = threading.Thread.start
+    failures = iter(range(2 * Server.most))
+
+    def fail_at_first(thread: threading.Thread) -> None:
+        if next(failures, None) is not None:
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", fail_at_first)
+    for _ in range(2 * Server.most):
+        with pytest.raises((OSError, http.client.HTTPException)):
+            request(port)
+    assert request(port) == 200

@@ -1,9 +1,12 @@
+import http.client
+import io
 import time
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 
-from holdfast.runtime import deadline
+from holdfast.runtime import api_server, deadline
 from holdfast.runtime.shutdown import Shutdown
 from holdfast.support.errors import InputError
 
@@ -37,6 +40,21 @@ def test_an_api_server_that_does_not_answer_is_no_error(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+    assert find_end({"HOLDFAST_NODE": "flex-1"}, deadline.fetch_node_annotations) is None
+    assert "planned end of node flex-1 is unknown" in caplog.text
+
+
+@pytest.mark.parametrize("answer", [b'{"metadata": {"annot', b"", b"<html>"])
+def test_an_answer_that_is_cut_off_is_no_error(
+    answer: bytes, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Cut(io.BytesIO):
+        def read(self, *_: Any) -> bytes:
+            if answer:
+                return answer
+            raise http.client.IncompleteRead(b"{")
+
+    monkeypatch.setattr(api_server, "open_path", lambda _path, *, timeout_s: Cut())
     assert find_end({"HOLDFAST_NODE": "flex-1"}, deadline.fetch_node_annotations) is None
     assert "planned end of node flex-1 is unknown" in caplog.text
 

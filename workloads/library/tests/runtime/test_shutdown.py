@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.runtime import pidfiles
+from holdfast.runtime import drain as drain_hook
+from holdfast.runtime import logs, pidfiles
 from holdfast.runtime.shutdown import DRAIN_SIGNAL, Shutdown, of_process
 from holdfast.vocabulary.exit_codes import EXIT_PREEMPTED
 
@@ -268,3 +269,38 @@ def test_a_reused_pid_is_never_signaled(tmp_path: Path, monkeypatch: pytest.Monk
     (tmp_path / f"{os.getpid()}.pid").write_text("born at another time")
     assert pidfiles.list_processes() == []
     assert not list(tmp_path.iterdir())
+
+
+def test_a_drain_goes_on_after_a_process_that_ends_meanwhile(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    waits = [sys.executable, "-c", "import time; time.sleep(600)"]
+    dead = subprocess.Popen(waits)
+    dead.kill()
+    dead.wait()
+    running = subprocess.Popen(waits)
+    monkeypatch.setattr(pidfiles, "list_processes", lambda: [dead.pid, running.pid])
+    monkeypatch.setattr(logs, "use_json", lambda: None)
+    with running:
+        try:
+            with pytest.raises(SystemExit) as end:
+                drain_hook.drain(window=60)
+        finally:
+            running.send_signal(signal.SIGKILL)
+    assert end.value.code == 0
+    assert running.returncode == -DRAIN_SIGNAL
+
+
+def test_a_pidfile_that_vanishes_is_no_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOLDFAST_RUN_DIR", str(tmp_path))
+    file = tmp_path / "4000000.pid"
+    file.write_text("1")
+
+    def end(_pid: int) -> bool:
+        file.unlink()
+        return True
+
+    monkeypatch.setattr(pidfiles, "is_running", end)
+    assert pidfiles.list_processes() == []

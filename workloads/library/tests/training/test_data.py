@@ -1,4 +1,7 @@
+import errno
+import tracemalloc
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 import torch
@@ -52,6 +55,46 @@ def test_a_folder_without_text_is_bad_input(tmp_path: Path) -> None:
         Corpus.read(tmp_path / "nowhere")
     with pytest.raises(InputError, match="shorter than one sample"):
         Samples(text=TEXT[:5], context=10, seed=0)
+
+
+def test_a_large_file_is_read_no_further_than_the_limit(tmp_path: Path) -> None:
+    (tmp_path / "book.txt").write_bytes(b"word " * (4 << 20))
+    tracemalloc.start()
+    try:
+        corpus = Corpus.read(tmp_path, max_bytes=1000)
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert len(corpus.text) == 1000
+    assert peak_bytes < 1 << 20
+
+
+def test_hidden_folders_are_not_read(tmp_path: Path) -> None:
+    """The kubelet mounts a ConfigMap through a hidden folder with the time in its name."""
+    fingerprints = set[str]()
+    for number, version in enumerate(("..2026_12_01_05_31", "..2026_12_01_09_47")):
+        mount = tmp_path / str(number)
+        (mount / version).mkdir(parents=True)
+        (mount / version / "book.txt").write_text("one text")
+        (mount / "..data").symlink_to(version)
+        (mount / "book.txt").symlink_to("..data/book.txt")
+        corpus = Corpus.read(mount)
+        assert bytes(corpus.text.numpy()) == b"one text"
+        fingerprints.add(corpus.fingerprint)
+    assert len(fingerprints) == 1
+
+
+def test_a_file_that_cannot_be_read_is_bad_input(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "lost+found").mkdir()
+
+    def refuse(folder: Path) -> NoReturn:
+        raise PermissionError(errno.EACCES, "Permission denied", str(folder))
+
+    monkeypatch.setattr(Path, "iterdir", refuse)
+    with pytest.raises(InputError, match=f"{tmp_path}: Permission denied"):
+        Corpus.read(tmp_path)
 
 
 def test_each_epoch_is_a_new_stateless_permutation() -> None:

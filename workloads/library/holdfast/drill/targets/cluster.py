@@ -86,6 +86,16 @@ class Cluster:
         return [f"node/{name}" for name in hosts if not refusals[name]]
 
     def inject(self, victims: Sequence[str]) -> str:
+        """Causes the fault. Raises Stopped if a victim may no longer be hit."""
+        # A person may have taken long to agree, and other work may run on the nodes by now.
+        changed = sorted({*victims} - {*self.candidates()})
+        if changed:
+            raise Stopped(
+                "the targets have changed, and nothing was hit",
+                got=f"{', '.join(changed)} is no target any more",
+                allowed="the targets that were shown",
+                fix="run the drill again",
+            )
         names = [victim.split("/", 1)[1] for victim in victims]
         self._before = dict(self._active)
         self._earlier_charges = self._read_charges()
@@ -195,7 +205,11 @@ class Cluster:
         other_work = self._find_other_work()
         refusals: dict[str, str] = {}
         for name in hosts:
-            node = nodes[name]
+            node = nodes.get(name)
+            # The pods of a node that was preempted remain for up to a minute.
+            if node is None:
+                refusals[name] = "it is gone"
+                continue
             reason = _refuse(node) or other_work.get(name, "")
             refusals[name] = reason or self._evictor.check(node)
         return refusals
@@ -214,16 +228,20 @@ class Cluster:
 
     def _read_charges(self) -> Counter[str]:
         charges: Counter[str] = Counter()
+        jobsets: set[str] = set()
+        jobs: set[str] = set()
         for pod in {**self._before, **self._active}.values():
             labels = _labels(pod)
-            jobset = labels.get(LABEL_JOBSET)
-            job = labels.get(LABEL_JOB)
-            if jobset:
-                status = _status(self._find_jobset(jobset))
-                charges[f"jobset/{jobset}"] = int(status.get("restartsCountTowardsMax", 0))
-            elif job:
-                status = _status(self._find_job(job))
-                charges[f"job/{job}"] = int(status.get("failed", 0))
+            if labels.get(LABEL_JOBSET):
+                jobsets.add(labels[LABEL_JOBSET])
+            elif labels.get(LABEL_JOB):
+                jobs.add(labels[LABEL_JOB])
+        for jobset in jobsets:
+            status = _status(self._find_jobset(jobset))
+            charges[f"jobset/{jobset}"] = int(status.get("restartsCountTowardsMax", 0))
+        for job in jobs:
+            status = _status(self._find_job(job))
+            charges[f"job/{job}"] = int(status.get("failed", 0))
         return charges
 
     def _find_job(self, name: str) -> Object | None:

@@ -137,9 +137,15 @@ def _receive(
             0, f"this member cannot load the state of another member: {error}"[:300]
         ) from error
     tensors = dict[str, Tensor]()
-    for description in descriptions:
-        part = torch.empty(description.shape, dtype=description.dtype, device=device)
-        tensors[description.key] = part
+    try:
+        for description in descriptions:
+            part = torch.empty(description.shape, dtype=description.dtype, device=device)
+            tensors[description.key] = part
+    # It must not pass for a lost group, which would be formed again forever.
+    except RuntimeError as error:
+        raise CheckpointExit(
+            0, f"this member has no memory for the state of another member: {error}"[:300]
+        ) from error
     _broadcast([_view_bytes(part) for part in tensors.values()], source, group)
     for description in descriptions:
         if description.layout:

@@ -7,6 +7,7 @@ side reads that it is out. So there is no split brain, and no service apart from
 # Why it is so: infra/decisions/0035.
 
 import json
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -81,22 +82,30 @@ def propose(
     run: str,
     epoch: Epoch,
 ) -> Epoch:
-    """Returns the epoch of that number: `epoch`, or that of another proposer that was faster."""
+    """Returns the epoch of that number: `epoch`, or that of another proposer that was faster.
+
+    If the gang is further, returns its newest epoch.
+    """
     name = object_names.gang_object(run, epoch.number)
     try:
         put_new(storage, name, json.dumps(epoch.to_json()).encode())
     # This happens too if an earlier try of this proposer was stored and its answer was lost.
     except AlreadyExists:
         return read_epoch(storage, run, epoch.number)
+    newest = epoch.number
     # The epoch is committed: a storage that refuses to delete must not cost the gang a try.
     with suppress(StorageError):
-        _delete_old_epochs(storage, run)
+        numbers = numbers_below(storage, object_names.gang_prefix(run))
+        newest = max(numbers, default=newest)
+        _delete_epochs(storage, run, numbers[:-KEPT_EPOCHS])
+    # Then the object of that number was deleted before, and a lead that was frozen made it again.
+    if newest > epoch.number:
+        return read_epoch(storage, run, newest)
     return epoch
 
 
-def _delete_old_epochs(storage: Storage, run: str) -> None:
-    numbers = numbers_below(storage, object_names.gang_prefix(run))
-    for number in numbers[:-KEPT_EPOCHS]:
+def _delete_epochs(storage: Storage, run: str, numbers: Sequence[int]) -> None:
+    for number in numbers:
         storage.delete(object_names.gang_object(run, number))
 
 

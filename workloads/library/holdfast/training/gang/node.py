@@ -302,7 +302,10 @@ def collect_modules(state: dict[str, Any]) -> list[nn.Module]:
 
 
 def collect_parameters(state: dict[str, Any]) -> list[nn.Parameter]:
-    """Returns the parameters of all modules of `state`. Raises InputError if there are none."""
+    """Returns the parameters of all modules of `state`.
+
+    Raises InputError if there are none, or all are frozen.
+    """
     parameters = list[nn.Parameter]()
     for module in collect_modules(state):
         parameters += module.parameters()
@@ -312,5 +315,12 @@ def collect_parameters(state: dict[str, Any]) -> list[nn.Parameter]:
             got="no nn.Module in the state",
             allowed="at least one",
             fix='{"model": model, ...}',
+        )
+    if not any(parameter.requires_grad for parameter in parameters):
+        raise InputError(
+            "nothing to train",
+            got=f"{len(parameters)} parameters, all of them frozen",
+            allowed="at least one parameter with requires_grad",
+            fix="freeze the base only, and create adapters before the gang",
         )
     return parameters

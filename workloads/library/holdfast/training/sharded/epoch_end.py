@@ -209,6 +209,8 @@ class EpochEnd:
     def _store_memory(self, statuses: Mapping[int, Mapping[str, Any]]) -> None:
         keepers = list[Address]()
         for index, status in sorted(statuses.items()):
+            if "keeper" not in status:  # it has just started
+                continue
             host, _ = self._node.nodes[index]
             keepers.append((host, int(status["keeper"])))
         places = PeerPlaces(

@@ -7,14 +7,14 @@ position `consumed`.
 
 import hashlib
 import sysconfig
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from holdfast.support.errors import InputError
+from holdfast.support.errors import InputError, unusable
 
 MAX_CORPUS_BYTES = 2 << 20
 _SKIPPED_FOLDERS = {
@@ -40,16 +40,24 @@ class Corpus:
     def read(cls, folder: Path | None, *, max_bytes: int = MAX_CORPUS_BYTES) -> "Corpus":
         """Reads the text files of `folder` in the order of their paths, up to `max_bytes`.
 
-        None stands for Python's standard library. Raises InputError if there is no text.
+        None stands for Python's standard library. Raises InputError if there is no text, or a file
+        cannot be read.
         """
         root = folder or Path(sysconfig.get_path("stdlib"))
-        is_part = _is_text if folder else _is_python
+        try:
+            return cls._read(root, _is_text if folder else _is_python, max_bytes)
+        except OSError as error:
+            raise unusable(error, error.filename or root) from error
+
+    @classmethod
+    def _read(cls, root: Path, is_part: Callable[[Path], bool], max_bytes: int) -> "Corpus":
         digest = hashlib.sha256()
         corpus = bytearray()
         for path in _walk(root):
             if not is_part(path):
                 continue
-            content = path.read_bytes()[: max_bytes - len(corpus)]
+            with path.open("rb") as file:  # which may be larger than the memory
+                content = file.read(max_bytes - len(corpus))
             # Relative: the same data below another mount point must not look like other data to a
             # resumed run.
             relative_path = path.relative_to(root).as_posix()
@@ -82,7 +90,8 @@ def _walk(folder: Path) -> Iterator[Path]:
     for path in sorted(folder.iterdir()):
         if path.is_file():
             yield path
-        elif path.name not in _SKIPPED_FOLDERS:
+        # A ConfigMap has its files in a hidden folder too, whose name is the time of the mount.
+        elif path.name not in _SKIPPED_FOLDERS and not path.name.startswith("."):
             yield from _walk(path)
 
 

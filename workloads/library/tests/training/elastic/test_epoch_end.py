@@ -6,18 +6,21 @@ failed by itself must be gone before those that only lost a peer give up.
 """
 
 import signal
+from collections.abc import Iterable
 from queue import Empty, SimpleQueue
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
+from holdfast.checkpoint.peers import PeerPlaces
 from holdfast.checkpoint.stores import Storage
 from holdfast.training.gang.failure_detector import LOOK_S, SILENT_S
 from holdfast.training.gang.member_server import Control
 from holdfast.training.gang.membership import Epoch, Member
 from holdfast.training.gang.peer_client import SURVEY_S, Peers, Survey
 from holdfast.training.gang.regroup import LEAVING
+from holdfast.training.sharded import epoch_end
 from holdfast.training.sharded.epoch_end import (
     BLAMED_S,
     FAILED,
@@ -61,6 +64,9 @@ class Gang:
             if self.now_s < self._ends_s.get(place, self.now_s + 1):
                 answers[place] = self.statuses[place]
         return Survey(answers=answers, unanswered=frozenset())
+
+    def look(self, places: Iterable[int]) -> dict[int, dict[str, Any]]:
+        return self.survey(list(places)).answers
 
     def get(self, timeout: float) -> int:
         """Returns the code of the next rank that ends, in place of the launcher's queue."""
@@ -204,6 +210,23 @@ def test_a_known_stop_at_a_step_is_not_asked_for_again() -> None:
     assert end.await_cause(EPOCH, [EXIT_PREEMPTED], cast(SimpleQueue[int | None], gang))
     gang.statuses.clear()
     assert end.is_at_step(EPOCH, silent=())
+
+
+def test_a_node_that_has_just_started_keeps_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its server answers before its memory has a port, and the others give up at that moment."""
+    gang = Gang()
+    for place in SURVIVORS:
+        gang.statuses[place]["keeper"] = 4000 + place
+    stored: list[PeerPlaces] = []
+
+    def store_newest(_storage: Storage, places: PeerPlaces, _within_s: float) -> int:
+        stored.append(places)
+        return 0
+
+    monkeypatch.setattr(epoch_end, "store_newest", store_newest)
+    gang.make_end(0).store_before_exit(EPOCH)
+    (places,) = stored
+    assert [port for _, port in places.keepers] == [4000, 4002]
 
 
 @pytest.mark.parametrize("code", [0, 1, EXIT_RETRY, 255, -signal.SIGABRT, 128 + signal.SIGTERM])

@@ -12,6 +12,7 @@ from dataclasses import asdict
 from functools import partial
 from itertools import chain
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NoReturn, cast
 
 import pytest
@@ -20,9 +21,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
+from holdfast.checkpoint import CheckpointExit
 from holdfast.checkpoint.state import capture
 from holdfast.checkpoint.stores import LocalStorage
 from holdfast.support.errors import InputError
+from holdfast.training.elastic import transfer
 from holdfast.training.elastic.gradients import ExactGradientSum, GradientSum
 from holdfast.training.elastic.shards import GangProgress, resolve_shards, share
 from holdfast.training.elastic.transfer import load_state, read_descriptions
@@ -31,8 +34,15 @@ from holdfast.training.gang import peer_client
 from holdfast.training.gang.liveness import MAX_REPEATS, Lag, Watch
 from holdfast.training.gang.member_addresses import Places, addresses
 from holdfast.training.gang.member_server import EPOCHS, Control
-from holdfast.training.gang.membership import Epoch, Member, newest_number, propose, read_epoch
-from holdfast.training.gang.node import Node
+from holdfast.training.gang.membership import (
+    KEPT_EPOCHS,
+    Epoch,
+    Member,
+    newest_number,
+    propose,
+    read_epoch,
+)
+from holdfast.training.gang.node import ALONE, Node, collect_parameters
 from holdfast.training.gang.peer_client import Peers, Survey
 from holdfast.training.gang.regroup import LEAVING
 from holdfast.training.sharded.epoch_end import LeavingNodes
@@ -227,6 +237,35 @@ def add_shards(exact: ExactGradientSum, parameter: Any, gradients: torch.Tensor)
     return exact._sums[0].clone()
 
 
+def test_a_state_without_room_here_ends_this_member_and_not_the_group(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """PyTorch reports it as it reports a lost peer, and the gang would form again forever."""
+    described = [["w", "uint8", [1 << 50], []]]
+    monkeypatch.setattr(transfer, "MIN_LIMIT_BYTES", 1 << 60)
+    monkeypatch.setattr(transfer, "gather_steps", lambda _step, _group: [7, -1])
+    monkeypatch.setattr(transfer, "broadcast_json", lambda *_: [{}, described])
+    group = cast(Any, SimpleNamespace(rank=lambda: 1))
+    state = {"model": nn.Linear(2, 2)}
+    with pytest.raises(CheckpointExit) as error:
+        transfer.synchronize(
+            state,
+            -1,
+            torch.device("cpu"),
+            group,
+            ALONE,
+        )
+    assert "has no memory for the state" in error.value.reason
+
+
+def test_a_model_with_nothing_to_train_is_refused() -> None:
+    model = nn.Linear(2, 2).requires_grad_(False)
+    for state in ({"model": model}, {"extra": {"at": 1}}):
+        with pytest.raises(InputError, match="nothing to train"):
+            collect_parameters(state)
+    assert len(collect_parameters({"model": model, "head": nn.Linear(2, 1)})) == 4
+
+
 @given(st.integers(0, 10_000), st.integers(-20, 20))
 @settings(max_examples=30)
 def test_an_exact_sum_is_the_same_for_every_grouping(seed: int, magnitude: int) -> None:
@@ -286,6 +325,17 @@ def test_only_one_proposal_is_accepted(tmp_path: Path) -> None:
         halves.append(Epoch(number=4, members=members(*places)))
     assert [propose(storage, "run", half) for half in halves] == [halves[0]] * 2
     assert read_epoch(storage, "run", newest_number(storage, "run")) == halves[0]
+
+
+def test_a_number_whose_epoch_was_deleted_is_not_given_again(tmp_path: Path) -> None:
+    """A lead that was frozen proposes the epoch after its own, and the gang has gone on."""
+    storage = LocalStorage.open(str(tmp_path))
+    newest = Epoch(number=KEPT_EPOCHS + 10, members=members(1, 2))
+    for number in range(1, newest.number + 1):
+        propose(storage, "run", Epoch(number=number, members=members(1, 2)))
+    late = Epoch(number=2, members=members(0))
+    assert propose(storage, "run", late) == newest
+    assert len(list((tmp_path / "run" / "gang").glob("*.json"))) == KEPT_EPOCHS
 
 
 @pytest.mark.parametrize(
