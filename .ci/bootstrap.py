@@ -19,9 +19,11 @@ ROOT = Path(__file__).parents[1]
 VENV = ROOT / ".venv"
 LOCK = ROOT / "requirements" / "dev.txt"
 UV = "uv==0.13.8"
-# What pip writes for an entry point. Without the guard, processes that multiprocessing spawns would
-# run it again.
-COMMAND = """#!{python}
+# What pip writes for an entry point in a folder with a blank: the kernel would end the name of an
+# interpreter there. Without the guard, processes that multiprocessing spawns would run it again.
+COMMAND = """#!/bin/sh
+'''exec' "{python}" "$0" "$@"
+' '''
 import sys
 
 from holdfast.cli import main

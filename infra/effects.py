@@ -217,7 +217,10 @@ def _compare_teams(before: Platform, after: Platform) -> Iterator[Effect]:
         kind = f"namespace of team {name}:"
         yield from _compare_names(old.namespaces, new.namespaces, kind)
         if old.members != new.members:
-            yield Effect(takes=True, text=f"team {name}: {old.members or 'nobody'} may not submit")
+            if old.members:
+                yield Effect(takes=True, text=f"team {name}: {old.members} may not submit")
+            if new.members:
+                yield Effect(takes=False, text=f"team {name}: {new.members} may submit")
         title = f"team {name}"
         old_quotas = _prefix_keys(f"{title}, ", old.quotas)
         new_quotas = _prefix_keys(f"{title}, ", new.quotas)

@@ -191,14 +191,20 @@ def _cdktf(environment: Environment, *arguments: str, unprotected: bool = False)
     variables = _variables(environment)
     if unprotected:
         variables["HOLDFAST_UNPROTECTED"] = environment.name
+    is_interrupted = False
     # The output is not captured: the command line asks its questions on this terminal, and an apply
     # takes many minutes.
-    return subprocess.run(
-        [str(command), *arguments, *lock],
-        cwd=ROOT,
-        env=variables,
-        check=False,
-    ).returncode
+    with subprocess.Popen([str(command), *arguments, *lock], cwd=ROOT, env=variables) as process:
+        while process.returncode is None:
+            try:
+                process.wait()
+            except KeyboardInterrupt:
+                # The command line has it too, and ends once Terraform has written its state:
+                # `subprocess.run` would kill it after a quarter of a second.
+                is_interrupted = True
+    if is_interrupted:
+        raise KeyboardInterrupt
+    return process.returncode
 
 
 def find_cdk_command() -> Path | None:

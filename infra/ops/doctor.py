@@ -195,7 +195,7 @@ def _count_machines(environment: Environment) -> Counter[str]:
 
 def _cpu_metric(machine_type: str) -> str:
     family = machine_type.partition("-")[0].upper()
-    return "CPUS" if family == "E2" else f"{family}_CPUS"
+    return "CPUS" if family in ("E2", "N1") else f"{family}_CPUS"
 
 
 def _check_network_quota(environment: Environment) -> Answer:

@@ -7,6 +7,7 @@ from keyword import iskeyword
 from pathlib import Path
 
 from holdfast.support.errors import InputError
+from infra import environments as package
 from infra.environments import source_path
 from infra.environments.checks import PLACEHOLDER, dns_name
 
@@ -36,12 +37,14 @@ def create(name: str, folder: Path, pattern: str = "example") -> Path:
     dns_name("environment name", name, 12)
     # The name becomes a Python module, and a part of most names in the cloud.
     path = folder / f"{name}.py"
-    if not name.isidentifier() or iskeyword(name) or path.exists():
-        taken = ", ".join(sorted(module.stem for module in folder.glob("*.py")))
+    taken = {module.stem for module in folder.glob("*.py")}
+    # The import of a module puts it in the place of a function of the package with its name.
+    taken |= {word for word in dir(package) if word.isalpha() and word.islower()}
+    if not name.isidentifier() or iskeyword(name) or name in taken:
         raise InputError(
             "environment name",
             got=name,
-            allowed=f"a Python name that is not {taken}",
+            allowed=f"a Python name that is not {', '.join(sorted(taken))}",
             fix="choose another",
         )
     source = folder / f"{pattern}.py"

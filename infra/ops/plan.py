@@ -77,7 +77,11 @@ def _initialize(init: engine.Engine, folders: list[Path]) -> None:
         # Local state would hold what an earlier trial applied; the plan of a blueprint starts from
         # nothing.
         (folder / "backend_override.tf.json").write_text(json.dumps(EMPTY_STATE))
-        configuration = json.loads((folder / "cdk.tf.json").read_text())
+        file = folder / "cdk.tf.json"
+        configuration = json.loads(file.read_text())
+        # The import of an adopted cluster would read it from the cloud.
+        if configuration.pop("import", None):
+            file.write_text(json.dumps(configuration))
         providers = json.dumps(configuration["terraform"]["required_providers"])
         if providers in initialized:
             take_over(initialized[providers], folder)

@@ -289,7 +289,8 @@ def prices(environment: Environment, spot: Pool, table: Table) -> Iterator[tuple
         yield part, price(environment, part)
     for pool in environment.pools():
         nodes = pool.max_nodes if pool.role is Role.SYSTEM else pool.min_nodes
-        if nodes and pool.capacity is Capacity.ON_DEMAND:
+        # A reservation is paid for with or without a proof.
+        if nodes and pool.capacity is not Capacity.RESERVED:
             usd = nodes * node_price(environment, pool, table)
             yield f"{nodes} x {pool.machine_type} ({pool.name})", usd
     # Auto-provisioning creates this machine.

@@ -173,8 +173,8 @@ def _check_migration(api: Api, platform: Platform) -> Answer:
     job = api.find(api.path_of(rendered_job))
     if job is None:
         return False, f"no Job {name}", f"make apply ENV={platform.name}"
-    condition = _find_true_condition(job)
-    if condition is None or condition["type"] not in ("Complete", "Failed"):
+    condition = _find_end(job)
+    if condition is None:
         return False, f"Job {name} has not ended", f"holdfast explain {name}"
     is_complete = condition["type"] == "Complete"
     outcome = condition.get("message") or condition["type"]
@@ -182,9 +182,10 @@ def _check_migration(api: Api, platform: Platform) -> Answer:
     return is_complete, f"Job {name}: {outcome}", fix
 
 
-def _find_true_condition(job: Object) -> Object | None:
+def _find_end(job: Object) -> Object | None:
+    # Kubernetes 1.31 and newer write SuccessCriteriaMet or FailureTarget before, and keep it.
     for condition in job.get("status", {}).get("conditions", ()):
-        if condition["status"] == "True":
+        if condition["type"] in ("Complete", "Failed") and condition["status"] == "True":
             return condition
     return None
 

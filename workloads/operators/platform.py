@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from holdfast.clients.api import Api, ApiError, suggest_fix
 from holdfast.manifests.render_context import Body, RenderContext, yaml_text
-from holdfast.platform.cluster import read_published
+from holdfast.platform.cluster import NAME, read_published
 from holdfast.support.errors import InputError
 from holdfast.vocabulary.kubernetes import LABEL_HALF, PLATFORM_HALF
 from workloads.manifests.rendering import images, platform
@@ -27,9 +27,13 @@ def apply(api: Api, context: RenderContext) -> Iterator[Change]:
     context.require_digests(images(context, yaml_text(bodies)))
     _dry_run(api, bodies)
     former = _read_former(api)
+    document = next(body for body in bodies if body["metadata"]["name"] == NAME)
     for body in bodies:
-        yield put(api, body, MANAGER)
+        if body is not document:
+            yield put(api, body, MANAGER)
     yield from prune(api, bodies, f"{LABEL_HALF}={PLATFORM_HALF}", former=former)
+    # Last: by the old document, the command that follows an interrupted one finds what must go.
+    yield put(api, document, MANAGER)
 
 
 def preview(api: Api, context: RenderContext) -> Iterator[Change]:

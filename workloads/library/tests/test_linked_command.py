@@ -28,7 +28,7 @@ def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """In a virtual environment with the packages of the one that runs the tests."""
     monkeypatch.syspath_prepend(ROOT / ".ci")
     bootstrap = import_module("bootstrap")
-    environment = tmp_path / "venv"
+    environment = tmp_path / "of a person" / "venv"
     venv.create(environment, symlinks=True, with_pip=False)
     packages = bootstrap.site_packages()
     monkeypatch.setattr(bootstrap, "VENV", environment)
@@ -57,6 +57,13 @@ def test_the_command_lints_hundreds_of_files(
     done = support.ran([command, "lint", manifests, "--json"], folder=tmp_path)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["files"] == 400
+
+
+@pytest.mark.process
+def test_the_command_starts_in_a_folder_with_a_blank(command: Path) -> None:
+    assert " " in str(command)
+    done = support.ran([command, "--help"])
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.process
