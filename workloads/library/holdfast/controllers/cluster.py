@@ -63,6 +63,10 @@ class Cluster:
             self._remove_node(name)
             return
         now = parse_node(body)
+        if before is not None and before.born_s != now.born_s:
+            # Its deletion was missed, and the next machine has the same name.
+            self._remove_node(name)
+            before = None
         if before is None:
             self._report_end(name)
             line = event_lines.make_node_up_line(name, now, self.clock())
@@ -76,9 +80,10 @@ class Cluster:
     def pod(self, change: str, body: Mapping[str, Any]) -> None:
         """Applies a change of a pod."""
         spec = body.get("spec") or {}
-        if find_disruption(body)[0] == BY_KUBELET:
+        disruption, disrupted_s = find_disruption(body)
+        if disruption == BY_KUBELET:
             # Often the first sign: the pod's condition comes before the node's.
-            self._mark_taken(spec.get("nodeName") or "")
+            self._mark_taken(spec.get("nodeName") or "", disrupted_s)
         uid = body["metadata"]["uid"]
         name = body["metadata"].get("name", "")
         before = self.pods.get(uid)
@@ -202,11 +207,15 @@ class Cluster:
         )
         self._add_line(line)
 
-    def _mark_taken(self, name: str) -> None:
-        """Counts the loss of a Spot node once, however many signs it gives."""
+    def _mark_taken(self, name: str, sign_s: float = 0.0) -> None:
+        """Counts the loss of a Spot node once, however many signs it gives.
+
+        `sign_s` is the time of the sign, if known: a failed pod stays, and may be older than the
+        next machine of that name.
+        """
         nodes = self.nodes if name in self.nodes else self.deleted
         node = nodes.get(name)
-        if node is None or node.taken:
+        if node is None or node.taken or 0 < sign_s < node.born_s:
             return
         nodes[name] = replace(node, taken=True)
         if node.capacity == SPOT:

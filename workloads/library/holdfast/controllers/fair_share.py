@@ -1,4 +1,4 @@
-"""Keeps one writer's flood of event lines from delaying the lines of all others.
+"""Keeps one writer's flood of event lines from delaying or displacing the lines of all others.
 
 A project has few reads a minute, and one pod can write more lines than they return. A pod or a job
 that writes faster than its share, while lines wait to be read, is set apart: the common query
@@ -7,7 +7,7 @@ excludes it, and its own newest lines are read in turn with others set apart. Pu
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 POD_LINES_PER_S = 20.0
@@ -147,3 +147,17 @@ class Floods:
             return None
         flood = next(iter(self.apart))
         return flood, self.apart.pop(flood)
+
+
+def find_share(counts: Sequence[int], total: int) -> int:
+    """Returns the largest count that each writer may keep, so that all keep `total` at most.
+
+    Those that have less than an equal share leave the rest to the others.
+    """
+    rest = total
+    for number, count in enumerate(sorted(counts)):
+        share = rest // (len(counts) - number)
+        if count > share:
+            return share
+        rest -= count
+    return total

@@ -1,7 +1,8 @@
 """Writes samples to Cloud Monitoring within the limits of its API.
 
 Guarantee: at most 200 series a call, one point a series, never an older or too early point. A call
-that fails for a transient reason is retried until the next pass is due, then given up and counted.
+that fails for a transient reason is retried until the next pass is due, then given up and counted,
+as are the calls after it.
 """
 
 import time
@@ -62,10 +63,23 @@ class CloudWriter:
         count = 0
         for first in range(0, len(due), MAX_SERIES):
             batch = due[first : first + MAX_SERIES]
-            count += self._send(batch, now)
+            try:
+                self._send(batch, now)
+            except exceptions.GoogleAPIError as error:
+                is_away = isinstance(error, (exceptions.RetryError, *TRANSIENT))
+                if is_away:
+                    # Each of the other calls would wait as long, and the lease would end.
+                    batch = due[first:]
+                self.refused += len(batch)
+                LOG.warning("cloud monitoring refused %d series: %s", len(batch), error)
+                if is_away:
+                    break
+            else:
+                count += len(batch)
         return count
 
-    def _send(self, batch: Sequence[Sample], now: float) -> int:
+    def _send(self, batch: Sequence[Sample], now: float) -> None:
+        """Raises GoogleAPIError if the API did not take the series."""
         messages = [self._build_message(sample, now) for sample in batch]
         retry: Any = Retry(
             predicate=if_exception_type(*TRANSIENT),
@@ -74,20 +88,14 @@ class CloudWriter:
             multiplier=2.0,
             timeout=self.patience_s,
         )
-        try:
-            self.client.create_time_series(
-                name=f"projects/{self.project}",
-                time_series=messages,
-                retry=retry,
-                timeout=self.patience_s,
-            )
-        except exceptions.GoogleAPIError as error:
-            self.refused += len(batch)
-            LOG.warning("cloud monitoring refused %d series: %s", len(batch), error)
-            return 0
+        self.client.create_time_series(
+            name=f"projects/{self.project}",
+            time_series=messages,
+            retry=retry,
+            timeout=self.patience_s,
+        )
         for sample in batch:
             self._last_s[sample.series] = now
-        return len(batch)
 
     def _build_message(self, sample: Sample, now: float) -> Any:
         """Builds the protobuf message itself.

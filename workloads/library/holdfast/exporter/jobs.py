@@ -1,9 +1,9 @@
 """Derives the metrics of job runs from their event lines.
 
-Pure, except that it reads its source. Guarantee: a run keeps its newest KEEP_EVENTS events only, a
-run without lines for FORGET_S is dropped, and runs, reasons and error classes are bounded in
-number, so memory and series stay flat whatever pods write. A line that cannot be used is counted,
-and never ends a pass.
+Pure, except that it reads its source. Guarantee: a run keeps its newest KEEP_EVENTS events only,
+all runs together MOST_EVENTS, a run without lines for FORGET_S is dropped, and runs, reasons and
+error classes are bounded in number, so memory and series stay flat whatever pods write. A line that
+cannot be used is counted, and never ends a pass.
 """
 
 import statistics
@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from holdfast.controllers.event_lines import FAULTY, MOVED, NAMESPACE_BY_KIND
 from holdfast.controllers.event_source import EventSource, Lines
+from holdfast.controllers.fair_share import find_share
 from holdfast.controllers.sample import OTHER, Sample, bound_label, run_labels, sample
 from holdfast.ledger.elastic_gang import below_size_since_us
 from holdfast.ledger.events import KEPT_PROBLEMS, Event, parse
@@ -27,6 +28,8 @@ from holdfast.vocabulary.roles import NAMESPACE_MONITORING
 from holdfast.vocabulary.telemetry import KIND_TRAINING
 
 KEEP_EVENTS = 20_000
+# An event takes a kilobyte, and the exporter's pod has 512 MiB.
+MOST_EVENTS = 150_000
 KEEP_COMMITS = 20
 FORGET_S = 7 * 86_400
 # A silent run without running pods has ended or waits; it is not reported.
@@ -121,6 +124,13 @@ class RunRecord:
                 self._take_failure(event, counts=counts)
             case _:
                 pass
+
+    def reset_counters(self) -> None:
+        """Starts its counters again. Keys remain, as each class of errors has a series."""
+        self.skipped = 0
+        self.dead = 0
+        self.failures = Counter(dict.fromkeys(self.failures, 0))
+        self.moves = Counter(dict.fromkeys(self.moves, 0))
 
     def _take_failure(self, event: Event, *, counts: bool) -> None:
         name = event.fields.get("error_class") or event.fields.get("source") or "unknown"
@@ -271,6 +281,22 @@ class Jobs:
                 elif event.type == FAULTY and not batch.job and self._counts(event):
                     labels = tuple(str(event.fields.get(name)) for name in FAULT_LABELS)
                     self.faults[labels] += 1
+        self._bound_events()
+
+    def _bound_events(self) -> None:
+        """Drops the oldest events of the runs that have more than their share."""
+        counts = [len(record.events) for record in self.runs.values()]
+        share = find_share(counts, MOST_EVENTS)
+        for record in self.runs.values():
+            while len(record.events) > share:
+                record.events.popleft()
+
+    def reset_counters(self) -> None:
+        """Starts counting again, because another exporter has published all counts so far."""
+        for record in self.runs.values():
+            record.reset_counters()
+        self.faults.clear()
+        self.refused.clear()
 
     def _counts(self, event: Event) -> bool:
         return event.t_us >= self.since_s * 1e6

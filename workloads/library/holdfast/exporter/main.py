@@ -87,6 +87,8 @@ class Exporter:
     def _reset_counters(self) -> None:
         with self.lock:
             self.cluster.reset_counters()
+        if self.jobs:
+            self.jobs.reset_counters()
         if self.ratings:
             self.ratings.forget()
         if self.writer:

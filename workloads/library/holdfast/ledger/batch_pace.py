@@ -102,6 +102,7 @@ def _list_starts(events: Iterable[Event]) -> list[Event]:
 def _list_workers(events: Sequence[Event]) -> list[_Worker]:
     runs = process_runs(events)
     victims = close_victims(runs, select_evictions(events))
+    evicted = {run.process for run in victims if run}
     scheduled_us: dict[str, int] = {}
     for event in events:
         if event.type == "scheduled":
@@ -115,7 +116,7 @@ def _list_workers(events: Sequence[Event]) -> list[_Worker]:
             run=run,
             windows=_read_windows(run),
             machine_us=min(run.begins_us, pod_us),
-            is_lost=run in victims or bool(run.exit_code),
+            is_lost=run.process in evicted or bool(run.exit_code),
         )
         workers.append(worker)
     return workers

@@ -41,6 +41,10 @@ class EndedJob:
 class View(Cluster):
     over: dict[str, dict[str, EndedJob]] = field(default_factory=dict)
     """Path of a watch -> uid -> job that ended and has no receipt."""
+    taken: dict[str, set[str]] = field(default_factory=dict)
+    """Path of a watch -> uids of existing jobs that `take_due_jobs` has returned. A job without a
+    receipt appears in every list.
+    """
     node_usages: NodeUsages = field(default_factory=NodeUsages)
     spending: Spending = field(default_factory=Spending)
     parents: dict[str, dict[str, str]] = field(default_factory=dict)
@@ -71,12 +75,14 @@ class View(Cluster):
         parents = self.parents.setdefault(path, {})
         over = self.over.setdefault(path, {})
         limited = self.limited.setdefault(path, {})
+        taken = self.taken.setdefault(path, set())
         meta = body["metadata"]
         uid = meta["uid"]
         over.pop(uid, None)
         limited.pop(uid, None)
         if change == "DELETED":
             parents.pop(uid, None)
+            taken.discard(uid)
             return
         parents[uid] = find_controller(body)
         limited_job = parse_limited_job(path, body)
@@ -88,7 +94,7 @@ class View(Cluster):
         has_receipt = ANNOTATION in annotations
         # A JobSet or CronJob gets the receipt for the Jobs that it made.
         has_owner = bool(meta.get("ownerReferences"))
-        if end_s and not has_receipt and not has_owner:
+        if end_s and not has_receipt and not has_owner and uid not in taken:
             over[uid] = EndedJob(
                 namespace=meta["namespace"],
                 name=meta["name"],
@@ -139,10 +145,11 @@ class View(Cluster):
     def take_due_jobs(self, now_s: float) -> list[EndedJob]:
         """Returns the jobs that are due for their receipt, each once."""
         due: list[EndedJob] = []
-        for jobs in self.over.values():
+        for path, jobs in self.over.items():
             for job_uid, job in list(jobs.items()):
                 if now_s - job.end_s >= SETTLE_END_S:
                     del jobs[job_uid]
+                    self.taken[path].add(job_uid)
                     usage = self.node_usages.by_job.pop(job_uid, None)
                     due.append(replace(job, node_usage=usage))
         return due
@@ -202,6 +209,8 @@ class View(Cluster):
             jobs = jobs_by_path.get(kind, {})
             for key in jobs.keys() - keys:
                 del jobs[key]
+        if kind in self.taken:
+            self.taken[kind] &= keys
 
 
 def list_job_kinds(namespaces: Iterable[str] = JOB_NAMESPACES) -> list[Kind]:

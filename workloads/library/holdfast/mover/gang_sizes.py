@@ -35,6 +35,7 @@ from holdfast.mover.gang_plan import (
 from holdfast.mover.preemption_priority import ANNOTATION_BOOST
 from holdfast.mover.queue_quotas import Quotas, read_quotas
 from holdfast.vocabulary.capacity import ANNOTATION_YIELDED, LABEL_LEAST_NODES
+from holdfast.vocabulary.job_identity import is_count
 from holdfast.vocabulary.kubernetes import ANNOTATION_ELASTIC, JOB_API, KUEUE_API, api_path
 from holdfast.vocabulary.roles import JOB_NAMESPACES
 
@@ -158,7 +159,8 @@ class GangSizes:
         for job in self.api.items(path, labelSelector=LABEL_LEAST_NODES):
             meta = job["metadata"]
             is_over = find_end_s(job) or meta.get("deletionTimestamp")
-            if not is_over and (meta.get("annotations") or {}).get(ANNOTATION_ELASTIC) == "true":
+            is_elastic = (meta.get("annotations") or {}).get(ANNOTATION_ELASTIC) == "true"
+            if is_elastic and not is_over and _has_sizes(job):
                 jobs[meta["uid"]] = job
         return jobs
 
@@ -296,3 +298,9 @@ class GangSizes:
 
 def _is_shielded(gang: Gang, exposed: Collection[str]) -> bool:
     return gang.may_be_shielded and gang.uid not in exposed
+
+
+def _has_sizes(job: Object) -> bool:
+    """Returns whether a Job has a least and a full size; the author of a manifest writes both."""
+    least_nodes = job["metadata"]["labels"][LABEL_LEAST_NODES]
+    return is_count(least_nodes) and job["spec"].get("completions") is not None

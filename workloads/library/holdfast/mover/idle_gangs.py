@@ -30,6 +30,7 @@ from holdfast.vocabulary.capacity import (
     LABEL_LEAST_NODES,
 )
 from holdfast.vocabulary.exit_codes import EXIT_RETRY
+from holdfast.vocabulary.job_identity import is_count
 from holdfast.vocabulary.kubernetes import JOB_API, KUEUE_API, LABEL_JOB, api_path
 from holdfast.vocabulary.roles import JOB_NAMESPACES
 
@@ -45,6 +46,8 @@ START_S = 420.0
 PAUSE_S = 900.0
 """First pause: GKE removes a node that is idle for 10 minutes."""
 MOST_PAUSE_S = 3_600.0
+MOST_DOUBLINGS = 8
+"""A power of more is no float after a thousand returns."""
 RECOVERED_S = 4 * MOST_PAUSE_S
 """A gang that was in the cluster for so long starts again with the first pause."""
 
@@ -190,7 +193,8 @@ class IdleGangs:
         count = _parse_count(annotations.get(ANNOTATION_GIVEN_BACK, "")) + 1
         if now_s - since_s(workload, "Admitted") > RECOVERED_S:
             count = 1
-        pause_s = min(PAUSE_S * 2 ** (count - 1), MOST_PAUSE_S)
+        doublings = min(count - 1, MOST_DOUBLINGS)
+        pause_s = min(PAUSE_S * 2**doublings, MOST_PAUSE_S)
         return_time = rfc3339(now_s + pause_s)
         change = {
             "metadata": {
@@ -286,7 +290,7 @@ def _find_wait_s(job: Object) -> float:
 
 
 def _parse_count(text: str) -> int:
-    return int(text) if text.isdecimal() and text.isascii() else 0
+    return int(text) if is_count(text) else 0
 
 
 def _get_path(workload: Object) -> str:

@@ -2,7 +2,8 @@
 
 Any pod may print a line about any job and have any label. So a line counts for the Job or JobSet
 that controls the pod that wrote it, by uid; the job that the line names does not count. Guarantee:
-the events kept of one job are bounded, whatever another job writes, and are dropped with the job.
+the events kept of one job, and of all, are bounded, whatever another job writes, and are dropped
+with the job.
 """
 
 from collections import deque
@@ -10,12 +11,15 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 
 from holdfast.controllers.event_source import EventSource, Lines
+from holdfast.controllers.fair_share import find_share
 from holdfast.ledger.events import Event, parse
 from holdfast.ledger.progress import SHOWING
 from holdfast.mover.movable_jobs import Movable
 
 KEPT_LINES = 2_000
 """Lines kept of one job."""
+# An event takes a kilobyte, and the mover's pod has 512 MiB.
+MOST_EVENTS = 150_000
 MISCOMPUTED = "miscomputed"
 # The watch of pods may be this long behind the log.
 PATIENCE_S = 120.0
@@ -47,6 +51,15 @@ class Progress:
                 self._add(uid, lines, now_s)
             elif now_s - since_s < PATIENCE_S and len(self._waiting) < MOST_WAITING:
                 self._waiting.append((since_s, lines))
+        self._bound_events()
+
+    def _bound_events(self) -> None:
+        """Drops the oldest events of the jobs that have more than their share."""
+        counts = [len(events) for events in self.events_by_job.values()]
+        share = find_share(counts, MOST_EVENTS)
+        for events in self.events_by_job.values():
+            while len(events) > share:
+                events.popleft()
 
     def _add(self, uid: str, lines: Lines, now_s: float) -> None:
         reading = parse(lines.lines, now_s=now_s)

@@ -29,6 +29,7 @@ from holdfast.vocabulary.capacity import (
     LABEL_REQUEUES,
     STOPPED_FOR_MAX_USD,
 )
+from holdfast.vocabulary.job_identity import is_count
 from holdfast.vocabulary.kubernetes import JOBSET_API, KUEUE_API, KUEUE_REVOKED, api_path
 from holdfast.vocabulary.roles import JOB_NAMESPACES
 
@@ -75,9 +76,7 @@ def _list_jobs(api: Api, namespace: str, now_s: float) -> dict[str, Object]:
 
 def _count_restarts(job: Object) -> int:
     text = job["metadata"]["labels"][LABEL_REQUEUES]
-    if not (text.isdecimal() and text.isascii()):
-        return 0
-    return int(text)
+    return int(text) if is_count(text) else 0
 
 
 def _may_requeue(job: Object, now_s: float) -> bool:
@@ -88,7 +87,7 @@ def _may_requeue(job: Object, now_s: float) -> bool:
     if annotations.get(ANNOTATION_STOPPED_FOR) == STOPPED_FOR_MAX_USD:
         return False
     limit = annotations.get(ANNOTATION_REQUEUES_FOR, "")
-    if limit.isdecimal():
+    if is_count(limit):
         created_s = unix_s(meta["creationTimestamp"])
         if now_s > created_s + int(limit):
             return False

@@ -306,6 +306,45 @@ def test_a_node_that_returns_ends_before_it_starts_again() -> None:
     assert words == ["node_up", "node_down", "node_up"]
 
 
+def next_machine(**fields: Any) -> Any:
+    """Returns the node of a machine that GKE made under the name of a lost one."""
+    body = node("a", **fields)
+    body["metadata"]["creationTimestamp"] = "2026-11-21T00:59:00Z"
+    return body
+
+
+def test_a_machine_replaced_while_nothing_watched_is_another() -> None:
+    cluster = make_cluster(node("a"))
+    cluster.node("MODIFIED", node("a", ready="False", message=SHUTS_DOWN))
+    cluster.node("ADDED", next_machine())
+    cluster.forget_all_but("nodes", {"a"})
+    assert not cluster.nodes["a"].taken
+    ends = [(event, reason) for event, reason, _ in write_lines(cluster)]
+    assert ends == [("node_up", ""), ("node_down", "preempted"), ("node_up", "")]
+    cluster.node("MODIFIED", next_machine(ready="False", message=SHUTS_DOWN))
+    assert values(cluster, "preemptions_total") == {("spot-l4", "us-central1-a"): 2}
+
+
+def test_an_old_failed_pod_tells_nothing_about_the_next_machine() -> None:
+    """Failed pods of a Job stay, and each list shows them again."""
+    cluster = make_cluster(node("a"))
+    failed_pod = pod("p", on="a", phase="Failed")
+    failed_pod["status"]["conditions"].append(
+        {
+            "type": "DisruptionTarget",
+            "status": "True",
+            "reason": "TerminationByKubelet",
+            "lastTransitionTime": "2026-11-21T00:50:00Z",
+        }
+    )
+    cluster.pod("MODIFIED", failed_pod)
+    cluster.node("DELETED", node("a"))
+    cluster.node("ADDED", next_machine())
+    cluster.pod("ADDED", failed_pod)
+    assert not cluster.nodes["a"].taken
+    assert values(cluster, "preemptions_total") == {("spot-l4", "us-central1-a"): 1}
+
+
 def test_a_pod_that_gets_its_node_is_written_once_with_its_wait() -> None:
     cluster = make_cluster(node("a"))
     waiting = pod("p")

@@ -2,9 +2,11 @@
 
 from collections.abc import Generator
 from dataclasses import dataclass
+from typing import Any
 
 import grpc
 import pytest
+from google.api_core import exceptions
 
 from holdfast.controllers.sample import Sample, sample
 from holdfast.exporter.cloud import CloudWriter
@@ -122,3 +124,26 @@ def test_the_test_server_refuses_early_points(
     clock.now += 1
     assert writer.write(ages(1)) == 0
     assert writer.refused == 1
+
+
+def test_a_pass_waits_once_for_a_cloud_that_is_away(clock: Clock) -> None:
+    """A pass of many calls would outlive the lease."""
+    sizes: list[int] = []
+
+    class Away:
+        def create_time_series(self, *, time_series: list[Any], **_: Any) -> None:
+            sizes.append(len(time_series))
+            if len(sizes) > 1:
+                raise exceptions.RetryError("10 s are over", exceptions.ServiceUnavailable("away"))
+
+    client: Any = Away()
+    writer = CloudWriter(
+        client,
+        "acme-ai",
+        "us-central1",
+        "holdfast-example",
+        clock=clock,
+    )
+    assert writer.write(ages(1_000)) == 200
+    assert sizes == [200, 200]
+    assert writer.refused == 800

@@ -165,6 +165,33 @@ def test_one_namespace_does_not_take_all_places(monkeypatch: pytest.MonkeyPatch)
     assert by_namespace == {"team-a": 5, "team-b": 1}
 
 
+def test_all_runs_together_keep_a_bounded_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jobs_module, "MOST_EVENTS", 100)
+    rows = []
+    for name, count in (("long", 90), ("longer", 200), ("short", 20)):
+        for n in range(count):
+            rows.append(
+                line(
+                    EPOCH + n,
+                    "commit",
+                    name,
+                    process=name,
+                    step=n,
+                )
+            )
+    jobs = Jobs(FakeSource([Lines(sample.encoded(rows))]))
+    jobs.read(EPOCH + 200)
+    steps = {}
+    for run, record in jobs.runs.items():
+        steps[run.job] = [event.fields["step"] for event in record.events]
+    assert steps == {
+        "long": list(range(50, 90)),
+        "longer": list(range(160, 200)),
+        "short": list(range(20)),
+    }
+    assert len(list(jobs.samples(EPOCH + 200, {}))) > 0
+
+
 def test_null_and_the_longest_cloud_line_are_read() -> None:
     items = []
     for n in range(9_000):

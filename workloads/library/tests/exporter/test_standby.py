@@ -11,11 +11,14 @@ from holdfast.controllers.cluster import Cluster
 from holdfast.controllers.lease import Lease
 from holdfast.cost.churn.cloud_series import CloudReader
 from holdfast.exporter.cloud import CloudWriter
+from holdfast.exporter.jobs import Jobs
 from holdfast.exporter.main import Exporter
 from workloads.library.tests.controllers.test_cluster import node
 from workloads.library.tests.cost.churn.metric_server import MetricServer
 from workloads.library.tests.cost.churn.test_cloud import HOUR, MIDNIGHT
+from workloads.library.tests.exporter.fake_source import FakeSource
 from workloads.library.tests.exporter.test_cloud import Clock
+from workloads.library.tests.sample import line
 
 
 @dataclass
@@ -78,8 +81,11 @@ class Pair:
             self.clock.now += every_s
 
     def count_preemptions(self) -> float:
+        return self.count("preemptions_total")
+
+    def count(self, metric: str) -> float:
         reader = CloudReader(client=self.client, project="acme-ai")
-        increases = reader.increases("preemptions_total", int(MIDNIGHT), int(MIDNIGHT + HOUR))
+        increases = reader.increases(metric, int(MIDNIGHT), int(MIDNIGHT + HOUR))
         return sum(increase.value for increase in increases)
 
 
@@ -133,3 +139,69 @@ def test_regaining_the_lease_starts_the_counters_again(pair: Pair) -> None:
     for replica in pair.both:
         assert replica.writer
         assert replica.writer.refused == 0
+
+
+def test_a_failover_counts_no_event_line_twice(pair: Pair) -> None:
+    sources = [FakeSource(), FakeSource()]
+    for replica, source in zip(pair.both, sources, strict=True):
+        replica.jobs = Jobs(source, pair.clock.now)
+
+    def write_lines() -> None:
+        t = pair.clock.now
+        rows = [
+            line(
+                t,
+                "dead_lettered",
+                "job",
+                "batch",
+                item="a",
+                reason="poison",
+            ),
+            line(
+                t,
+                "item_failed",
+                "job",
+                "batch",
+                item="a",
+                error_class="e",
+                failures=1,
+            ),
+            line(
+                t,
+                "restore",
+                "run",
+                step=1,
+                seconds=1,
+                skipped=["broken"],
+            ),
+            line(
+                t,
+                "moved",
+                "run",
+                source="spot",
+                capacity="on-demand",
+                reason="late",
+            ),
+            line(t, "of another version"),
+        ]
+        for source in sources:
+            source.add(*rows)
+
+    metrics = (
+        "dead_letters_total",
+        "batch_failures_total",
+        "restores_skipped_total",
+        "placement_moves_total",
+        "event_lines_refused_total",
+    )
+    second = pair.both[1]
+    for _ in range(3):
+        write_lines()
+        pair.run(2)
+    assert [pair.count(metric) for metric in metrics] == [3] * 5
+    pair.run(4, second)  # the first is gone
+    assert serves(second) > 0
+    assert [pair.count(metric) for metric in metrics] == [3] * 5
+    write_lines()
+    pair.run(2, second)
+    assert [pair.count(metric) for metric in metrics] == [4] * 5

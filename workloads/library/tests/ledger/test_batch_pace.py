@@ -4,6 +4,7 @@ import pytest
 
 from holdfast.ledger.batch_pace import measure_batch
 from holdfast.ledger.events import Event, parse
+from holdfast.ledger.processes import ProcessRun
 from workloads.library.tests.sample import EPOCH, Line, encoded, line
 
 TOTAL = 10_000
@@ -115,3 +116,29 @@ def test_lines_without_items_have_no_pace() -> None:
     lines = write_worker("pod-a", EPOCH, 5, TOTAL)
     del lines[1]["steps"]
     assert measure_batch(read(*lines), workers=1) is None
+
+
+def test_cost_follows_the_workers_and_not_their_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A batch of weeks on Spot has thousands of workers, and most of them are evicted."""
+    lines: list[Line] = []
+    for number in range(20):
+        pod = f"pod-{number}"
+        begin_s = EPOCH + 1_000 * number
+        lines += write_worker(
+            pod,
+            begin_s,
+            4,
+            TOTAL,
+        )
+        lines.append(evict(pod, begin_s + 500))
+    comparisons: list[object] = []
+
+    def compare(run: ProcessRun, other: object) -> bool:
+        comparisons.append(other)
+        return run is other
+
+    monkeypatch.setattr(ProcessRun, "__eq__", compare)
+    pace = measure_batch(read(*lines), workers=1)
+    assert pace is not None
+    assert len(pace.closed_lives_h) == 20
+    assert not comparisons

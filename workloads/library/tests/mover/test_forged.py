@@ -129,6 +129,21 @@ def test_events_are_bounded_for_each_job_and_dropped_with_it(
     assert list(progress.events_by_job) == ["uid-victim"]
 
 
+def test_all_jobs_together_keep_a_bounded_number(
+    view: View, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(progress_module, "MOST_EVENTS", 10)
+    source = Pods()
+    progress = Progress(source, view.find_owner)
+    source.prints("v", *(window(n) for n in range(1, 4)))
+    source.prints("f", *(window(n) for n in range(1, 50)))
+    progress.read(EPOCH + 100)
+    steps = {}
+    for uid, events in progress.events_by_job.items():
+        steps[uid] = [event.fields["last_step"] for event in events]
+    assert steps == {"uid-victim": [1, 2, 3], "uid-forger": list(range(43, 50))}
+
+
 def test_dropped_lines_wait_for_no_pod(view: View, monkeypatch: pytest.MonkeyPatch) -> None:
     """The exporter counts them; here they would only take the place of others."""
     monkeypatch.setattr(progress_module, "MOST_WAITING", 1)

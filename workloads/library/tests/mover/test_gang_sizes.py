@@ -324,6 +324,30 @@ def wait_for_start(size: int, used: int, *workloads: Any, reason: str = "Waiting
     return specs[0] if specs else None
 
 
+@pytest.mark.parametrize(
+    ("label", "completions"), [("many", 8), ("4", None)], ids=["no number", "of any size"]
+)
+def test_job_without_sizes_spoils_no_pass(label: str, completions: int | None) -> None:
+    bad = job(8, "bad", suspended=True)
+    bad["metadata"]["labels"][LABEL_LEAST_NODES] = label
+    bad["spec"]["completions"] = completions
+    cluster = Cluster(
+        jobs=[bad, job()],
+        workloads=[
+            workload("bad", 8, WAITS),
+            workload(
+                "g",
+                8,
+                *HELD,
+                priority=-5,
+            ),
+            make_urgent(2),
+        ],
+    )
+    assert step(act(cluster)) == 1
+    assert cluster.merged.keys() == {"g"}
+
+
 def test_gang_starts_with_the_nodes_that_are_free() -> None:
     assert wait_for_start(8, 3) == {"parallelism": 5}
     assert wait_for_start(5, 3) is None, "Kueue has not looked at it yet"

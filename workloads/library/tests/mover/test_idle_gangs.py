@@ -43,6 +43,7 @@ class Gang:
     annotations: dict[str, str | None] = field(default_factory=dict)
     suspended: bool = False
     refuses: bool = False
+    wait: str = f"{WAIT_S:.0f}"
     events: list[str] = field(default_factory=list)
 
     def items(self, path: str, **query: str) -> list[Any]:
@@ -52,7 +53,7 @@ class Gang:
                 "namespace": "training",
                 "uid": "u",
                 "labels": {LABEL_LEAST_NODES: "2"},
-                "annotations": {ANNOTATION_WAIT: f"{WAIT_S:.0f}"},
+                "annotations": {ANNOTATION_WAIT: self.wait},
             }
             return [
                 {
@@ -227,6 +228,24 @@ def test_gang_queues_again_after_its_pause_and_the_pause_doubles() -> None:
         gang.admitted_s = now_s
     assert pauses_s == [PAUSE_S, 2 * PAUSE_S, MOST_PAUSE_S, MOST_PAUSE_S]
     assert not gang.annotations.get(ANNOTATION_QUEUED_AGAIN)
+
+
+def test_pause_is_bounded_after_a_thousand_returns() -> None:
+    gang = Gang(annotations={ANNOTATION_GIVEN_BACK: "2000"})
+    gangs = idle(gang)
+    now_s = NOW + WAIT_S + STORE_S
+    assert step(gangs, now_s) == 1
+    assert gang.annotations == {
+        ANNOTATION_GIVEN_BACK: "2001",
+        ANNOTATION_QUEUED_AGAIN: rfc3339(now_s + MOST_PAUSE_S),
+    }
+
+
+@pytest.mark.parametrize("digits", [400, 5_000])
+def test_a_very_long_wait_spoils_no_pass(digits: int) -> None:
+    gang = Gang(wait="9" * digits)
+    gangs = idle(gang)
+    assert step(gangs, NOW + STORE_S) == 1
 
 
 def test_pause_is_short_again_after_hours() -> None:

@@ -135,6 +135,28 @@ def test_a_job_that_ended_is_due_once(
     assert shown == [[], ["run-7"] * due, []]
 
 
+def test_a_job_that_is_listed_again_is_not_due_again() -> None:
+    view = View()
+    due_s = unix_s("2026-09-21T15:00:00Z") + SETTLE_END_S
+    names = []
+    for _ in range(3):  # each watch ends after minutes, and another list follows
+        take(view, "ADDED", job())
+        view.forget_all_but(KINDS[0].held, {"uid-run-7"})
+        names.append([job.name for job in view.take_due_jobs(due_s)])
+    assert names == [["run-7"], [], []]
+
+
+def test_taken_jobs_are_forgotten_with_their_objects() -> None:
+    view = View()
+    due_s = unix_s("2026-09-21T15:00:00Z") + SETTLE_END_S
+    for name in ("deleted", "unlisted"):
+        take(view, "ADDED", job(name))
+    assert len(view.take_due_jobs(due_s)) == 2
+    take(view, "DELETED", job("deleted"))
+    view.forget_all_but(KINDS[0].held, set())
+    assert not any(view.taken.values())
+
+
 def run_passes(*pods: tuple[str, str], passes: int = 4, gap_s: float = 15.0) -> NodeUsage:
     """Runs pods (uid, node) of run-7 for some passes, and returns their usage."""
     view = View()
