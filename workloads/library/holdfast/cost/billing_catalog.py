@@ -4,6 +4,7 @@ SKUs are classified by their text. Why: infra/decisions/0051.
 """
 
 import datetime
+import http.client
 import json
 import os
 import re
@@ -240,7 +241,7 @@ def credentials() -> dict[str, str]:
 
     Raises Unjudged without any.
     """
-    token = os.environ.get(ENV_TOKEN)
+    token = os.environ.get(ENV_TOKEN, "").strip()
     if not token:
         try:
             # Client libraries refuse the credentials of `gcloud auth login`.
@@ -257,10 +258,16 @@ def get(url: str, headers: Mapping[str, str]) -> dict[str, Any]:
     request = urllib.request.Request(url, headers=dict(headers))
     try:
         with urllib.request.urlopen(request, timeout=TIMEOUT_S) as response:
-            return json.load(response)
+            text = response.read()
     except urllib.error.HTTPError as error:
         # The body is not shown, because it may repeat the request.
         error.close()
         raise Unjudged(f"{address} answered {error.code} {error.reason}") from error
-    except (urllib.error.URLError, TimeoutError, ValueError) as error:
+    except (OSError, http.client.HTTPException) as error:
         raise Unjudged(f"{address}: {getattr(error, 'reason', error)}") from error
+    except ValueError:  # its text may have the token
+        raise Unjudged(f"the address {address} or the token has another form") from None
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise Unjudged(f"{address}: {error}") from error

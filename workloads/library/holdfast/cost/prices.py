@@ -160,7 +160,7 @@ def load(path: Path = TABLE) -> Table:
             f"price table {path.name}",
             got=f"{type(error).__name__}: {error}",
             allowed=f"an object of schema {SCHEMA}",
-            fix="restore it from git, or rewrite it with `holdfast place prices --refresh`",
+            fix="restore it from git, or install the library again",
         ) from error
 
 

@@ -8,6 +8,7 @@ Python objects, and aliases are expanded up to a limit.
 
 # Why it is so: infra/decisions/0060.
 
+import codecs
 import os
 import re
 import stat
@@ -25,6 +26,8 @@ from holdfast.support.errors import HoldfastError
 
 # A ConfigMap of 1 MiB in base64, with the objects next to it.
 MAX_FILE_BYTES = 3 << 19
+# One byte more than the characters of a file may have.
+MAX_READ_BYTES = 4 * MAX_FILE_BYTES + 1
 # Nodes of one document, keys included: far more than a manifest has.
 MAX_NODES = 101_000
 # The scanner looks at every open level for each token; no Kubernetes object is nested so deep.
@@ -55,6 +58,15 @@ class Mark:
     end: int
 
 
+def decode(data: bytes) -> str:
+    """Returns the text of at most MAX_READ_BYTES. Raises UnicodeDecodeError.
+
+    The last character may have been cut off.
+    """
+    is_whole = len(data) < MAX_READ_BYTES
+    return codecs.getincrementaldecoder("utf-8")().decode(data, is_whole)
+
+
 def load_text(path: FilePath) -> str:
     """Returns the text of a regular file, at most one byte more than is judged.
 
@@ -66,10 +78,10 @@ def load_text(path: FilePath) -> str:
     with os.fdopen(descriptor, "rb") as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise OSError(0, "no regular file")
-        return file.read(4 * MAX_FILE_BYTES + 1).decode()
+        return decode(file.read(MAX_READ_BYTES))
 
 
-class _Loader(yaml.CSafeLoader):
+class BoundedLoader(yaml.CSafeLoader):
     """Bounds size and depth: PyYAML calls these methods around each node that it composes."""
 
     nodes = 0
@@ -93,7 +105,7 @@ class _Loader(yaml.CSafeLoader):
 
 # PyYAML wants a point and a sign in a float; Kubernetes takes 1e3 too.
 _FLOAT = re.compile(r"[-+]?\d+(?:\.\d*)?[eE][-+]?\d+$")
-_Loader.add_implicit_resolver("tag:yaml.org,2002:float", _FLOAT, list("-+0123456789"))
+BoundedLoader.add_implicit_resolver("tag:yaml.org,2002:float", _FLOAT, list("-+0123456789"))
 
 
 def _compose(text: str) -> Node | None:
@@ -101,7 +113,7 @@ def _compose(text: str) -> Node | None:
 
     Raises YAMLError, and what else PyYAML raises on hostile text.
     """
-    loader = _Loader(text)
+    loader = BoundedLoader(text)
     try:
         return loader.get_single_node()
     finally:

@@ -12,7 +12,14 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.lint.accessors import is_left_open
-from holdfast.lint.document import MAX_FILE_BYTES, Document, load_text, make_unread, read
+from holdfast.lint.document import (
+    MAX_READ_BYTES,
+    Document,
+    decode,
+    load_text,
+    make_unread,
+    read,
+)
 from holdfast.lint.finding import Finding, Hit, Severity
 from holdfast.lint.ignores import Ignore, apply, parse_annotations, parse_comments
 from holdfast.lint.object_index import ObjectIndex
@@ -31,7 +38,6 @@ SUFFIXES = (".yaml", ".yml", ".json")
 SKIPPED_FOLDERS = {"node_modules", "__pycache__", "cdktf.out"}
 # Hits of one rule about one object: a flood hides what else is wrong.
 MAX_HITS = 100
-MAX_INPUT_CHARACTERS = 4 * MAX_FILE_BYTES + 1
 _COMMANDS = frozenset(("command", "args"))
 _DIRECTIVE = re.compile(r"^#\s*holdfast:\s*environment=(\S+)\s*$", re.MULTILINE)
 # Linter's own findings about text that is not judged.
@@ -139,14 +145,14 @@ def lint_texts(texts: dict[str, str], options: Options) -> Report:
 
 
 def _load_file(path: Path) -> File:
-    if path == STANDARD_INPUT:
-        return parse_text("standard input", sys.stdin.read(MAX_INPUT_CHARACTERS))
+    is_input = path == STANDARD_INPUT
+    name = "standard input" if is_input else path.as_posix()
     try:
-        text = load_text(path)
+        text = decode(sys.stdin.buffer.read(MAX_READ_BYTES)) if is_input else load_text(path)
     except (OSError, UnicodeDecodeError) as error:
         reason = "not UTF-8 text" if isinstance(error, UnicodeDecodeError) else str(error.strerror)
-        return File(path.as_posix(), [make_unread("broken", reason)], [], "")
-    return parse_text(path.as_posix(), text)
+        return File(name, [make_unread("broken", reason)], [], "")
+    return parse_text(name, text)
 
 
 def parse_text(name: str, text: str) -> File:

@@ -6,6 +6,8 @@ The answer of `place` has at most 25 lines.
 import datetime
 import json
 import math
+import os
+import shutil
 import sys
 from collections.abc import Mapping
 from typing import Any
@@ -88,7 +90,14 @@ def refresh_prices() -> None:
 
     today = datetime.datetime.now(tz=datetime.UTC).date()
     table = billing_catalog.refresh(price_table.load(), today)
-    price_table.TABLE.write_text(price_table.dump(table))
+    # Every command about prices reads it: a full disk or a kill must not leave half of it.
+    draft = price_table.TABLE.with_name(f".{price_table.TABLE.name}.{os.getpid()}")
+    try:
+        draft.write_text(price_table.dump(table))
+        shutil.copymode(price_table.TABLE, draft)
+        draft.replace(price_table.TABLE)
+    finally:
+        draft.unlink(missing_ok=True)
     listed = sum(sku.basis == price_table.LISTED for sku in table.skus)
     inferred = len(table.skus) - listed
     print(f"{price_table.TABLE}: {listed} SKUs listed, {inferred} inferred", file=sys.stderr)

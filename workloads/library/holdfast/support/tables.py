@@ -30,8 +30,9 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], title:
         table.add_column(column, no_wrap=not sys.stdout.isatty(), overflow="fold")
     for row in rows:
         table.add_row(*(str(cell) for cell in row))
-    # In a pipe rich would wrap at 80 columns, and grep would find half an address.
-    width = None if sys.stdout.isatty() else 1_000
+    # In a pipe rich would wrap at 80 columns, and grep would find half an address. It cuts what is
+    # wider than its width.
+    width = None if sys.stdout.isatty() else 1_000_000
     # Addresses hold brackets, which markup would swallow.
     Console(width=width, highlight=False, markup=False).print(table)
 

@@ -245,6 +245,24 @@ def test_an_invalid_response_is_unjudged_and_shows_no_token(status: int, body: o
     assert "not-a-secret" not in str(caught.value)
 
 
+def test_a_connection_that_ends_early_is_unjudged() -> None:
+    def hang_up(*_: object) -> tuple[int, object]:
+        raise ConnectionAbortedError
+
+    with answering(hang_up) as endpoint, pytest.raises(Unjudged, match="closed connection"):
+        billing_catalog.refresh(prices.load(), TODAY, endpoint)
+
+
+def test_a_token_in_another_form_is_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    # The end of a file, as a Secret of Kubernetes keeps it.
+    monkeypatch.setenv(billing_catalog.ENV_TOKEN, "not-a-secret\n")
+    assert billing_catalog.credentials() == {"Authorization": "Bearer not-a-secret"}
+    headers = {"Authorization": "Bearer not-a-\nsecret"}
+    with pytest.raises(Unjudged) as caught:
+        billing_catalog.get("http://127.0.0.1:1/v1", headers)
+    assert "secret" not in str(caught.value)
+
+
 def test_without_a_token_the_gcloud_login_is_used(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -143,8 +143,9 @@ def test_a_damaged_table_is_refused(tmp_path: Path, damage: object) -> None:
     damage(body)  # type: ignore[operator]
     path = tmp_path / "prices.json"
     path.write_text(json.dumps(body))
-    with pytest.raises(InputError, match=r"price table prices\.json"):
+    with pytest.raises(InputError, match=r"price table prices\.json") as caught:
         prices.load(path)
+    assert "--refresh" not in caught.value.fix, "it keeps parts of the table that it reads first"
 
 
 def test_a_machine_is_as_old_as_its_oldest_part(table: Table) -> None:

@@ -1,8 +1,10 @@
 """Tests of the YAML reader: marks, broken documents, templates, hostile text."""
 
+from pathlib import Path
+
 import pytest
 
-from holdfast.lint.document import MAX_FILE_BYTES, read
+from holdfast.lint.document import MAX_FILE_BYTES, load_text, read
 
 
 @pytest.mark.parametrize(
@@ -140,3 +142,12 @@ def test_depth_and_size_are_bounded() -> None:
     for bound, text in (("nested more than 40 deep", deep), ("more than 101,000 values", long)):
         (document,) = read(f"a: {text}\n")
         assert [trouble.message for trouble in document.troubles] == [bound]
+
+
+def test_a_long_file_that_is_cut_in_a_character_is_text(tmp_path: Path) -> None:
+    path = tmp_path / "a.yaml"
+    path.write_text("é" * (2 * MAX_FILE_BYTES + 1))
+    assert len(load_text(path)) == 2 * MAX_FILE_BYTES
+    path.write_bytes(b"a: \xc3")
+    with pytest.raises(UnicodeDecodeError):
+        load_text(path)

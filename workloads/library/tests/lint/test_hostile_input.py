@@ -58,10 +58,35 @@ def probe(number: int) -> str:
     return f"{{name: m{number}, image: x, readinessProbe: {{httpGet: {{path: /, port: {port}}}}}}}"
 
 
+def settings(text: str) -> str:
+    """Writes a Job that mounts a file of settings, and a claim for its results."""
+    return f"""\
+apiVersion: v1
+kind: ConfigMap
+metadata: {{name: a, namespace: training}}
+data: {{a.yaml: "{text}"}}
+---
+apiVersion: batch/v1
+kind: Job
+metadata: {{name: a, namespace: training}}
+spec:
+  template:
+    spec:
+      volumes:
+      - {{name: settings, configMap: {{name: a}}}}
+      - {{name: results, persistentVolumeClaim: {{claimName: a}}}}
+      containers:
+      - name: m
+        image: x
+        volumeMounts: [{{name: settings, mountPath: /a}}, {{name: results, mountPath: /b}}]
+"""
+
+
 BIG = 100_000
 HUGE: dict[str, Callable[[], str]] = {
     "open braces": lambda: "a: [\n" + "{{" * (BIG // 2),
     "traps closed": lambda: shell("trap 'exit " * (BIG // 11)),
+    "escaped quotes": lambda: shell('\\"' * (BIG // 2)),
     "sleeps": lambda: shell("sleep " * (BIG // 6)),
     "words after a shell": lambda: (
         f"{POD}spec: {{containers: [{{name: m, image: x, command: [sh{', a b' * 5_000}]}}]}}\n"
@@ -98,6 +123,7 @@ HUGE: dict[str, Callable[[], str]] = {
         for n in range(2_000)
     ),
     "deep": lambda: "a: " + "[" * 37 + "[], " * (BIG // 4) + "]" * 37 + "\n",
+    "deep settings": lambda: settings("[" * 50_000),
     "numbers": lambda: "a: [" + ", ".join(["0x" + "f" * 5_000] * 50) + "]\n",
 }
 
@@ -123,6 +149,17 @@ spec:
     spec:
       containers: [{name: m, image: x}]
       volumes: [{name: data, persistentVolumeClaim: {claimName: data}}]
+""",
+    "claims": """\
+apiVersion: apps/v1
+kind: StatefulSet
+metadata: {name: a, namespace: training}
+spec:
+  template: {spec: {containers: [{name: m, image: x}]}}
+  volumeClaimTemplates: [{metadata: {name: data}}]
+  volumeClaimPolicies:
+  - templates:
+    - spec: {storageClassName: standard-rwx, resources: {requests: {storage: 1Gi}}}
 """,
     "mount": f"""\
 {POD}spec:

@@ -28,7 +28,7 @@ spec:
 """ % ("a" * 64)
 
 
-def lint(*words: str, text: str = "") -> Result:
+def lint(*words: str, text: str | bytes = "") -> Result:
     options = ["--platform", str(platforms.file("example"))]
     return CliRunner().invoke(app, ["lint", *words, *options], input=text)
 
@@ -58,6 +58,11 @@ def test_standard_input_takes_manifests_and_job_files() -> None:
         result.exit_code == 1 and "standard input:5" in result.stdout and "HF101" in result.stdout
     )
     assert lint("-", text=file_text.dump(own(environment="example", gpus="1xl4"))).exit_code == 0
+
+
+def test_standard_input_that_is_no_text_is_a_finding() -> None:
+    result = lint("-", text=b"kind: \xff\n")
+    assert result.exit_code == 1 and "not UTF-8 text [HF904]" in result.stdout, result.output
 
 
 @pytest.mark.parametrize(

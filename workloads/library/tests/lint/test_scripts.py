@@ -113,3 +113,8 @@ def test_image_has_programs(script: str, image: str, is_found: bool) -> None:
 )
 def test_misspelt_programs_are_found(script: str, is_found: bool) -> None:
     assert ("HF837" in find_rules(write_script(script))) is is_found
+
+
+def test_continued_text_hides_no_closing_quote() -> None:
+    script = 'python -c "import a; \\\na.run()"\necho "done; source of errors: none"'
+    assert "HF795" not in find_rules(write_script(script, "sh"))

@@ -11,9 +11,10 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 from holdfast.commands import app
-from holdfast.cost import prices
+from holdfast.cost import billing_catalog, prices
 from holdfast.jobs.file import file_text
 from holdfast.jobs.file.job_file import JobSpec
+from holdfast.place import output
 from holdfast.place.job import parse_accelerator
 from holdfast.support.errors import InputError, Stopped, Unjudged
 from holdfast.vocabulary.capacity import Placement
@@ -184,6 +185,23 @@ def test_prices_are_listed_with_marks_and_as_json() -> None:
     for accelerator in prices.ACCELERATORS:
         rows += len(prices.load().regions(accelerator))
     assert len(body["usd_per_hour"]) == rows
+
+
+def test_a_refresh_that_fails_keeps_the_table(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    table = prices.load()
+    path = tmp_path / "prices.json"
+    path.write_text(prices.dump(table))
+    path.chmod(0o644)
+    monkeypatch.setattr(prices, "TABLE", path)
+    monkeypatch.setattr(billing_catalog, "refresh", lambda *_: table)
+    output.refresh_prices()
+    assert path.stat().st_mode & 0o777 == 0o644
+    monkeypatch.setattr(prices, "dump", lambda _: "half of it, as on a full disk: \ud800")
+    with pytest.raises(UnicodeEncodeError):
+        output.refresh_prices()
+    assert prices.load(path) == table and list(tmp_path.iterdir()) == [path]
 
 
 WRONG = {

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from holdfast.support.tables import print_sentences
+from holdfast.support.tables import print_sentences, print_table
 
 SENTENCE = "demo ok: 480 documents scored once each; see out/a-folder-with-a-long-name/report.html"
 
@@ -27,3 +27,10 @@ def test_sentences_break_on_a_terminal_alone(
     assert address == "out/a-folder-with-a-long-name/report.html"
     assert text
     assert len(max(text, key=len)) <= 30
+
+
+def test_wide_rows_are_whole_off_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    first = "a" * 700
+    second = "b" * 700
+    print_table(["FOUND", "FIX"], [(first, second)])
+    assert capsys.readouterr().out.splitlines()[1].split() == [first, second]

@@ -248,7 +248,7 @@ def _mounts(name: str) -> str:
     good=_mounts("data"),
 )
 def mount_lacks_volume(pod: Pod, context: Context) -> Iterator[Hit]:
-    claims = as_list(pod.owner.spec.get("volumeClaimTemplates"))
+    claims = [*as_list(pod.owner.spec.get("volumeClaimTemplates"))]
     for policy in as_list(pod.owner.spec.get("volumeClaimPolicies")):
         claims += as_list(dig(policy, "templates"))
     names = list_names(pod.spec.get("volumes"))

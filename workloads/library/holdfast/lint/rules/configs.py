@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from holdfast.lint.document import Path
+from holdfast.lint.document import BoundedLoader, Path
 from holdfast.lint.finding import Hit, Severity
 from holdfast.lint.folders import find_mount, is_below, outlives_pod
 from holdfast.lint.objects import Container, Object, Pod, as_int, as_map, as_text, dig
@@ -95,7 +95,8 @@ def _load(name: str, text: str) -> Any:
         if name.endswith(".json"):
             return json.loads(text)
         if name.endswith((".yaml", ".yml")):
-            return yaml.load(text, Loader=yaml.CSafeLoader)
+            # PyYAML's own loader recurses in C: deep brackets end the process.
+            return yaml.load(text, Loader=BoundedLoader)
     # PyYAML raises what a tag's own code does: `!!int ""` an IndexError, `!!bool maybe` a KeyError.
     except (
         ValueError,

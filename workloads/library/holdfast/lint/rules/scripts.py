@@ -30,7 +30,10 @@ DOC_SH = "https://wiki.ubuntu.com/DashAsBinSh"
 DOC_IMAGES = "https://docs.docker.com/docker-hub/repos/manage/trusted-content/official-images/"
 _FLAG = re.compile(r"-[a-z]{0,8}c")
 _COMMENT = re.compile(r"(?:^|(?<=\s))#[^\n]*")
-_QUOTED = re.compile(r"'[^']*'|\"(?:[^\"\\]|\\.)*\"")
+_LITERAL = re.compile(r"'[^']*'")
+# A quote that is not closed matches to the end of the text: looking for one at each escaped quote
+# in it would take quadratic time.
+_QUOTED = re.compile(r"'[^']*'|\"(?:[^\"\\]|\\[\s\S])*(\"?)")
 # Words that open something, and the one that closes it.
 _OPENINGS = (
     (re.compile(r"(?:^|[;\n])[ \t]*do(?=\s)"), "do", "done"),
@@ -102,7 +105,12 @@ def _is_quoted_evenly(text: str) -> bool:
 
 def _strip(text: str) -> str:
     """Returns a script without comments and quoted texts."""
-    return _QUOTED.sub('""', _COMMENT.sub("", text))
+    return _QUOTED.sub(_empty_quoted, _COMMENT.sub("", text))
+
+
+def _empty_quoted(match: re.Match[str]) -> str:
+    is_open = match[1] == ""
+    return _LITERAL.sub('""', match[0]) if is_open else '""'
 
 
 def _write_loop(end: str) -> str:
