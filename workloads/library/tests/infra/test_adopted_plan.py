@@ -21,7 +21,7 @@ BLOCK = {
 
 @pytest.mark.plan
 @pytest.mark.timeout(600)
-def test_plan_of_an_adopted_cluster_needs_no_network(
+def test_an_adopted_clusters_plan_needs_no_network(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(environments, "_FOLDER", tmp_path)

@@ -38,19 +38,18 @@ from tests.support import program
         ),
     ],
 )
-def test_members_of_a_team_are_taken_and_given(
-    before: str, after: str, sentences: list[str]
-) -> None:
+def test_a_teams_members_are_taken_and_given(before: str, after: str, sentences: list[str]) -> None:
     documents = []
     for members in (before, after):
-        vision, *others = two_teams().teams
-        environment = replace(two_teams(), teams=(replace(vision, members=members), *others))
+        vision, *other_teams = two_teams().teams
+        changed_team = replace(vision, members=members)
+        environment = replace(two_teams(), teams=(changed_team, *other_teams))
         documents.append(platform(environment, {}))
     assert [str(effect) for effect in effects.compare(*documents)] == sentences
 
 
 @pytest.mark.parametrize("name", ["build", "load", "names"])
-def test_environments_have_no_name_of_a_function(name: str, tmp_path: Path) -> None:
+def test_an_environment_is_not_named_like_a_function(name: str, tmp_path: Path) -> None:
     """Its import would put the module in the place of the function."""
     (tmp_path / "example.py").write_text(
         Path(environments.__file__).with_name("example.py").read_text()
@@ -59,7 +58,7 @@ def test_environments_have_no_name_of_a_function(name: str, tmp_path: Path) -> N
         create(name, tmp_path)
 
 
-def test_machines_with_t4_count_as_cpus_of_no_family(
+def test_machines_with_t4_count_against_the_shared_cpus(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Compute Engine has no quota N1_CPUS: N1 and E2 share CPUS."""
@@ -82,7 +81,7 @@ def test_machines_with_t4_count_as_cpus_of_no_family(
     assert f"CPUS 200 of {12 + 8 * 8 + 4 * 32}" in check.found
 
 
-def test_price_of_a_proof_counts_spot_machines_that_always_run() -> None:
+def test_a_proofs_price_counts_spot_machines_that_always_run() -> None:
     groups = []
     for group in EXAMPLE.groups:
         groups.append(replace(group, min_nodes=2) if group.name == "spot-a100" else group)

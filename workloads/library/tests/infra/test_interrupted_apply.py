@@ -49,7 +49,7 @@ class Cluster:
         del self.objects[path]
 
 
-def test_rights_of_a_removed_team_go_after_an_interrupted_apply() -> None:
+def test_a_removed_teams_rights_go_after_an_interrupted_apply() -> None:
     """The second apply still knows which namespaces the team had."""
     cluster = Cluster()
     api = cast("Api", cluster)

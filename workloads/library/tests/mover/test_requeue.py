@@ -62,7 +62,7 @@ def _make_workload(name: str, _: str) -> Any:
 
 
 @pytest.mark.parametrize("digits", [400, 5_000])
-def test_limit_of_hundreds_of_digits_spoils_no_pass(digits: int) -> None:
+def test_a_very_long_limit_spoils_no_pass(digits: int) -> None:
     cluster = Cluster({"bad": "9" * digits, "late": "599", "good": "601"})
     api: Any = cluster
     assert (
