@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from holdfast.platform import Platform, codec
+from holdfast.platform.flavors import list_flavors
 from holdfast.support.errors import InputError
-from holdfast.vocabulary.capacity import QUEUES, Capacity
-from holdfast.vocabulary.pools import STAYING, Pool
+from holdfast.vocabulary.capacity import Capacity
+from holdfast.vocabulary.pools import Pool
 
 RENDERED = Path(__file__).parents[1] / "workloads" / "rendered"
 WAITING = "its running jobs are evicted, and those that wait there wait forever"
@@ -48,7 +49,7 @@ def compare(before: Platform | None, after: Platform) -> list[Effect]:
     effects = [
         *_compare_cluster(before, after),
         *_compare_numbers(_count_gpus(before), _count_gpus(after), "GPUs"),
-        *_compare_names(_list_flavors(before), _list_flavors(after), "quota", WAITING),
+        *_compare_names(list_flavors(before), list_flavors(after), "quota", WAITING),
     ]
     comparisons = (
         _compare_pools,
@@ -127,27 +128,6 @@ def _count_gpus(platform: Platform) -> Counter[str]:
 def _name_offer(capacity: Capacity, accelerator: str) -> str:
     sold = Capacity.FLEX_START if capacity is Capacity.QUEUED else capacity
     return f"{sold.value} of {accelerator}"
-
-
-def _list_flavors(platform: Platform) -> list[str]:
-    """Return the names of Kueue's flavors: what each queue lends GPUs of."""
-    flavors: list[str] = []
-    for name, (pool, *_) in platform.classes.items():
-        if platform.quota(name) and pool.capacity in (Capacity.SPOT, *STAYING):
-            flavors.append(f"{QUEUES[pool.capacity]}-{name}")
-    for accelerator in platform.auto_provisioning:
-        rest = platform.quota(accelerator)
-        shares = {
-            Capacity.FLEX_START: rest - rest // 2,
-            Capacity.QUEUED: rest // 2,
-        }
-        for name, (pool, *_) in platform.classes.items():
-            if pool.accelerator == accelerator and pool.capacity in shares:
-                shares[pool.capacity] += platform.quota(name)
-        for capacity, gpus in shares.items():
-            if gpus:
-                flavors.append(f"{QUEUES[capacity]}-{accelerator}")
-    return flavors
 
 
 def _prefix_keys(prefix: str, numbers: Mapping[str, int]) -> dict[str, int]:
