@@ -79,7 +79,7 @@ def render_bodies(plan: Plan | None = None, **fields: Any) -> list[Object]:
     )
     placed = placement.Placed(
         offer=offer,
-        rule=placement.decide(placement.workload(job)).id,
+        rule=placement.decide(placement.find_traits(job)).id,
         reason="",
         plan=plan,
     )
